@@ -194,7 +194,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "return bool(prune(split, self.predicate))", "return not prune(split, self.predicate)"),
         ("pruned by one filter for all", _SCANNING, "ScanReader._pruned",
          "return bool(prune(split, self.predicate))", "return bool(prune(split, ~self.predicate))"),
-        ("a null rule changed", _TRUTH, "Missing.truth",
+        ("a null rule changed", _TRUTH, "IsNull.truth",
          "return Truth(bounds.nulls > 0, bounds.nulls < bounds.rows, False)",
          "return Truth(bounds.nulls == bounds.rows, bounds.nulls < bounds.rows, False)"),
         ("fields in another place", _SCAN, "narrowed",

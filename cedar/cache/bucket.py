@@ -16,7 +16,7 @@ from cedar.cache.entry_reader import Damaged
 from cedar.cache.eviction import EntryInfo
 from cedar.cache.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
 from cedar.core.block import Block
-from cedar.core.ownership import MARK, Foreign, mark_of
+from cedar.core.ownership import MARK, ForeignFile, mark_of
 
 _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 
@@ -69,7 +69,7 @@ class Bucket:
             self._fs.makedirs(self._path, exist_ok=True)
             if not self._is_ours():
                 if self._fs.ls(self._path, detail=False, refresh=True):
-                    raise Foreign(f"it has a folder {INSIDE!r} that cedar did not make")
+                    raise ForeignFile(f"it has a folder {INSIDE!r} that cedar did not make")
                 self._fs.pipe_file(f"{self._path}/{MARK}", mark_of(KIND))
                 self._marked = True
             self._fs.pipe_file(temporary, raw)

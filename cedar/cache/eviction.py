@@ -55,7 +55,7 @@ def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
     return gone
 
 
-class Passes:
+class PassTimes:
     """When the passes of each group over its splits began; a pass ends where a split comes again."""
 
     def __init__(self) -> None:

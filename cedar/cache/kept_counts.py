@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cedar.cache.eviction import EntryInfo, surplus
 from cedar.core.errors import CedarError
-from cedar.core.ownership import Foreign, is_owned, make_owned, remove_tree
+from cedar.core.ownership import ForeignFile, is_owned, make_owned, remove_tree
 from cedar.core.private_folder import private_folder
 from cedar.core.redact import redact_url
 from cedar.datasets.kept_file import Damaged, read_file, sealed, unsealed, write_file
@@ -83,7 +83,7 @@ def save_counts(place: CountKey, counts: Counts) -> None:
     try:
         content = read_file(where)
         if content is not None and not content.startswith(_MARK[:-1]) and not _in_cache(where):
-            raise Foreign("cedar did not write what is there")
+            raise ForeignFile("cedar did not write what is there")
         others = [(key, kept) for key, kept in _load(where, say=False).items() if key != filters]
         write_file(where, sealed(_MARK, _packed(dict([*others, (filters, counts)][-_FILTERS:]))))
     except (CedarError, OSError) as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.eviction import EntryInfo, Passes, leaving
+from cedar.cache.eviction import EntryInfo, PassTimes, leaving
 from cedar.core.block import Block
 from cedar.core.columns import Column, copied
 from cedar.core.groups.column import own_each
@@ -24,7 +24,7 @@ class Memory:
         self._budget = budget
         self._clock = clock
         self._entries: dict[str, tuple[EntryInfo, list[Block]]] = {}
-        self._passes = Passes()
+        self._passes = PassTimes()
         self._lock = threading.Lock()
         self._room = budget  # bytes at the moment, where less than the budget may be had
         self.evicted = 0

@@ -14,7 +14,7 @@ from cedar.cache.bucket import Bucket
 from cedar.cache.cost import kind_of, note_load
 from cedar.cache.entries import storable
 from cedar.cache.entry_reader import Damaged, read_entry
-from cedar.cache.eviction import EntryInfo, Passes, leaving, surplus
+from cedar.cache.eviction import EntryInfo, PassTimes, leaving, surplus
 from cedar.cache.fingerprints import Describer
 from cedar.cache.folder import Folder
 from cedar.cache.manifest import recall, remember
@@ -68,7 +68,7 @@ class Store:
         self.described = Describer()
         self._places: dict[str, Folder | Bucket] = {}
         self._listings: dict[str, tuple[float, dict[str, EntryInfo]]] = {}
-        self._passes = Passes()
+        self._passes = PassTimes()
         self._closed: set[str] = set()  # places that could not be written
         self._remembered: set[tuple[str, str]] = set()
         self._lock = threading.Lock()

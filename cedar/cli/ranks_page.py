@@ -84,7 +84,7 @@ def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
     return f"http://{address.rpartition(':')[0]}:{server.server_address[1]}/?token={token}", server
 
 
-class _Handler(listen.Guarded):
+class _Handler(listen.TokenHandler):
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # what ranks send runs no script
     shown: Callable[[], str]
 

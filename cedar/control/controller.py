@@ -54,7 +54,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Tried:
+class PlanTrial:
     """What a plan showed when it was tried, or left.
 
     Args:
@@ -177,7 +177,7 @@ class State:
     pace: Pace | None = None
     judged: float = 0.0
     known: Mapping[str, Candidate] = field(default_factory=dict)
-    tried: Mapping[str, Tried] = field(default_factory=dict)
+    tried: Mapping[str, PlanTrial] = field(default_factory=dict)
     prepared: Mapping[str, float] = field(default_factory=dict)
     trial: str = ""
     slot: tuple[str, float, float] | None = None
@@ -377,7 +377,7 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     if whole and (later or showed <= before * (1 - settings.better)):
         return _stays(state, seen, max(regret, 0.0)), ()
     failed = state.tried[state.trial].failed if state.trial in state.tried else 0
-    tried = {**state.tried, state.trial: Tried(min(showed, before * settings.hopeless), seen.now, failed + 1)}
+    tried = {**state.tried, state.trial: PlanTrial(min(showed, before * settings.hopeless), seen.now, failed + 1)}
     why = "no row in its slot" if showed == math.inf else f"{showed / before:.2f} times the time of a row"
     back = Switch(state.stays, f"{why}: back to the plan before")
     return replace(state, phase="returns", tried=tried, mark=seen), (back,)
@@ -387,12 +387,12 @@ def _stays(state: State, seen: Observation, regret: float) -> State:
     """The plan that was tried is the one that runs now."""
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)
-    known, tried = dict(state.known), {**state.tried, key: Tried(pace.row, seen.now)}
+    known, tried = dict(state.known), {**state.tried, key: PlanTrial(pace.row, seen.now)}
     if known[key].later:  # what it costs now, the plan before did not: that is no measure
         known.pop(state.stays, None)
     else:
         known.setdefault(state.stays, Candidate(state.stays, before))
-        tried[state.stays] = Tried(before, seen.now)
+        tried[state.stays] = PlanTrial(before, seen.now)
     known[key] = replace(known[key], later=False)
     return replace(
         state, phase="runs", stays=key, trial="", mark=seen, pace=pace, judged=pace.row, known=known, tried=tried,

@@ -92,7 +92,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Wait:
+class TrainerWait:
     """The trainer waited.
 
     Args:
@@ -142,9 +142,9 @@ class Recording:
             spans.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
         return spans
 
-    def waits(self) -> list[Wait]:
+    def waits(self) -> list[TrainerWait]:
         """As far as they are kept, in order."""
-        return [Wait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
+        return [TrainerWait(a, b, tuple(map(int, ends))) for a, b, *ends in _numbers(self._waits)]  # type: ignore[arg-type]
 
 
 def _numbers(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:

@@ -54,7 +54,7 @@ _MOST = 8  # unknown parts that are told
 
 
 @dataclass(frozen=True)
-class Examined:
+class PartDigests:
     """Digests of the parts of something, and what of it they cannot stand for.
 
     Args:
@@ -81,7 +81,7 @@ def digest_of(value: Any, *, data: bool = True) -> str:
     return _Walk(data).whole(value, "value").hex()
 
 
-def examine(value: Any, name: str = "") -> Examined:
+def examine(value: Any, name: str = "") -> PartDigests:
     """The digests of a function's parts, or of any value, and what in it is not understood.
 
     Args:
@@ -108,7 +108,7 @@ def examine(value: Any, name: str = "") -> Examined:
         parts = {"expression" if hasattr(value, "meta") else "code": walk.whole(value, name).hex()}
     else:
         parts = {"code": walk.whole(type(value), name).hex(), "state": walk.whole(value, name).hex()}
-    return Examined(parts, walk.told())
+    return PartDigests(parts, walk.told())
 
 
 class _Walk:

@@ -174,7 +174,7 @@ _JUDGED = 64 << 20  # decompressed bytes before a ratio tells something
 _BLOCK = 1 << 20
 
 
-class Inflated(io.RawIOBase):
+class LimitedDecompression(io.RawIOBase):
     """Decompressed bytes, and an error where too many come out of too few.
 
     Args:

@@ -15,7 +15,7 @@ HTML = "text/html; charset=utf-8"
 _log = logging.getLogger("cedar")
 
 
-class Guarded(BaseHTTPRequestHandler):
+class TokenHandler(BaseHTTPRequestHandler):
     """Answers a GET that has the token; the address holds it, so nothing is logged."""
 
     token: str
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
         _log.debug("a question was not answered", exc_info=True)
 
 
-def listen(address: object, option: str, handler: type[Guarded], site: Site | None = None) -> Server:
+def listen(address: object, option: str, handler: type[TokenHandler], site: Site | None = None) -> Server:
     """A server that listens, and is not started.
 
     Args:

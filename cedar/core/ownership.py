@@ -17,7 +17,7 @@ MARK = ".cedar-owned"
 _MOST = 4096  # bytes of a mark
 
 
-class Foreign(OSError):
+class ForeignFile(OSError):
     """A folder, or a file, that cedar did not make."""
 
 
@@ -44,9 +44,9 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
     if is_owned(path, kind):
         return
     if not stat.S_ISDIR(os.lstat(path).st_mode):
-        raise Foreign(f"{path!r} is no folder")
+        raise ForeignFile(f"{path!r} is no folder")
     if foreign := holds_foreign(path, kind):
-        raise Foreign(f"{path!r} holds what cedar did not write, such as {foreign!r}")
+        raise ForeignFile(f"{path!r} holds what cedar did not write, such as {foreign!r}")
     _write_mark(path, kind)
 
 

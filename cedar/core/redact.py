@@ -71,7 +71,7 @@ def _plain(match: re.Match[str]) -> str:
     return redact_url(match[0])
 
 
-class Redacted(Exception):
+class RedactedError(Exception):
     """Stands for an error whose own text shows credentials, whatever one does to it; says its type and the rest."""
 
 
@@ -89,7 +89,7 @@ def redacted(error: BaseException) -> BaseException:
         return error
     cause: BaseException | None = None
     for each in reversed(chain):
-        stand_in = Redacted(redact(f"{type(each).__name__}: {each}")).with_traceback(each.__traceback__)
+        stand_in = RedactedError(redact(f"{type(each).__name__}: {each}")).with_traceback(each.__traceback__)
         stand_in.__cause__ = cause
         cause = stand_in
     return stand_in

@@ -42,17 +42,17 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Asker:
+class RequestOwner:
     """On whose behalf a request is made: what counts it, and what ends its waits."""
 
     use: Use | None = None
     stop: Stop | None = None
 
 
-_asker: ContextVar[Asker] = ContextVar("cedar_storage_asker", default=Asker())  # noqa: B039 - it is frozen
+_asker: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
 
 
-def asker() -> Asker:
+def asker() -> RequestOwner:
     """Of this thread; libraries may read a file in threads of their own, so whoever opens one keeps it."""
     return _asker.get()
 
@@ -67,7 +67,7 @@ def counting(use: Use) -> Iterator[Use]:
         _asker.reset(token)
 
 
-class Until:
+class StopScope:
     """Waits of this thread end when ``stop`` is set, until the end of the block."""
 
     __slots__ = ("_stop", "_token")
@@ -76,7 +76,7 @@ class Until:
         self._stop = stop
 
     def __enter__(self) -> None:
-        self._token = _asker.set(Asker(_asker.get().use, self._stop))
+        self._token = _asker.set(RequestOwner(_asker.get().use, self._stop))
 
     def __exit__(self, *_: object) -> None:
         _asker.reset(self._token)

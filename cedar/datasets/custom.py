@@ -19,7 +19,7 @@ from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
 from cedar.datasets.split_table import Places, SplitTable
 from cedar.operators.base import Schema
-from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
+from cedar.operators.infer import ValueMismatch, build_column, infer_type, type_from_dtype
 
 if TYPE_CHECKING:
     import polars as pl
@@ -261,7 +261,7 @@ def _column(name: str, value: Any, kind: ColumnType | None, origin: Origin, row:
         try:
             fixed = infer_type(values[:SAMPLE]) if kind is None or isinstance(kind, UnknownType) else kind
             return build_column(values, fixed)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", row + misfit.index) from misfit
     try:
         column = as_column(value)

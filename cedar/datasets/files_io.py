@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.errors import SourceError
-from cedar.core.limits import Inflated
+from cedar.core.limits import LimitedDecompression
 from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.stamps import (
     BUCKETS,
@@ -80,9 +80,9 @@ def open_file(file: File) -> Any:
         import lzma
 
         raw = open_stored(file)
-        return Inflated(lzma.open(raw), raw, file.url, file.limits)
+        return LimitedDecompression(lzma.open(raw), raw, file.url, file.limits)
     raw = open_local(file) if file.remote is None else pa.PythonFile(open_stored(file))
-    return Inflated(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
+    return LimitedDecompression(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
 
 
 def open_native(file: File) -> Any:

@@ -22,7 +22,7 @@ from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
-from cedar.datasets.sums import Summing
+from cedar.datasets.sums import RunningChecksums
 
 _KEY = re.compile(r"(?:[^/]+/)*[^./][^./]*", re.DOTALL)  # as read_tar takes them
 
@@ -246,7 +246,7 @@ class _VortexFile(Assembly):
 
     def end(self) -> None:
         vortex = library("vortex", "vortex", "write(format='vortex')")
-        summing = Summing()
+        summing = RunningChecksums()
         with tempfile.TemporaryDirectory(prefix="cedar-vortex-") as folder, plain_errors():
             path = f"{folder}/file"
             with pa.ipc.open_stream(self._piece(0)) as first:

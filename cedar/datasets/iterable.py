@@ -59,9 +59,9 @@ class IterableSource(BaseSource):
                 fix="make a new one in each call: a pass over the data reads it from its beginning",
             )
         try:
-            self.__dict__["_last"] = _Last(weakref.ref(iterator))
+            self.__dict__["_last"] = _LastIterator(weakref.ref(iterator))
         except TypeError:  # iterators over lists, and map objects, cannot be referred to weakly
-            self.__dict__["_last"] = _Last(lambda: iterator)
+            self.__dict__["_last"] = _LastIterator(lambda: iterator)
 
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
         items: list[Any] = []
@@ -89,14 +89,14 @@ class IterableSource(BaseSource):
         return self.describe()
 
 
-class _Last:
+class _LastIterator:
     """The iterator of the last pass, forgotten by pickles."""
 
     def __init__(self, ref: Callable[[], Any]) -> None:
         self.ref = ref
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Last, (_nothing,)
+        return _LastIterator, (_nothing,)
 
 
 def _nothing() -> None:

@@ -23,7 +23,7 @@ from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.infer import Misfit, infer_type, type_from_dtype
+from cedar.operators.infer import ValueMismatch, infer_type, type_from_dtype
 
 _FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line
 _HEAD = 1 << 16
@@ -94,7 +94,7 @@ class JsonlSource(FileSource):
         fix = f"make them one type, or say it: dtypes={{{name!r}: ...}}"
         try:
             kind = infer_type([row.get(name) for row in rows])
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             offset = offsets[misfit.index]
             raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", fix) from misfit
         if not isinstance(kind, pa.DataType):

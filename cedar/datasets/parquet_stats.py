@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.forks import elsewhere
 from cedar.datasets.truth import (
-    Among,
-    Both,
+    And,
     CanFailError,
     Compare,
     Flag,
     IfAlike,
+    IsIn,
+    IsNull,
     Known,
-    Missing,
     Node,
     Not,
     Opaque,
@@ -54,7 +54,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
         >>> [excludes(what, lambda path: bounds, types) for what in (pl.col("x") > 5, pl.col("x") >= 5)]
         [True, False]
     """
-    same = _Same(predicate)
+    same = _IdentityKey(predicate)
     node, reads = _compiled(same)
     try:
         if node is None or node.truth(known).true:
@@ -64,7 +64,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
     return _never_fails(same, tuple((name, types.get(name, UNKNOWN)) for name in reads))
 
 
-class _Same:
+class _IdentityKey:
     """An expression, equal to itself alone: to remember what it was compiled to."""
 
     def __init__(self, expr: pl.Expr) -> None:
@@ -74,11 +74,11 @@ class _Same:
         return id(self.expr)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.expr is other.expr
+        return isinstance(other, _IdentityKey) and self.expr is other.expr
 
 
 @lru_cache(maxsize=256)
-def _compiled(same: _Same) -> tuple[Node | None, tuple[str, ...]]:
+def _compiled(same: _IdentityKey) -> tuple[Node | None, tuple[str, ...]]:
     """What decides, and the columns that are read."""
     reads = columns_of(same.expr)
     try:
@@ -89,7 +89,7 @@ def _compiled(same: _Same) -> tuple[Node | None, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=256)
-def _never_fails(same: _Same, types: tuple[tuple[str, ColumnType], ...]) -> bool:
+def _never_fails(same: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) -> bool:
     return never_fails(same.expr, dict(types))
 
 
@@ -104,9 +104,9 @@ def _compile(node: Json) -> Node:
     if kind in {"Alias", "KeepName"}:
         return _compile(body[0] if isinstance(body, list) else body)
     if kind == "BinaryExpr" and body["op"] in {"And", "LogicalAnd"}:
-        return Both(_compile(body["left"]), _compile(body["right"]))
+        return And(_compile(body["left"]), _compile(body["right"]))
     if kind == "BinaryExpr" and body["op"] in {"Or", "LogicalOr"}:
-        return Not(Both(Not(_compile(body["left"])), Not(_compile(body["right"]))))
+        return Not(And(Not(_compile(body["left"])), Not(_compile(body["right"]))))
     if kind == "BinaryExpr" and body["op"] in _FLIPPED:
         return _compile_comparison(body["left"], body["op"], body["right"]) or Opaque()
     if kind == "Function":
@@ -131,18 +131,18 @@ def _compile_function(body: Json) -> Node | None:
     if path is None:
         return None
     if name in {"IsNull", "IsNotNull"}:
-        return Missing(path) if name == "IsNull" else Not(Missing(path))
+        return IsNull(path) if name == "IsNull" else Not(IsNull(path))
     if name == "IsBetween":
         return _compile_between(path, inputs, options["closed"])
     if name == "IsIn" and _is_constant(inputs[1]):
-        return Among(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
+        return IsIn(path, _values(inputs[1]), bool((options or {}).get("nulls_equal")))
     return None
 
 
 def _joined(parts: list[Node]) -> Node:
     joined = parts[0]
     for part in parts[1:]:
-        joined = Both(joined, part)
+        joined = And(joined, part)
     return joined
 
 
@@ -160,7 +160,7 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Node | None
         return None
     more = "GtEq" if closed in {"Both", "Left"} else "Gt"
     less = "LtEq" if closed in {"Both", "Right"} else "Lt"
-    both = Both(_comparison(path, more, low), _comparison(path, less, high))
+    both = And(_comparison(path, more, low), _comparison(path, less, high))
     return IfAlike(path, _literal_kind(low), _literal_kind(high), both)
 
 

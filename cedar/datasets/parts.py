@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from cedar.core.errors import PipelineError, missing_column
 from cedar.datasets.formats import Assembly, Format
 from cedar.datasets.hive import folder_of
-from cedar.datasets.storage import Growing, Storage, writing
+from cedar.datasets.storage import AppendedFile, Storage, writing
 from cedar.datasets.sums import SUFFIX
 
 FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
@@ -40,7 +40,7 @@ class Part:
 @dataclass
 class _Open:
     name: str
-    file: Growing
+    file: AppendedFile
     assembly: Assembly
     rows: int = 0
 

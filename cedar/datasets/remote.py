@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.redact import redact_url
-from cedar.datasets.asking import Asker, asker
+from cedar.datasets.asking import RequestOwner, asker
 from cedar.datasets.faults import ShortRead, fault_of
 from cedar.datasets.requests import Account
 
@@ -39,7 +39,7 @@ class Remote:
         """A call of the filesystem that may be made twice, such as one that lists."""
         return self.account.ask(self.url(path), lambda _: request())
 
-    def fetch(self, path: str, start: int, stop: int | None, size: int | None, on: Asker | None = None) -> bytes:
+    def fetch(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None = None) -> bytes:
         """Bytes ``start`` to ``stop``; cut short only where the file of ``size`` bytes ends.
 
         Raises:
@@ -52,7 +52,7 @@ class Remote:
         starts = range(start, stop, _PIECE)
         return b"".join(self._piece(path, at, min(at + _PIECE, stop), size, on) for at in starts)
 
-    def _piece(self, path: str, start: int, stop: int | None, size: int | None, on: Asker | None) -> bytes:
+    def _piece(self, path: str, start: int, stop: int | None, size: int | None, on: RequestOwner | None) -> bytes:
         """One request, of which each attempt has a quarter of the time that all of them have."""
         most = self.account.patience.seconds / 4
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.redact import redacted
-from cedar.datasets.asking import Asker, Stop, Use, asker
+from cedar.datasets.asking import RequestOwner, Stop, Use, asker
 from cedar.datasets.faults import Fault, fault_of
 
 _T = TypeVar("_T")
@@ -93,7 +93,7 @@ class Account:
     def __reduce__(self) -> tuple[Any, ...]:  # each process has a budget of its own, and counts its own requests
         return Account, (self.patience,)
 
-    def ask(self, url: str, request: Callable[[float], _T], on: Asker | None = None) -> _T:
+    def ask(self, url: str, request: Callable[[float], _T], on: RequestOwner | None = None) -> _T:
         """What a request returns, made again while it fails in a way that passes.
 
         Args:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, RowError, RowRef
-from cedar.operators.infer import Misfit, build_column, infer_type, type_from_dtype
+from cedar.operators.infer import ValueMismatch, build_column, infer_type, type_from_dtype
 
 SAMPLE = 64  # rows that fix the types
 Form = Literal["dict", "tuple", "item"]
@@ -87,7 +87,7 @@ def fix_types(
         try:
             declared = None if dtypes is None else dtypes.get(name)
             kinds[name] = infer_type([r.get(name) for r in rows]) if declared is None else type_from_dtype(declared)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
         except TypeError as error:  # a tensor of a dtype that NumPy does not have
             raise origin.error(f"column {name!r}: {error}", first, _FIX_TENSORS) from error
@@ -144,6 +144,6 @@ def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int
     for name, kind in types.kinds.items():
         try:
             columns[name] = build_column(_untensored([row.get(name) for row in rows]), kind)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
     return columns

@@ -73,14 +73,14 @@ class Storage:
         if self.single and below:
             raise _taken(f"{url!r} is a directory that is not empty")
 
-    def create(self, name: str) -> Growing:
+    def create(self, name: str) -> AppendedFile:
         """A new file, empty; ``name`` may have folders."""
         final = self.root if self.single else f"{self.root}/{name}"
         folder, _, base = final.rpartition("/")
         temporary = f"{folder}/.{base}.tmp-{uuid.uuid4().hex[:12]}"
         self.remote.call(folder, lambda: self.remote.fs.makedirs(folder or "/", exist_ok=True))
         self._pending.append((temporary, final))
-        return Growing(temporary, None if self.local else self.remote)
+        return AppendedFile(temporary, None if self.local else self.remote)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Storage:
         return path if self.local else self.remote.url(path)
 
 
-class Growing:
+class AppendedFile:
     """A file that grows, and is not held open meanwhile: there may be many. On other storage it is written here and
     sent when it is ended, so it can be sent again.
     """

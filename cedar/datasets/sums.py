@@ -22,7 +22,7 @@ BLOCK = 64 << 10  # as long as a small read of other storage is
 _FORMAT = "cedar checksums 1"
 
 
-class Summing:
+class RunningChecksums:
     """Checksums of bytes that come piece by piece."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     written = []
     for each in paths:
         path = os.fspath(each)
-        summing = Summing()
+        summing = RunningChecksums()
         with open(path, "rb") as file:
             while data := file.read(16 * BLOCK):
                 summing.add(data)

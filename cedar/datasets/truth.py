@@ -60,7 +60,7 @@ class CanFailError(Exception):
 
 
 @dataclass(frozen=True)
-class Both:
+class And:
     left: Node
     right: Node
 
@@ -105,7 +105,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Missing:
+class IsNull:
     """Is null."""
 
     path: Path
@@ -193,7 +193,7 @@ def _between(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
 
 
 @dataclass(frozen=True, eq=False)
-class Among:
+class IsIn:
     """A column's value is one of some."""
 
     path: Path

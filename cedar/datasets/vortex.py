@@ -156,7 +156,7 @@ class VortexSource(FileSource):
 
         It is looked for one row that does, in zone maps first and then in the columns that the predicate reads.
         """
-        asked = _pushed(_Asked(predicate, tuple(self._footers[0].types.items())))
+        asked = _pushed(_Predicate(predicate, tuple(self._footers[0].types.items())))
         if asked is None:
             return False
         file, rows = self.listing[split.file], (split.start, split.stop)
@@ -309,7 +309,7 @@ def _sums_beside(file: File) -> Sums | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Predicate:
     """A predicate over columns; equal to one of the very same expression."""
 
     predicate: pl.Expr
@@ -319,11 +319,11 @@ class _Asked:
         return hash((id(self.predicate), self.types))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self.predicate is other.predicate and self.types == other.types
+        return isinstance(other, _Predicate) and self.predicate is other.predicate and self.types == other.types
 
 
 @lru_cache(maxsize=256)
-def _pushed(asked: _Asked) -> Any:
+def _pushed(asked: _Predicate) -> Any:
     """An expression of Vortex that is true wherever the predicate is; None where none is known, or it may fail.
 
     Of columns whose values Vortex compares as polars does: with NaN the two part.

@@ -16,7 +16,7 @@ _GLANCE = 0.1  # seconds between two looks whether the program ends
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-class Over(Exception):
+class RunOver(Exception):
     """The run ended: the user's functions are not called any more."""
 
 
@@ -65,7 +65,7 @@ class Calls:
     def check(self) -> None:
         """Raises Over once the run, or the program, has ended."""
         if self.over:
-            raise Over
+            raise RunOver
 
     def serve(self) -> None:
         """Does what waits for the run's thread, to be called by it."""

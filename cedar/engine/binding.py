@@ -16,14 +16,14 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
-from cedar.executors.isolated import Apart
+from cedar.executors.isolated import IsolatedCalls
 from cedar.operators.base import Bound, Env, Kernel, RowOperator, StreamOperator
 from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower, policy_of
-from cedar.plan.meaning import Terms, proof
+from cedar.plan.meaning import TermTable, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
@@ -50,7 +50,12 @@ class Binding:
     """
 
     def __init__(
-        self, root: Node, on_error: Skip | None, env: Env, apart: Apart | None = None, counts: Counts | None = None
+        self,
+        root: Node,
+        on_error: Skip | None,
+        env: Env,
+        apart: IsolatedCalls | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.root = root
         self.nodes = list(graph.walk(root))
@@ -70,7 +75,7 @@ class Binding:
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts)
-        self._terms = Terms(on_error)
+        self._terms = TermTable(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # rows come as they are done
         self._draws = _draw_seeds(self.nodes)

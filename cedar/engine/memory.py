@@ -27,7 +27,7 @@ _log = logging.getLogger("cedar")
 
 
 @dataclass(frozen=True)
-class Allowed:
+class MemoryAllowance:
     """What may be had of the memory.
 
     Args:
@@ -41,7 +41,7 @@ class Allowed:
     idle: bool
 
 
-def allowed(limit: int, used: int, cache: int) -> Allowed:
+def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
     """What a run may have, where so much is held, of it by its cache.
 
     Example:
@@ -52,7 +52,7 @@ def allowed(limit: int, used: int, cache: int) -> Allowed:
     """
     free = limit - used
     ahead = max(free, 0) // _PART
-    return Allowed(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR)
+    return MemoryAllowance(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR)
 
 
 class Bound:
@@ -79,7 +79,7 @@ class Bound:
         self._next = 0.0
         self._beyond: float | None = None  # since when
         self._told = False
-        self._allowed = Allowed(limit // _PART, limit, True)
+        self._allowed = MemoryAllowance(limit // _PART, limit, True)
         self.peak = 0
         self.parts: dict[str, int] = {}  # when most was held, beyond the limit
 

@@ -18,7 +18,7 @@ from cedar.control.settings import ControllerSettings
 from cedar.core.columns import OBJECT
 from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
-from cedar.engine.background_calls import Calls, Over, beside
+from cedar.engine.background_calls import Calls, RunOver, beside
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import Unclear, check_effects, check_plan
 from cedar.engine.metrics import Metrics
@@ -305,7 +305,7 @@ class Plans:
         began = time.thread_time()
         try:
             job(calls)
-        except Over:
+        except RunOver:
             self._jobs.appendleft(job)  # the next epoch may see the end of it
         except Exception:  # noqa: BLE001 - a plan is never worth a run
             self._give_up()

@@ -19,7 +19,7 @@ from cedar.tasks.scanning import scan_reader
 
 
 @dataclass(frozen=True)
-class Within:
+class BranchKernel:
     """The kernel that gives rows the branch of their input of a concat."""
 
     index: int
@@ -72,7 +72,7 @@ class Programs:
 
     def _step(self, link: Node | Branch) -> Step:
         if isinstance(link, Branch):
-            return Step(Within(link.input))
+            return Step(BranchKernel(link.input))
         ordinal = self.binding.ordinal(link)
         operators = (ordinal,) if ordinal >= 0 else ()
         return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site)
@@ -101,7 +101,7 @@ class Programs:
         drops = any(self._number(n) < 0 for n in links)
         drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
         names = self.physical.works[end].schema if drops and end >= 0 else None
-        return [] if names is None else [Step(_Only(dict(names)))]
+        return [] if names is None else [Step(_ProjectKernel(dict(names)))]
 
 
 def _as_written(node: Node) -> Node:
@@ -109,7 +109,7 @@ def _as_written(node: Node) -> Node:
 
 
 @dataclass(frozen=True)
-class _Only:
+class _ProjectKernel:
     """The kernel that leaves some of the columns that are there, and of structs the fields that a scan leaves."""
 
     types: dict[str, ColumnType]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from cedar.control.timeline import Part
 from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
-from cedar.datasets.asking import Stop, Until
+from cedar.datasets.asking import Stop, StopScope
 from cedar.datasets.base import Split
 from cedar.engine.memory import Bound
 from cedar.executors.choose import (
@@ -27,9 +27,9 @@ from cedar.executors.choose import (
 )
 from cedar.executors.dask import names_cluster
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
-from cedar.executors.recovery.patience import Stillness
+from cedar.executors.recovery.patience import StallTimer
 from cedar.executors.recovery.trial import tried, try_read, try_shipped
-from cedar.executors.recovery.waiting import AtWork, Here, Waiting
+from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks
 from cedar.tasks.chain import Program, Result, Timing, run_block
@@ -45,7 +45,7 @@ _LOOKED_AT = 64  # results noted, before those that were taken are forgotten
 T = TypeVar("T")
 
 
-class Untaken:
+class UntakenResults:
     """Results of tasks that are there, and that nobody has taken yet.
 
     Example:
@@ -110,7 +110,7 @@ class Runner:
         deaths: Deaths | None = None,
         patience: Patience | None = None,
         watched: bool = False,
-        untaken: Untaken | None = None,
+        untaken: UntakenResults | None = None,
         bound: Bound | None = None,
         alone: bool = False,
     ) -> None:
@@ -135,7 +135,7 @@ class Runner:
         self.patience = patience = patience or Patience()
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
-        self._running = Here(patience, _named)
+        self._running = LocalTasks(patience, _named)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
         if self.inline and patience.timeout is not None:  # a thread can be left behind, and the caller's own one cannot
@@ -269,13 +269,13 @@ class Runner:
     def _progress(self) -> object:
         return self._running.progress(), self._recovery.progress()
 
-    def _at_work(self) -> list[AtWork]:
+    def _at_work(self) -> list[RunningTask]:
         return [*self._running.at_work(), *self._recovery.at_work()]
 
     def _tell_of_own(self) -> None:
         """The caller's own thread works: another one says so where that lasts."""
         self._watches = False
-        still = Stillness(self.patience.clock, self.patience.look)
+        still = StallTimer(self.patience.clock, self.patience.look)
 
         def look() -> None:
             while not self._stop.wait(self.patience.look):
@@ -367,9 +367,9 @@ def _url(reader: Any, split: Split) -> str:
         return "a split"
 
 
-def _stoppable(stop: Stop, running: Here, fn: Callable[..., T], *args: Any) -> T:
+def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any) -> T:
     """A task of this process, whose waits for storage end with the run."""
-    with Until(stop):
+    with StopScope(stop):
         return running.run(stop, fn, *args)
 
 

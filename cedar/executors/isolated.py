@@ -31,7 +31,7 @@ _NOBODY = -1  # the source of rows without a key
 _MOST = 8  # of the sample rows of one function may end processes
 
 
-class Apart:
+class IsolatedCalls:
     """Given to the calls on sample rows of a run whose rows are worked on by processes.
 
     Args:
@@ -99,10 +99,12 @@ def _numbered(rows: int) -> Keys:
     return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
 
 
-def apart_for(executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None) -> Apart | None:
+def apart_for(
+    executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
+) -> IsolatedCalls | None:
     """What a loader on this executor gives its samples; None where its tasks run in this process, or far away."""
     executor, workers = of_fork(executor, workers)
-    return Apart(workers or available_cpus(), deaths, patience) if executor == "processes" else None
+    return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
 
 def _unfit(call: Call, how: str) -> WorkerError:
@@ -123,7 +125,9 @@ def _call(
 ) -> Outcome | Verdict:
     (call,) = code.load()
     if tried(marks):
-        step = Step(_Some(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site)
+        step = Step(
+            _SomeRowsKernel(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site
+        )
         return judge((step,), BlockRows(rows), replace(env, marks=marks))
     if marks is not None:
         env = replace(env, marks=marks)
@@ -140,7 +144,7 @@ def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
 
 
 @dataclass(frozen=True)
-class _Some:
+class _SomeRowsKernel:
     """Calls for some of the rows, as a kernel; what they return is not asked for."""
 
     call: Call

@@ -13,10 +13,10 @@ from cedar.core.columns import Column
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, RowError, missing_column
 from cedar.operators.base import Env
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 
 
-def row_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[Iterable[Any]]:
+def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Iterable[Any]]:
     """An iterable of values per column, for calls per row; of row dicts where no columns are named."""
     values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
     if columns:
@@ -25,13 +25,13 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[
     return [_dicts(names, values) if names else ({} for _ in range(len(block)))]
 
 
-def batch_arguments(block: Block, columns: tuple[str, ...], blame: Blame) -> list[Any]:
+def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
     """The arrays of a batch, one per column; a dict of all of them where no columns are named."""
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)
     return [arrays[name] for name in columns] if columns else [arrays]
 
 
-def numpy_columns(block: Block, columns: tuple[str, ...], blame: Blame) -> dict[str, Any]:
+def numpy_columns(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> dict[str, Any]:
     """Columns as ndarrays (read-only: they are the block's memory), JaggedTensors or dicts of them."""
     from cedar.core.convert import to_numpy
 
@@ -43,7 +43,7 @@ def numpy_columns(block: Block, columns: tuple[str, ...], blame: Blame) -> dict[
         raise
 
 
-def pick(block: Block, name: str, blame: Blame) -> Column:
+def pick(block: Block, name: str, blame: ErrorContext) -> Column:
     """A column of a block.
 
     Raises:
@@ -68,7 +68,7 @@ def read_only(array: Any) -> Any:
     return array
 
 
-def _values(column: Column, name: str, blame: Blame) -> Sequence[Any]:
+def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
     try:
         values = python_values(column)
     except (ValueError, OverflowError) as error:  # nanoseconds, and years beyond 9999

@@ -24,7 +24,7 @@ from cedar.operators.calls import Call, fn_name, makes_instances
 from cedar.operators.checks import check_fn
 from cedar.operators.elementwise import text
 from cedar.operators.expressions import require_elementwise
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from cedar.operators.weights import Weights, checked_weights, live_weights, weight_columns
 
 
@@ -305,7 +305,7 @@ def _has_size(column: Column) -> bool:
 
 
 def _called(block: Block, fn: Callable[..., Any], site: Site | None) -> Weights:
-    blame = Blame(0, "balance(by)", site, None)
+    blame = ErrorContext(0, "balance(by)", site, None)
     results, failures = Call(fn, blame).run(Env(), row_arguments(block, (), blame), len(block))
     if failures:
         first = min(failures)

@@ -16,7 +16,7 @@ from cedar.operators.arguments import batch_arguments, key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call
 from cedar.operators.failures import BadResult, Failure, first_row
-from cedar.operators.fit import Misfit, build_column, describe, type_name
+from cedar.operators.fit import ValueMismatch, build_column, describe, type_name
 from cedar.operators.infer import infer_type
 from cedar.operators.outputs import SAMPLED, Form, check_row_names
 
@@ -54,7 +54,7 @@ def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
         try:
             values: Sequence[Any] = list(value)
             return build_column(values, infer_type(values) if kind is None else kind)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise BadResult(f"column {name!r}: {misfit.message}", "return one type, or give dtype=") from misfit
     if isinstance(value, dict) and value:
         return _struct(value, kind, name)

@@ -27,8 +27,8 @@ from cedar.operators.arguments import key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.constructing import constructed
 from cedar.operators.draws import seeded
-from cedar.operators.failures import Blame, Failure, text_of
-from cedar.operators.in_flight import InFlight, Outcome, as_items, new_runner, too_long
+from cedar.operators.failures import ErrorContext, Failure, text_of
+from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, too_long
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +48,7 @@ class Call:
     """
 
     fn: Callable[..., Any]
-    blame: Blame
+    blame: ErrorContext
     draw: int = 0
     random: bool = False
     timeout: float | None = None
@@ -80,11 +80,11 @@ class Call:
             if is_async(self.fn):
                 if env.marks is not None and n == 1 and (bad := env.marks.known()) is not None:
                     return [None], {0: self.blame.failure(bad.error())}
-                rows = InFlight(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
+                rows = AsyncRows(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
                 return borrowed.run_async(rows, arguments, n)
             marks = env.marks
             patient = self.timeout is not None and not (marks is not None and marks.watched)
-            with _Patient(self, borrowed, env.numeric) if patient else nullcontext(self.callable(borrowed)) as fn:
+            with _TimedCalls(self, borrowed, env.numeric) if patient else nullcontext(self.callable(borrowed)) as fn:
                 if keyed is not None:
                     fn, arguments = seeded(fn, seed, fresh=patient), [keyed, *arguments]
                 if marks is None:
@@ -164,7 +164,7 @@ class Call:
 
 def call_of(fn: Callable[..., Any], bound: Bound, **options: Any) -> Call:
     """``fn`` at its place in a pipeline."""
-    return Call(fn, Blame(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
+    return Call(fn, ErrorContext(bound.index, bound.label, bound.site, bound.on_error), bound.draw, **options)
 
 
 # ---- kinds of functions --------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def left_behind() -> int:
     return sum(thread.is_alive() for thread in list(_stuck))
 
 
-class _Patient:
+class _TimedCalls:
     """Calls in a helper thread, and gives up waiting after the timeout; the thread ends when its call does.
 
     For executors whose workers cannot be ended: threads, and processes of another machine.
@@ -288,7 +288,7 @@ class _Callee:
         if self._make is not None:
             self.fn = self._make()
 
-    def run_async(self, rows: InFlight, arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
+    def run_async(self, rows: AsyncRows, arguments: Sequence[Iterable[Any]], n: int) -> Outcome:
         if self._make is None:
             return rows.run(None, self.fn, arguments, n)
         if self._runner is None:

@@ -11,7 +11,7 @@ from cedar.operators.base import Bound, Change, Effects, Kernel, RowOperator, Sc
 from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import Rename as RenameStep
 from cedar.operators.expression_steps import Without, output_types
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content
 
 
@@ -58,11 +58,11 @@ class Drop(RowOperator):
         return None if not names else self if names == self.names else Drop(names)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = Without(self.names, Blame(0, self.label(), None, None))
+        step = Without(self.names, ErrorContext(0, self.label(), None, None))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(Without(self.names, Blame(bound.index, bound.label, bound.site, bound.on_error)))
+        return ColumnsKernel(Without(self.names, ErrorContext(bound.index, bound.label, bound.site, bound.on_error)))
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class Rename(RowOperator):
         return None if not pairs else self if pairs == self.pairs else Rename(pairs)
 
     def schema(self, *inputs: Schema) -> Schema:
-        step = RenameStep(self.pairs, Blame(0, self.label(), None, None))
+        step = RenameStep(self.pairs, ErrorContext(0, self.label(), None, None))
         return None if inputs[0] is None else output_types((step,), inputs[0])
 
     def bind(self, bound: Bound) -> Kernel:
-        return ColumnsKernel(RenameStep(self.pairs, Blame(bound.index, bound.label, bound.site, bound.on_error)))
+        return ColumnsKernel(RenameStep(self.pairs, ErrorContext(bound.index, bound.label, bound.site, bound.on_error)))
 
 
 def rename(mapping: Any) -> Rename:

@@ -24,7 +24,7 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
     return UniqueRows(kernel, reads, writes) if reads is not None and writes is not None else kernel
 
 
-class _Around:
+class _WrappedKernel:
     """A kernel in another's clothes: what is asked of it beside its work is answered by the one within."""
 
     kernel: Any
@@ -36,7 +36,7 @@ class _Around:
 
 
 @dataclass(frozen=True)
-class PlainRows(_Around):
+class PlainRows(_WrappedKernel):
     """A kernel that sees no groups among the columns that it touches; None is all."""
 
     kernel: Any
@@ -48,7 +48,7 @@ class PlainRows(_Around):
 
 
 @dataclass(frozen=True)
-class UniqueRows(_Around):
+class UniqueRows(_WrappedKernel):
     """A kernel of some columns, run once for rows that are equal in them: where all are of one group.
 
     Where it fails on one of them it runs again on all rows as they are: then the right row is blamed, and the right

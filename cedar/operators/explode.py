@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain, take_each
 from cedar.core.groups.encode import list_offsets
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.failures import Blame, Failure
+from cedar.operators.failures import ErrorContext, Failure
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Explode(RowOperator):
                 f"{bound.label}: below a batch the rows are fixed", site=bound.site, fix="move it before batch"
             )
         self.schema(bound.types or bound.sample().types)
-        return ExplodeRows(self, Blame(bound.index, bound.label, bound.site, bound.on_error))
+        return ExplodeRows(self, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ExplodeRows:
     """The kernel: every item becomes a row whose key is its row's, told apart by the item's index."""
 
     operator: Explode
-    blame: Blame
+    blame: ErrorContext
     row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:

@@ -33,12 +33,12 @@ from cedar.operators.expression_steps import (
     first_line,
     whole_columns,
 )
-from cedar.operators.failures import Blame, Failure
+from cedar.operators.failures import ErrorContext, Failure
 
 if TYPE_CHECKING:
     import polars as pl
 
-Failed: TypeAlias = tuple[Blame, Failure]
+Failed: TypeAlias = tuple[ErrorContext, Failure]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ def _failing_rows(
     return failed
 
 
-def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program]) -> Blame:
+def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program]) -> ErrorContext:
     """The operator that fails on a block of one row; each is compiled once for all the rows."""
     if len(steps) == 1:
         return steps[0].blame
@@ -240,7 +240,7 @@ def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Type
     return steps[-1].blame
 
 
-def _failure(blame: Blame, error: BaseException) -> Failure:
+def _failure(blame: ErrorContext, error: BaseException) -> Failure:
     short = f"{type(error).__name__}: {first_line(error)}"
     fix = "cast(..., strict=False) gives null instead, and loader(on_error=cedar.Skip(...)) drops such rows"
     return Failure(f"{blame.label} failed: {short}", short, fix, error)

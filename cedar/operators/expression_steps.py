@@ -18,7 +18,7 @@ from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
 from cedar.operators.expression_effects import judge
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +32,7 @@ class With:
     """Adds or replaces columns."""
 
     items: tuple[Named, ...]
-    blame: Blame
+    blame: ErrorContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Keep:
     """Keeps the results of ``items`` alone; a plain column name stands for itself."""
 
     items: tuple[Named | str, ...]
-    blame: Blame
+    blame: ErrorContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Where:
     """Keeps the rows where the predicate holds; null does not hold."""
 
     predicate: pl.Expr
-    blame: Blame
+    blame: ErrorContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Without:
     """Removes columns."""
 
     names: tuple[str, ...]
-    blame: Blame
+    blame: ErrorContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Rename:
     """Renames columns: (old, new), all at once."""
 
     pairs: tuple[tuple[str, str], ...]
-    blame: Blame
+    blame: ErrorContext
 
 
 Step: TypeAlias = With | Keep | Where | Without | Rename
@@ -299,7 +299,7 @@ def _apply_keep(step: Keep, columns: dict[str, StepColumn], walk: _Walk) -> tupl
     return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
 
 
-def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: Blame) -> None:
+def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: ErrorContext) -> None:
     for name in names:
         if name in known:
             raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
@@ -318,7 +318,7 @@ def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tu
 
 
 def _resolve(
-    name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, StepColumn], walk: _Walk
+    name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelt out, and the names and types of its results."""
     key = id(blame), id(expr), name
@@ -330,7 +330,7 @@ def _resolve(
     return resolved, types
 
 
-def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, StepColumn]) -> _Resolved:
+def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn]) -> _Resolved:
     import polars as pl
 
     several = columns_of(expr) is None or expr.meta.has_multiple_outputs()
@@ -365,7 +365,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: Blame, columns: dict[str, 
         raise PipelineError(problem, site=blame.site, fix=reason.fix) from reason
 
 
-def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: Blame) -> None:
+def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -> None:
     """What ``check_elementwise`` lets pass may still look at other rows on some types."""
     reason = judge(expr, frame).refused
     if reason is not None:
@@ -399,17 +399,17 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     return not judge(expr, frame).may_fail
 
 
-def _type_error(expr: pl.Expr, blame: Blame, error: Exception) -> PipelineError:
+def _type_error(expr: pl.Expr, blame: ErrorContext, error: Exception) -> PipelineError:
     return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
 
 
-def _require(names: Any, columns: Mapping[str, Any], blame: Blame) -> None:
+def _require(names: Any, columns: Mapping[str, Any], blame: ErrorContext) -> None:
     for name in names:
         if name not in columns:
             raise missing_column(name, list(columns), blame.label, blame.site)
 
 
-def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: Blame) -> None:
+def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: ErrorContext) -> None:
     if kind is UNKNOWN or polars_type(kind) is not None:
         return
     raise PipelineError(

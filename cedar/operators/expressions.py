@@ -16,7 +16,7 @@ from cedar.operators.base import Bound, Change, Effects, Kernel, RowOperator, Sc
 from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import Keep, Named, Step, Where, With, never_fails, output_types
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content
 
 if TYPE_CHECKING:
@@ -297,10 +297,10 @@ def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
     )
 
 
-def _blame(operator: RowOperator, bound: Bound | None = None) -> Blame:
+def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
     if bound is None:
-        return Blame(0, operator.label(), None, None)
-    return Blame(bound.index, bound.label, bound.site, bound.on_error)
+        return ErrorContext(0, operator.label(), None, None)
+    return ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
 
 
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:

@@ -38,7 +38,7 @@ class BadResult(Exception):
 
 
 @dataclass(frozen=True)
-class Blame:
+class ErrorContext:
     """Whom a failing row is reported against: the operator's ordinal, its label, the user's line and the policy."""
 
     index: int

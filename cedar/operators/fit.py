@@ -1,7 +1,7 @@
 """Fit: Python values into a column of a type that is already fixed, strictly.
 
 Arrow is lenient: it truncates ``1.0`` to an int64, drops unknown keys of a struct and the time of day of a date. Here a
-value either keeps its meaning or is a ``Misfit``.
+value either keeps its meaning or is a ``ValueMismatch``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
 
-class Misfit(Exception):
+class ValueMismatch(Exception):
     """A value that does not fit the type of its column; ``index`` is its place among the values."""
 
     def __init__(self, index: int, message: str) -> None:
@@ -37,7 +37,7 @@ class Misfit(Exception):
         return self.message
 
 
-class _Unfit(Exception):
+class _SomeMismatch(Exception):
     """Some value does not fit; which one is worked out later."""
 
 
@@ -48,7 +48,7 @@ def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] 
     where an ndarray is to be written.
 
     Raises:
-        Misfit: the first value that does not fit.
+        ValueMismatch: the first value that does not fit.
 
     Example:
         >>> import pyarrow as pa
@@ -57,10 +57,10 @@ def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] 
     """
     try:
         return _column(values, kind, out)
-    except (_Unfit, *_FAILURES) as error:
+    except (_SomeMismatch, *_FAILURES) as error:
         for index, message in _misfits(values, kind):
-            raise Misfit(index, message) from error
-        raise Misfit(0, f"the values do not fit {type_name(kind)} together: {error}") from error
+            raise ValueMismatch(index, message) from error
+        raise ValueMismatch(0, f"the values do not fit {type_name(kind)} together: {error}") from error
 
 
 def misfits(values: Sequence[Any], kind: ColumnType) -> dict[int, str]:
@@ -72,8 +72,8 @@ def _misfits(values: Sequence[Any], kind: ColumnType) -> Iterator[tuple[int, str
     for index, value in enumerate(values):
         try:
             _column([value], kind)
-        except (_Unfit, *_FAILURES) as error:
-            reason = f": {error}" if isinstance(error, _Unfit) and str(error) else ""
+        except (_SomeMismatch, *_FAILURES) as error:
+            reason = f": {error}" if isinstance(error, _SomeMismatch) and str(error) else ""
             yield index, f"{describe(value)} does not fit {type_name(kind)}{reason}"
 
 
@@ -137,12 +137,12 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
     types = set(map(type, values))
     arrays = values if types == {np.ndarray} else [_as_array(v, dtype) for v in plain(values)]
     if {a.shape for a in arrays} != {kind.shape}:
-        raise _Unfit
+        raise _SomeMismatch
     for other in {a.dtype for a in arrays}:
         if not np.can_cast(other, dtype, "safe") or (other.kind == "b") != (dtype.kind == "b"):
-            raise _Unfit(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
+            raise _SomeMismatch(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
     if dtype.kind in "fc" and any(a.dtype.kind in "iu" and not _same(a, a.astype(dtype)) for a in arrays):
-        raise _Unfit("an int beyond what the float type holds exactly")
+        raise _SomeMismatch("an int beyond what the float type holds exactly")
     shape = (len(values), *kind.shape)
     made = buffers.empty(shape, dtype) if out is None else out
     if not kind.shape:
@@ -154,22 +154,22 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
 def _as_array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """One value as an array; Python numbers take ``dtype`` where that keeps their meaning, as in Arrow columns."""
     if isinstance(value, np.ma.MaskedArray):
-        raise _Unfit("masked arrays are not supported: fill them first")
+        raise _SomeMismatch("masked arrays are not supported: fill them first")
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     if not isinstance(value, (list, tuple, int, float, complex)):
-        raise _Unfit
+        raise _SomeMismatch
     array = np.array(value)
     if array.dtype.kind == dtype.kind == "b":
         return array
     if array.dtype.kind not in "iufc" or dtype.kind not in "iufc":
-        raise _Unfit
+        raise _SomeMismatch
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
         rounds = array.dtype.kind == dtype.kind == "f" and not np.any(np.isinf(cast) & np.isfinite(array))
     whole = array.dtype.kind != "f" and _same(array, cast)
     if not rounds and not whole:
-        raise _Unfit
+        raise _SomeMismatch
     return cast
 
 
@@ -230,7 +230,7 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if accepted is not None:
         for python_type in types:
             if not issubclass(python_type, accepted[0]) or issubclass(python_type, accepted[1]):
-                raise _Unfit
+                raise _SomeMismatch
     if pa.types.is_timestamp(kind):
         _check_zones(values, kind)
     column = pa.array(values, kind, from_pandas=False)
@@ -260,20 +260,20 @@ def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
     for value in values:
         if isinstance(value, dt.datetime) and (value.tzinfo is None) != (kind.tz is None):
-            raise _Unfit("a time with a zone and one without do not mix")
+            raise _SomeMismatch("a time with a zone and one without do not mix")
 
 
 def _check_overflow(values: Sequence[Any], column: pa.Array) -> None:
     infinite = np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False).astype(np.float64)))
     if any(not np.isinf(float(values[int(i)])) for i in infinite):
-        raise _Unfit("too large for the type")
+        raise _SomeMismatch("too large for the type")
 
 
 def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     types = set(map(type, values)) - {type(None)}
     missing = _missing(values) if _has_none(values) else None
     if not all(issubclass(t, (list, tuple, np.ndarray)) for t in types):
-        raise _Unfit
+        raise _SomeMismatch
     width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
     filler = [None] * (width or 0)
     present = values if missing is None else [filler if v is None else v for v in values]
@@ -285,7 +285,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     mask = None if missing is None else of_flags(missing)
     if width is not None:
         if np.any(lengths != width):
-            raise _Unfit(f"a list of {width} items is wanted")
+            raise _SomeMismatch(f"a list of {width} items is wanted")
         return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -301,7 +301,7 @@ def _has_none(values: Sequence[Any]) -> bool:
 def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     """The items of 1-d arrays, end to end."""
     if any(a.ndim != 1 for a in arrays):
-        raise _Unfit("an array of one dimension is wanted")
+        raise _SomeMismatch("an array of one dimension is wanted")
     if len({a.dtype for a in arrays}) > 1:
         return pa.concat_arrays([_flat([a], kind) for a in arrays])
     flat = np.concatenate(arrays)
@@ -313,7 +313,7 @@ def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     wider = pa.types.is_integer(array.type) and pa.types.is_floating(kind)
     if wider or (_class_of(array.type) == _class_of(kind) and np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe")):
         return array.cast(kind, safe=True)
-    raise _Unfit
+    raise _SomeMismatch
 
 
 def _class_of(kind: pa.DataType) -> str:
@@ -326,9 +326,9 @@ def _structs(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise _Unfit
+            raise _SomeMismatch
         if not value.keys() <= names:
-            raise _Unfit(f"unknown key {next(k for k in value if k not in names)!r}")
+            raise _SomeMismatch(f"unknown key {next(k for k in value if k not in names)!r}")
     present = [{} if v is None else v for v in values]
     columns = [_arrow(plain([v.get(f.name) for v in present]), f.type) for f in kind]
     mask = of_flags(_missing(values)) if _has_none(values) else None

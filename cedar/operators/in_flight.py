@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cedar.core.errors import raised
 from cedar.operators.draws import keyed_generator
-from cedar.operators.failures import BadResult, Blame, Failure
+from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,10 +24,10 @@ Outcome: TypeAlias = "tuple[list[Any], dict[int, Failure]]"
 
 
 @dataclass(frozen=True)
-class InFlight:
+class AsyncRows:
     """How the rows of a block go through an ``async def`` function: see ``Call`` for what the fields mean."""
 
-    blame: Blame
+    blame: ErrorContext
     keys: list[int] | None
     seed: int
     timeout: float | None

@@ -18,10 +18,10 @@ from cedar.operators.declared import (
     type_from_annotation,
     type_from_dtype,
 )
-from cedar.operators.fit import Misfit, build_column, describe, misfits, plain, type_name
+from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, plain, type_name
 
 __all__ = [
-    "Misfit",
+    "ValueMismatch",
     "build_column",
     "describe",
     "infer_type",
@@ -62,7 +62,7 @@ def infer_type(values: Sequence[Any]) -> ColumnType:
     the type. Whole and broken numbers together are float64.
 
     Raises:
-        Misfit: kinds that no column holds together.
+        ValueMismatch: kinds that no column holds together.
 
     Example:
         >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
@@ -94,11 +94,11 @@ def _family(kind: type) -> str:
     return next((name for name, bases in _FAMILIES if issubclass(kind, bases)), "object")
 
 
-def _mixed(values: Sequence[Any]) -> Misfit:
+def _mixed(values: Sequence[Any]) -> ValueMismatch:
     present = [(i, v) for i, v in enumerate(values) if v is not None]
     first = present[0][1]
     index, other = next((i, v) for i, v in present if _family(type(v)) != _family(type(first)))
-    return Misfit(index, f"{describe(first)} and {describe(other)} do not fit into one column")
+    return ValueMismatch(index, f"{describe(first)} and {describe(other)} do not fit into one column")
 
 
 def _scalars(present: list[Any], family: str) -> ColumnType:
@@ -117,11 +117,13 @@ def _scalars(present: list[Any], family: str) -> ColumnType:
         if len(zones) > 1:
             first = present[0].tzinfo
             index = next(i for i, v in enumerate(present) if (v.tzinfo is None) != (first is None))
-            raise Misfit(index, f"{describe(present[0])} and {describe(present[index])} do not fit into one column")
+            raise ValueMismatch(
+                index, f"{describe(present[0])} and {describe(present[index])} do not fit into one column"
+            )
     try:
         return pa.infer_type(present)
     except pa.ArrowException as error:
-        raise Misfit(0, str(error)) from error
+        raise ValueMismatch(0, str(error)) from error
 
 
 def _ints(present: list[Any]) -> ColumnType:
@@ -152,10 +154,10 @@ def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
         return _list_of(np.result_type(*dtypes))
     if not alike:
         index = next(i for i, v in enumerate(values) if v is not None and v.dtype != present[0].dtype)
-        raise Misfit(index, f"{describe(present[0])} and {describe(values[index])} do not fit into one column")
+        raise ValueMismatch(index, f"{describe(present[0])} and {describe(values[index])} do not fit into one column")
     if not whole and len(shapes) == 1:
         index = next(i for i, v in enumerate(values) if v is None)
-        raise Misfit(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
+        raise ValueMismatch(index, f"None and {describe(present[0])} do not fit into one column: arrays have no nulls")
     return OBJECT  # images of different sizes, say
 
 
@@ -166,10 +168,10 @@ def _list_of(dtype: np.dtype[Any]) -> ColumnType:
 def _lists(values: Sequence[Any], present: list[Any]) -> ColumnType:
     try:
         item = infer_type(list(chain.from_iterable(present)))
-    except Misfit as misfit:
+    except ValueMismatch as misfit:
         ends = np.cumsum([0 if v is None else len(v) for v in values])
         index = int(np.searchsorted(ends, misfit.index, side="right"))
-        raise Misfit(index, f"in one list column: {misfit.message}") from misfit
+        raise ValueMismatch(index, f"in one list column: {misfit.message}") from misfit
     if isinstance(item, TensorType):
         return pa.large_list(_list_of(np.dtype(item.dtype))) if len(item.shape) == 1 else OBJECT
     return OBJECT if isinstance(item, ObjectType) else pa.large_list(item)

@@ -22,7 +22,7 @@ from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
-from cedar.operators.failures import Blame, Failure, without
+from cedar.operators.failures import ErrorContext, Failure, without
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.operators.transform import Transform, as_tuple, check_transform
@@ -151,7 +151,7 @@ class Map(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
-            blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+            blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
             like = None
             if (bound.types or {}).get(self.columns[0], UNKNOWN) in (UNKNOWN, OBJECT):
                 like = self.fn.like(lambda: bound.sample().columns[self.columns[0]])
@@ -194,7 +194,7 @@ class MapRows:
         return sum(np.dtype(kind.dtype).itemsize * math.prod(kind.shape) for kind in kinds)
 
     def __call__(self, block: Block, env: Env) -> Block:
-        blame: Blame = self.call.blame
+        blame: ErrorContext = self.call.blame
         hashes = key_hashes(block, env, self.call.draw) if self.call.random else None
         written = self._written(env.place, len(block))
         arguments = row_arguments(block, self.columns, blame)

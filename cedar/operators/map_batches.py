@@ -22,7 +22,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.batch_calls import Arrays, array_column, named_arrays
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
-from cedar.operators.failures import BadResult, Blame, Failure, first_row
+from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
 from cedar.operators.fit import describe
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import check_row_names
@@ -271,7 +271,7 @@ class MapBlock:
 Format: TypeAlias = Literal["arrow", "polars", "numpy", "torch"]
 
 
-def container(block: Block, columns: tuple[str, ...], format: Format, blame: Blame) -> Any:
+def container(block: Block, columns: tuple[str, ...], format: Format, blame: ErrorContext) -> Any:
     """The columns as the user's function wants them."""
     if format == "numpy":
         return numpy_columns(block, columns, blame)
@@ -288,7 +288,7 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Bla
     return pa.table(arrays) if format == "arrow" else _frame(arrays, blame)
 
 
-def _frame(arrays: dict[str, pa.Array], blame: Blame) -> Any:
+def _frame(arrays: dict[str, pa.Array], blame: ErrorContext) -> Any:
     for name, array in arrays.items():
         if polars_type(array.type) is None:
             raise PipelineError(

@@ -18,8 +18,8 @@ from cedar.core.buffers import Place
 from cedar.core.columns import Column, ColumnType, TensorType, blank
 from cedar.core.errors import PipelineError, RowRef, missing_column, user_site
 from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
-from cedar.operators.failures import Blame, Failure
-from cedar.operators.fit import Misfit, build_column, describe, misfits
+from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.fit import ValueMismatch, build_column, describe, misfits
 from cedar.operators.infer import infer_type
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
@@ -49,7 +49,7 @@ class Outputs:
         origins: what fixed each type, for messages.
     """
 
-    blame: Blame
+    blame: ErrorContext
     form: Form
     types: Types
     origins: dict[str, str]
@@ -70,7 +70,7 @@ class Outputs:
                 out = place.array(name, len(part), kind.shape, kind.dtype) if tensor else None  # type: ignore[union-attr]
                 built[name] = build_column(part, kind, out)
             return built, failures
-        except Misfit:
+        except ValueMismatch:
             rows = [i for i in range(len(results)) if i not in failures]
             for part, (name, kind) in zip(parts, self.types.items(), strict=True):
                 for i, message in misfits(part, kind).items():
@@ -198,7 +198,9 @@ def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]
     return dict(zip(into, dtype, strict=True))
 
 
-def fix_outputs(blame: Blame, form: Form, into: tuple[str, ...], declared: dict[str, Any], sample: Sample) -> Outputs:
+def fix_outputs(
+    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: dict[str, Any], sample: Sample
+) -> Outputs:
     """The outputs of a function, sampled where the declarations leave something open.
 
     Raises:
@@ -225,11 +227,11 @@ def fix_outputs(blame: Blame, form: Form, into: tuple[str, ...], declared: dict[
     return _outputs(blame, form, fixed)
 
 
-def _outputs(blame: Blame, form: Form, fixed: dict[str, Any]) -> Outputs:
+def _outputs(blame: ErrorContext, form: Form, fixed: dict[str, Any]) -> Outputs:
     return Outputs(blame, form, {n: kind for n, (kind, _) in fixed.items()}, {n: why for n, (_, why) in fixed.items()})
 
 
-def _check_sample(blame: Blame, sampled: Sampled) -> None:
+def _check_sample(blame: ErrorContext, sampled: Sampled) -> None:
     if sampled.results and all(result is None for result in sampled.results):
         raise PipelineError(
             f"{blame.label} returned None for each of the first {len(sampled.results)} rows",
@@ -247,7 +249,7 @@ def _check_sample(blame: Blame, sampled: Sampled) -> None:
         )
 
 
-def _row_names(blame: Blame, sampled: Sampled, declared: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_names(blame: ErrorContext, sampled: Sampled, declared: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of the first row that is one; those declared where the sample has no rows."""
     first = next((result for result in sampled.results if isinstance(result, dict)), None)
     if first is None:
@@ -256,7 +258,7 @@ def _row_names(blame: Blame, sampled: Sampled, declared: Mapping[str, Any]) -> t
     return tuple(first)
 
 
-def check_row_names(blame: Blame, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:
+def check_row_names(blame: ErrorContext, row: Mapping[Any, Any], declared: Mapping[str, Any]) -> None:
     """Refuse a row whose keys are not text, or that lacks a column that ``dtype=`` names."""
     strange = [name for name in row if not isinstance(name, str)]
     if strange:
@@ -270,10 +272,10 @@ def check_row_names(blame: Blame, row: Mapping[Any, Any], declared: Mapping[str,
             raise missing_column(name, list(row), f"{blame.label}: dtype=", blame.site)
 
 
-def _infer(blame: Blame, name: str, values: Sequence[Any], rows: Sequence[RowRef | None]) -> ColumnType:
+def _infer(blame: ErrorContext, name: str, values: Sequence[Any], rows: Sequence[RowRef | None]) -> ColumnType:
     try:
         return infer_type(values)
-    except Misfit as misfit:
+    except ValueMismatch as misfit:
         text = f"column {name!r}: {misfit.message}"
         failure = Failure(f"{blame.label}, {text}", text, "return one type, or give dtype= (dtype=object takes all)")
         raise blame.error(failure, rows[misfit.index]) from misfit

@@ -139,7 +139,9 @@ class PackStream(Stream):
         length, submit = self._operator.length, self._context.submit
         if self._operator.fit == "best":
             return PackFlow(source, measured, Windows(measured, length, submit).step, ends_window=True)
-        return PackFlow(source, measured, RunningOn(measured, length, submit, position, offset).step, ends_window=False)
+        return PackFlow(
+            source, measured, RunOnPacker(measured, length, submit, position, offset).step, ends_window=False
+        )
 
     def _measure(self, piece: Piece) -> Any:
         site = self._context.site
@@ -209,7 +211,7 @@ class WaitingDocuments:
         return rest
 
 
-class RunningOn:
+class RunOnPacker:
     """Starts packing whenever a row is full; what is left over opens the next."""
 
     def __init__(self, measured: Ahead[Piece], length: int, submit: Any, position: Position, offset: int) -> None:

@@ -19,7 +19,7 @@ from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.failures import Blame, Failure
+from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.merging import by_content
 
 
@@ -78,7 +78,7 @@ class Pad(RowOperator):
             return None
         if not self.columns and UNKNOWN in known.values():  # which columns are lists, only a run can tell
             return {name: UNKNOWN if kind is UNKNOWN or _is_list(kind) else kind for name, kind in known.items()}
-        blame = Blame(0, self.label(), None, None)
+        blame = ErrorContext(0, self.label(), None, None)
         padded = {name: self._padded(known[name]) for name in _targets(self.columns, known, blame, self.value)}
         return {**known, **padded}
 
@@ -100,7 +100,7 @@ class Pad(RowOperator):
                 site=bound.site,
                 fix="give to=, or put .batch(...) before .pad(...)",
             )
-        blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+        blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
         if bound.types is not None and UNKNOWN not in bound.types.values():
             _targets(self.columns, bound.types, blame, self.value)
         return PadKernel(self.columns, self.to, self.value, blame)
@@ -113,7 +113,7 @@ class PadKernel:
     columns: tuple[str, ...]
     to: int | None
     value: float
-    blame: Blame
+    blame: ErrorContext
 
     def __call__(self, block: Block, env: Env) -> Block:
         names = _targets(self.columns, block.types, self.blame, self.value)
@@ -137,7 +137,7 @@ class PadKernel:
         return pad_values(flat, lengths, to, self.value)
 
 
-def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Blame, value: float) -> list[str]:
+def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: float) -> list[str]:
     """The columns to pad: the given ones, or every list of numbers.
 
     Raises:

@@ -113,7 +113,7 @@ class SampleStream(Stream):
         self.operator = operator
         self.context = context
         self.key = context.hash_seed(operator.seed)
-        self._surveys: dict[int, Survey] = {}
+        self._surveys: dict[int, DrawSurvey] = {}
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -131,7 +131,7 @@ class SampleStream(Stream):
     def open_at(self, at: At, lap: int) -> Flow:
         return SampleFlow(self, self.survey(lap), at, lap)
 
-    def survey(self, lap: int) -> Survey:
+    def survey(self, lap: int) -> DrawSurvey:
         """The first pass of a lap: made once, and lazily."""
         if lap not in self._surveys:
             if self.source.count == math.inf:
@@ -140,13 +140,13 @@ class SampleStream(Stream):
                     site=self.context.site,
                     fix="put sample() above repeat(), or take(n) above sample()",
                 )
-            self._surveys[lap] = Survey(self, lap)
+            self._surveys[lap] = DrawSurvey(self, lap)
             while len(self._surveys) > _LAPS:
                 del self._surveys[next(iter(self._surveys))]
         return self._surveys[lap]
 
 
-class Survey:
+class DrawSurvey:
     """How often each run is drawn: ``draws``, int64[runs], and their running sum ``ends``, once ``step`` says True."""
 
     def __init__(self, stream: SampleStream, lap: int) -> None:
@@ -276,7 +276,7 @@ def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any) -> Block:
 
 
 class SampleFlow(Flow):
-    def __init__(self, stream: SampleStream, survey: Survey, run: int, lap: int) -> None:
+    def __init__(self, stream: SampleStream, survey: DrawSurvey, run: int, lap: int) -> None:
         self._stream = stream
         self._survey = survey
         self._lap = lap

@@ -14,7 +14,7 @@ from cedar.operators.arguments import key_hashes, pick
 from cedar.operators.base import Env
 from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
-from cedar.operators.failures import Blame, Failure
+from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
 
@@ -28,7 +28,7 @@ class TransformRows:
     transform: Transform
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    blame: Blame
+    blame: ErrorContext
     draw: int = 0
     exact: bool = True
     like: ColumnType | None = None

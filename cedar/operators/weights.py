@@ -14,7 +14,7 @@ from cedar.core.errors import PipelineError, RowError, Site, missing_column
 from cedar.core.forks import elsewhere
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_steps import Keep, compile_steps
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 
 Weights = npt.NDArray[np.float64]
 SAMPLE = ("sample", "weight")
@@ -70,7 +70,7 @@ def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str
         return block.columns[weights]
     import polars as pl
 
-    step = Keep((("weight", weights),), Blame(0, who, site, None))
+    step = Keep((("weight", weights),), ErrorContext(0, who, site, None))
     try:
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]

@@ -18,7 +18,7 @@ MOST_STATES = 150_000  # of all chains together
 
 
 @dataclass
-class Effort:
+class SearchBudget:
     """How many more states a search may look at."""
 
     left: int
@@ -35,7 +35,7 @@ class _State:
 
 
 def exact_paths(
-    cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: Effort
+    cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
 ) -> list[Path] | None:
     """Every order and placing of a chain that may be part of a plan whose largest use is at most ``bound``.
 

@@ -41,7 +41,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CacheCosts:
     """What it costs to keep rows from one epoch to the next, and how many may be kept.
 
     Args:
@@ -87,7 +87,7 @@ class Facts:
     exact: bool = True
     refused: frozenset[str] = field(default_factory=frozenset)
     streams: Callable[[Node], bool] = lambda _: True
-    keeping: Keeping | None = None
+    keeping: CacheCosts | None = None
     factors: Factors | None = None
     schemas: dict[int, Schema] = field(default_factory=dict)
     consumers: dict[int, list[Node]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from cedar.optimizer.beam import beam_paths
 from cedar.optimizer.cost import NOTHING, ChainCost, Use, add, total
-from cedar.optimizer.exact import MOST_SETS, MOST_STATES, Effort, exact_paths
+from cedar.optimizer.exact import MOST_SETS, MOST_STATES, SearchBudget, exact_paths
 from cedar.optimizer.ordering import NEAR, Path, Precedence, as_written, count_sets, keep_best, settle
 from cedar.optimizer.predict import Model
 
@@ -67,7 +67,7 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[Candidate, Me
     bound = first.slowest
     floors = [_floor(cost, precedence) for cost, precedence in zip(model.costs, precedences, strict=True)]
     fronts: list[list[Path]] = [[] for _ in model.costs]
-    whole, effort = True, Effort(MOST_STATES)
+    whole, effort = True, SearchBudget(MOST_STATES)
     for k in sorted(range(len(fronts)), key=lambda k: model.costs[k].size):
         others = add(model.base, total(floor for j, floor in enumerate(floors) if j != k))
         front = _front(model.costs[k], precedences[k], others, bound, effort)
@@ -81,7 +81,9 @@ def best(model: Model, precedences: Sequence[Precedence]) -> tuple[Candidate, Me
     return min([first, *mixed], key=_rank), "exact" if whole and all_mixed else "beam"
 
 
-def _front(cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: Effort) -> list[Path] | None:
+def _front(
+    cost: ChainCost, precedence: Precedence, others: Use, bound: float, effort: SearchBudget
+) -> list[Path] | None:
     """The exact search of one chain, where it is small enough."""
     if effort.left <= 0 or count_sets(precedence, MOST_SETS) > MOST_SETS:
         return None

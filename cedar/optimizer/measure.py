@@ -51,7 +51,7 @@ def measure(facts: Facts, caches: int, carried: int) -> Measure:
         carried: columns that ``dead_columns`` would drop.
     """
     nodes = list(graph.walk(facts.root))
-    below = _Below(nodes, facts)
+    below = _Descent(nodes, facts)
     return (
         sum(1 for n in nodes if n.operator.link is not None and n.operator.link.exact),
         below.counts(_groups, lambda n: not n.operator.filters and not _groups(n)),
@@ -102,7 +102,7 @@ def _written(node: Node, facts: Facts) -> bool:
     return facts.ordinal(node) is not None
 
 
-class _Below:
+class _Descent:
     """Which nodes stand below which."""
 
     def __init__(self, nodes: list[Node], facts: Facts) -> None:
@@ -133,7 +133,7 @@ class _Below:
         return [n for n in self._nodes if self._masks[id(top)] & self._bits[id(n)]]
 
 
-def _sizes(nodes: list[Node], below: _Below, facts: Facts) -> float:
+def _sizes(nodes: list[Node], below: _Descent, facts: Facts) -> float:
     """The logarithms of what operators below a shuffle make of a row's size; before any figure, those that declare it.
 
     There are as many values as there are sets of operators: an endless descent there is not.

@@ -13,7 +13,7 @@ from typing import Any
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
-from cedar.optimizer.facts import Factors, Facts, Keeping, Refusal, Rule
+from cedar.optimizer.facts import CacheCosts, Factors, Facts, Refusal, Rule
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, foresee, search
@@ -63,7 +63,7 @@ class AutoPlanner:
     exact: bool = True
     rules: tuple[Rule, ...] = ()
     refused: frozenset[str] = frozenset()
-    keeping: Keeping | None = None
+    keeping: CacheCosts | None = None
     factors: Factors | None = None
     cluster: Cluster | None = None
     _refusals: list[Decision] = field(default_factory=list, repr=False)

@@ -9,7 +9,7 @@ from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
 from cedar.optimizer.edit import fitted, restore_order, tidy
-from cedar.optimizer.facts import Change, Factors, Facts, Keeping, Refusal, Rule
+from cedar.optimizer.facts import CacheCosts, Change, Factors, Facts, Refusal, Rule
 from cedar.optimizer.live import all_of, spread, union
 from cedar.optimizer.measure import Measure, measure
 from cedar.optimizer.rules.cache_place import misplaced
@@ -210,7 +210,7 @@ def facts_of(
     exact: bool = True,
     refused: frozenset[str] = frozenset(),
     streams: Callable[[Node], bool] | None = None,
-    keeping: Keeping | None = None,
+    keeping: CacheCosts | None = None,
     factors: Factors | None = None,
 ) -> Facts:
     """The facts of a graph under rewriting.

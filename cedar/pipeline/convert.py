@@ -45,7 +45,7 @@ _ROUNDS = 3  # of which the quickest counts
 
 
 @dataclass(frozen=True)
-class Worth:
+class FormatCost:
     """What rows of a sample cost in a format.
 
     Args:
@@ -79,7 +79,7 @@ class Converted:
         written: None where nothing was to be written.
     """
 
-    worth: tuple[Worth, ...]
+    worth: tuple[FormatCost, ...]
     columns: tuple[str, ...] | None
     written: Written | None = None
 
@@ -133,7 +133,7 @@ def convert(
     name, data = _data(paths)
     place = "disk" if out is None or Storage.at(out).local else "url"
     begun = None if out is None else begun_job(out)
-    worth: tuple[Worth, ...] = ()
+    worth: tuple[FormatCost, ...] = ()
     columns = None if pipeline is None else _columns_read(pipeline, data)
     if begun is None:
         worth = tuple(sorted(_measured(name, data, pipeline, columns, place), key=lambda each: each.seconds))
@@ -226,15 +226,15 @@ def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
 
 def _measured(
     name: str, data: Pipeline, pipeline: Pipeline | None, columns: Sequence[str] | None, place: str
-) -> Iterator[Worth]:
+) -> Iterator[FormatCost]:
     source = data.node.operator.source  # type: ignore[attr-defined]
     few, rows = _first(source)
     per_byte = SECONDS_PER_BYTE[place] * _share(data, columns)
 
-    def worth(form: str, layout: str, source: Any, rows: int, size: float) -> Worth:
+    def worth(form: str, layout: str, source: Any, rows: int, size: float) -> FormatCost:
         whole = None if pipeline is None else _piped(pipeline, data, source) / max(rows, 1)
         decoding = _decoding(source, columns) / max(rows, 1)
-        return Worth(form, layout, size, decoding, whole, size * per_byte)
+        return FormatCost(form, layout, size, decoding, whole, size * per_byte)
 
     if rows is not None and rows:
         splits = few.splits()

@@ -8,7 +8,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.take import whole
-from cedar.pipeline.planning import Chosen, choose_plan, plan_of
+from cedar.pipeline.planning import PlanOptions, choose_plan, plan_of
 from cedar.plan.graph import labels
 from cedar.report.contact_sheet import Sheet
 from cedar.report.describe import Description, describe, first_rows
@@ -64,7 +64,7 @@ class LookMethods:
         """
         n = whole(n, "head(n)")
         node = cast("Pipeline", self).take(n).node
-        planner, _ = choose_plan(node, "auto", "inline", 1, None, True, Chosen())
+        planner, _ = choose_plan(node, "auto", "inline", 1, None, True, PlanOptions())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, executor="inline", planner=planner)
         with Loader(node, options) as loader:
             return first_rows(loader, n)

@@ -22,7 +22,7 @@ from cedar.executors.choose import EXECUTORS, available_cpus
 from cedar.executors.dask import cluster_figures
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.facts import Factors, Keeping, Rule
+from cedar.optimizer.facts import CacheCosts, Factors, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
@@ -40,7 +40,7 @@ _MOST_WORKERS = 32  # of a run that waits for storage or other machines
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PlanOptions:
     """What the caller says of the optimizer.
 
     Args:
@@ -57,7 +57,7 @@ class Chosen:
     budget: Budget = field(default_factory=Budget)
 
     @staticmethod
-    def of(rules: Iterable[Rule], without: Iterable[str], budget: Budget | None) -> Chosen:
+    def of(rules: Iterable[Rule], without: Iterable[str], budget: Budget | None) -> PlanOptions:
         _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
         rules, without = tuple(rules), (without,) if isinstance(without, str) else tuple(without)
         names = [getattr(rule, "__name__", "") for rule in rules if callable(rule)]
@@ -74,7 +74,7 @@ class Chosen:
                     site=user_site(),
                     fix=f"there are {', '.join(nearest(str(name), [*NAMES, *names]))}",
                 )
-        return Chosen(rules, frozenset(without), budget or Budget())
+        return PlanOptions(rules, frozenset(without), budget or Budget())
 
 
 def choose_plan(
@@ -84,14 +84,14 @@ def choose_plan(
     workers: int | None,
     on_error: Skip | None,
     exact: bool,
-    chosen: Chosen,
+    chosen: PlanOptions,
 ) -> tuple[Planner | None, Plan | None]:
     """The planner of a run, or its fixed plan.
 
     Raises:
         PlanError: ``plan`` is no plan, or one of another pipeline.
     """
-    if not (isinstance(plan, str) and plan == "auto") and chosen != Chosen():
+    if not (isinstance(plan, str) and plan == "auto") and chosen != PlanOptions():
         raise PlanError(
             "rules=, without= and budget= are for the optimizer, which does not run with this plan=",
             site=user_site(),
@@ -130,7 +130,7 @@ def planner_for(
         workers=workers or available_cpus(),
         most_workers=_MOST_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
-        keeping=Keeping(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
+        keeping=CacheCosts(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
         cluster=None if budget.cluster is None else Cluster(*cluster_figures(budget.cluster)),
     )

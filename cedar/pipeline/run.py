@@ -17,7 +17,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
-from cedar.pipeline.planning import Chosen, best_plan, choose_plan, explain_run
+from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.report.observers import Observers
 from cedar.report.picture import as_written
@@ -161,7 +161,13 @@ class RunMethods:
             (2, [np.int64(1), np.int64(5)])
         """
         planner, chosen = choose_plan(
-            cast("Pipeline", self).node, plan, executor, workers, on_error, exact, Chosen.of(rules, without, budget)
+            cast("Pipeline", self).node,
+            plan,
+            executor,
+            workers,
+            on_error,
+            exact,
+            PlanOptions.of(rules, without, budget),
         )
         site = user_site()
         observers = Observers(progress, trace, serve, on_metrics, site)
@@ -189,7 +195,7 @@ class RunMethods:
     def _whole(self, method: str, observer: Observer | None = None) -> Loader:
         """A loader of blocks for something that needs an end."""
         node = cast("Pipeline", self).node
-        planner, _ = choose_plan(node, "auto", "auto", None, None, True, Chosen())
+        planner, _ = choose_plan(node, "auto", "auto", None, None, True, PlanOptions())
         options = Options(rank=0, world=1, subgroup=True, as_blocks=True, observer=observer, planner=planner)
         loader = Loader(node, options)
         if loader.units() == math.inf:

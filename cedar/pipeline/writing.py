@@ -26,7 +26,7 @@ from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.pipeline.planning import Chosen, choose_plan
+from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if settings.progress is not False:
         progress = Progress("write", plain=bool(settings.progress))
     planner, _ = choose_plan(
-        node, "auto", settings.executor, settings.workers, settings.on_error, exact=True, chosen=Chosen()
+        node, "auto", settings.executor, settings.workers, settings.on_error, exact=True, chosen=PlanOptions()
     )
     options = Options(
         executor=settings.executor, workers=settings.workers, rank=rank.rank, world=rank.world, subgroup=True,

@@ -44,7 +44,7 @@ class _Rows:
 
 
 @dataclass
-class Terms:
+class TermTable:
     """Numbers of terms, the same for the same term; hand in one for all plans of a pipeline.
 
     Args:
@@ -59,7 +59,7 @@ class Terms:
         return self.numbers.setdefault(term, len(self.numbers))
 
 
-def proof(physical: Physical, written: Physical, terms: Terms) -> tuple[Node, ...] | None:
+def proof(physical: Physical, written: Physical, terms: TermTable) -> tuple[Node, ...] | None:
     """The scans by whose filters a plan gives what the pipeline as written gives; None where that cannot be told.
 
     What a scan passes over is decided by metadata of the source: whether it leaves what its filters leave, rows tell.
@@ -93,7 +93,7 @@ def _never_fails(node: Node) -> bool:
 class _Meaning:
     """Of one plan."""
 
-    def __init__(self, physical: Physical, written: Physical, terms: Terms) -> None:
+    def __init__(self, physical: Physical, written: Physical, terms: TermTable) -> None:
         self.plan, self.written, self.terms = physical, written, terms
         self.met: dict[int, tuple[int, frozenset[int]]] = {}  # of each operator as written, the rows that it sees
         self.windows = {stage.windows for stage in physical.stages if stage.kind == "read"}

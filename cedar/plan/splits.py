@@ -18,7 +18,7 @@ from cedar.plan.graph import Node
 Counts: TypeAlias = Callable[[Node, SplitTable, tuple[Node, ...]], Numbers]
 
 
-class Listed(NamedTuple):
+class SplitListing(NamedTuple):
     """Of a source.
 
     Args:
@@ -32,7 +32,7 @@ class Listed(NamedTuple):
     counted: tuple[Node, ...] = ()
 
 
-class Counted(NamedTuple):
+class SplitCounts(NamedTuple):
     """The rows that come out of each split behind filters, and which these are."""
 
     rows: Numbers
@@ -54,8 +54,8 @@ class Splits:
 
     def __init__(self, root: Node, counts: Counts | None = None) -> None:
         self._root, self._counts = root, counts
-        self._known: dict[int, Listed] = {}
-        self._rows: dict[int, Counted | None] = {}
+        self._known: dict[int, SplitListing] = {}
+        self._rows: dict[int, SplitCounts | None] = {}
 
     def __call__(self, source: Node) -> SplitTable:
         """Those of a source."""
@@ -63,7 +63,7 @@ class Splits:
 
     def put(self, source: Node, splits: SplitTable) -> None:
         """Read these of a source, and no others."""
-        self._known[id(source.logical)] = Listed(splits)
+        self._known[id(source.logical)] = SplitListing(splits)
 
     def filters(self, source: Node) -> tuple[Node, ...]:
         """The filters that are settled by the splits of a source, lowest first."""
@@ -73,13 +73,13 @@ class Splits:
         """The filters whose rows are counted, lowest first."""
         return self._of(source.logical).counted
 
-    def rows(self, source: Node) -> Counted | None:
+    def rows(self, source: Node) -> SplitCounts | None:
         """What the counted filters leave of each split; None where there are none. It may have to be read."""
         source = source.logical
         if id(source) not in self._rows:
             splits, _, filters = self._of(source)
             counted = self._counts is not None and bool(filters)
-            self._rows[id(source)] = Counted(self._counts(source, splits, filters), filters) if counted else None  # type: ignore[misc]
+            self._rows[id(source)] = SplitCounts(self._counts(source, splits, filters), filters) if counted else None  # type: ignore[misc]
         return self._rows[id(source)]
 
     def settled(self, node: Node) -> bool:
@@ -100,12 +100,12 @@ class Splits:
                 consumers.setdefault(id(child), []).append(node)
         return consumers
 
-    def _of(self, source: Node) -> Listed:
+    def _of(self, source: Node) -> SplitListing:
         if id(source) not in self._known:
             self._known[id(source)] = self._listed(source)
         return self._known[id(source)]
 
-    def _listed(self, source: Node) -> Listed:
+    def _listed(self, source: Node) -> SplitListing:
         assert isinstance(source.operator, Read)
         with graph.prepared(source):
             splits = SplitTable.of(source.operator.source.splits())
@@ -127,7 +127,7 @@ class Splits:
                 break
             at = above[0]
             counted += [at] if at.operator.filters else []
-        return Listed(splits, tuple(filters), tuple(counted))
+        return SplitListing(splits, tuple(filters), tuple(counted))
 
 
 def passes(node: Node) -> bool:
@@ -177,8 +177,8 @@ def _holds_state(code: Any) -> bool:
 class TolerantSplits(Splits):
     """The same, for who only plans: a source that cannot be listed counts as one that is read from its beginning."""
 
-    def _listed(self, source: Node) -> Listed:
+    def _listed(self, source: Node) -> SplitListing:
         try:
             return super()._listed(source)
         except Exception:  # noqa: BLE001 - the run lists it again, and says what is wrong
-            return Listed(SplitTable(streaming=True, length=1))
+            return SplitListing(SplitTable(streaming=True, length=1))

@@ -1,6 +1,6 @@
 """Profile: what operators cost on this machine, measured; plain data."""
 
-from cedar.profile.data import Profile, Profiled
+from cedar.profile.data import Profile, ProfiledPipeline
 from cedar.profile.figures import Machine, OperatorProfile, Subject
 
-__all__ = ["Machine", "OperatorProfile", "Profile", "Profiled", "Subject"]
+__all__ = ["Machine", "OperatorProfile", "Profile", "ProfiledPipeline", "Subject"]

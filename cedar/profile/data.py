@@ -14,7 +14,7 @@ from cedar.profile.figures import Machine, OperatorProfile, Subject, refreshed
 _NEAR = 1.5  # speeds and memories of one machine differ by less, from day to day
 
 
-class Profiled(Protocol):
+class ProfiledPipeline(Protocol):
     """A pipeline, as far as profiles are concerned."""
 
     @property
@@ -118,7 +118,7 @@ class Profile:
         """Whether figures measured there hold on ``machine``."""
         return not self.differences(machine)
 
-    def check(self, pipeline: Subject | Profiled) -> None:
+    def check(self, pipeline: Subject | ProfiledPipeline) -> None:
         """Raises PlanError where this is the profile of another pipeline, and says what differs."""
         subject = pipeline if isinstance(pipeline, Subject) else pipeline.subject
         if subject.digest != self.pipeline:
@@ -175,7 +175,7 @@ class Profile:
             raise PlanError(f"{name}: the profile cannot be written: {error}", site=user_site()) from error
 
     @staticmethod
-    def load(path: str | os.PathLike[str], pipeline: Subject | Profiled | None = None) -> Profile:
+    def load(path: str | os.PathLike[str], pipeline: Subject | ProfiledPipeline | None = None) -> Profile:
         """A saved profile; ``fits`` tells whether its machine is like this one.
 
         Args:

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
-from cedar.core.ownership import MARK, Foreign, make_owned, remove_file, remove_tree
+from cedar.core.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
 from cedar.core.redact import redact_url
 from cedar.core.sizes import parse_bytes
 from cedar.datasets.layouts import layout_of, told
@@ -234,7 +234,7 @@ def _folder(job: Job) -> Iterator[None]:
     """The folder for what is written on the way: that of an interrupted run of the same job, or a new one."""
     try:
         make_owned(job.folder, _KIND, 0o777)
-    except Foreign as error:
+    except ForeignFile as error:
         raise PipelineError(f"cluster: {error}", fix="move it away, or choose another folder") from error
     lock = os.open(os.path.join(job.folder, "lock"), os.O_RDWR | os.O_CREAT)
     try:

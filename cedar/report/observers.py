@@ -18,7 +18,7 @@ from cedar.report.otlp import Otlp, named
 from cedar.report.progress import Progress
 from cedar.report.serve import Server
 from cedar.report.status import status
-from cedar.report.trace import Recorded, Trace
+from cedar.report.trace import Trace, TraceRecord
 
 _LOOK = 0.1  # seconds between two looks at a run
 _CALLBACK = 10.0  # seconds between two calls of on_metrics
@@ -110,7 +110,7 @@ class Observers(Observer):
 
     def page(self, report: Report) -> str:
         """A report as a page of its own, with what was recorded."""
-        return page.page(report, [] if self._metrics is None else list(Recorded.of(self._metrics).spans()))
+        return page.page(report, [] if self._metrics is None else list(TraceRecord.of(self._metrics).spans()))
 
     def begin(self, metrics: Metrics) -> None:
         """A loader is made, with these counters."""

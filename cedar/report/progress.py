@@ -17,7 +17,7 @@ _PLAIN_SECONDS = 30.0
 _LATELY = 5.0  # seconds that a rate is of
 
 
-class Lately:
+class RecentRate:
     """Rows per second of the last seconds, and the share of them in which the trainer waited, 0 to 1."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Progress(Observer):
         self._looks = sys.stderr.isatty() or _in_notebook()
         self._draws = self._looks or plain
         self._next = time.perf_counter() + (_QUIET_SECONDS if self._looks else _PLAIN_SECONDS)
-        self._lately, self._left = Lately(), Remaining()
+        self._lately, self._left = RecentRate(), Remaining()
 
     def update(self, metrics: Metrics) -> None:
         """Redraw, if it is time to."""

@@ -19,7 +19,7 @@ from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
 from cedar.report import page, served
 from cedar.report.status import Collector, status
-from cedar.report.trace import MOST, Recorded
+from cedar.report.trace import MOST, TraceRecord
 
 TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 _LONGEST = 60  # seconds of a trace
@@ -79,7 +79,7 @@ def _stop(server: listen.Server, process: int) -> None:
     server.server_close()
 
 
-class _Handler(listen.Guarded):
+class _Handler(listen.TokenHandler):
     policy = (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
     )
@@ -116,7 +116,7 @@ class _Handler(listen.Guarded):
             if mine:
                 kept.recording = Recording(MOST)
             time.sleep(int(text))
-            recorded = Recorded.of(self.metrics, since)
+            recorded = TraceRecord.of(self.metrics, since)
             if mine:
                 kept.recording = None
         loader = self.loader()

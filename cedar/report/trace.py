@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
-from cedar.control.timeline import DATA, TRAINER, Part, Recording, Span, Wait, name_of
+from cedar.control.timeline import DATA, TRAINER, Part, Recording, Span, TrainerWait, name_of
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics, Report
 from cedar.report.saved import to_json
@@ -27,7 +27,7 @@ Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, and seconds: beg
 
 
 @dataclass(frozen=True)
-class Recorded:
+class TraceRecord:
     """What there is to write: in seconds of ``time.perf_counter``.
 
     Args:
@@ -36,17 +36,17 @@ class Recorded:
     """
 
     tasks: list[Span]
-    waits: list[Wait]
+    waits: list[TrainerWait]
     labels: Mapping[int, str]
 
     @staticmethod
-    def of(metrics: Metrics, since: float = 0.0) -> Recorded:
+    def of(metrics: Metrics, since: float = 0.0) -> TraceRecord:
         """What is recorded so far, of what ended after ``since``."""
         recording = metrics.time.recording
         if recording is None:
-            return Recorded([], [], metrics.told)
+            return TraceRecord([], [], metrics.told)
         tasks = [span for span in recording.tasks() if span.began + span.took >= since]
-        return Recorded(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.told)
+        return TraceRecord(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.told)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
         """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.
@@ -105,7 +105,7 @@ class Recorded:
                 yield lane, name_of(part, self.labels), began, wall
                 began += wall
 
-    def arrows(self) -> Iterator[tuple[Span, Wait]]:
+    def arrows(self) -> Iterator[tuple[Span, TrainerWait]]:
         """Of each batch, the tasks that read its first row and its last one."""
         tasks: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
         for place, span in enumerate(self.tasks):
@@ -167,7 +167,7 @@ class Trace(Observer):
         self._written = self._metrics.batches
         try:
             with open(f"{self.path}.part", "w", encoding="utf-8") as file:
-                file.writelines(Recorded.of(self._metrics).lines(_report_of(self.report)))
+                file.writelines(TraceRecord.of(self._metrics).lines(_report_of(self.report)))
             os.replace(f"{self.path}.part", self.path)
         except OSError as error:  # the run is worth more
             _log.warning("the trace was not written: %s", error)

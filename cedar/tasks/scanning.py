@@ -34,7 +34,7 @@ _LEAST_ROWS = 4096  # blocks that a filter leaves fewer rows in are joined
 _RATE = 1 / 24  # before anything is known: a second read then adds less than 3%
 
 
-class Luck:
+class FilterHits:
     """How often the filters left nothing of late: a second read of a split, for its other columns, has a price.
 
     Args:
@@ -53,7 +53,7 @@ class Luck:
         return size is None or self._rate * size >= price
 
 
-class _Again(Exception):
+class _FilterFailed(Exception):
     """The filters did not get through: read as written."""
 
 
@@ -83,7 +83,7 @@ class ScanReader:
     first: Reader | None = None
     rest: Reader | None = None
     rest_bytes: float | None = None
-    luck: Luck = field(default_factory=Luck, compare=False, repr=False)
+    luck: FilterHits = field(default_factory=FilterHits, compare=False, repr=False)
 
     @property
     def source(self) -> Any:
@@ -122,7 +122,7 @@ class ScanReader:
         if rest is not None:
             try:
                 places, heads = self._filtered(split, lap, env, timing)
-            except _Again:
+            except _FilterFailed:
                 timing.rows_read = 0
             else:
                 if heads:
@@ -160,7 +160,7 @@ class ScanReader:
             return run_steps(self.steps, block, env, timing)
         try:
             left = self._sieve(block, env, timing)
-        except _Again:
+        except _FilterFailed:
             return run_steps(self.steps, block, env, timing)
         rows = left.keys.row
         if len(rows) == block.slots:
@@ -180,9 +180,9 @@ class ScanReader:
         try:
             left = run_steps(self.steps, Block(columns, Keys(np.arange(block.slots, dtype=np.int64))), env, timing)
         except Exception as error:
-            raise _Again from error
+            raise _FilterFailed from error
         if block.dead or left.dead or not left.aligned:
-            raise _Again
+            raise _FilterFailed
         return left
 
     def _filtered(self, split: Any, lap: int, env: Env, timing: Timing) -> tuple[Index, list[Block]]:
@@ -278,7 +278,7 @@ def scan_reader(
     others = _selected(reader, rest)
     size = getattr(others.source, "row_bytes", None)
     both = _selected(reader, first), others
-    return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, Luck(empty))
+    return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, FilterHits(empty))
 
 
 def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:

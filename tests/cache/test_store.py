@@ -18,7 +18,7 @@ import cedar
 from cedar.cache import folder, store
 from cedar.cache.cost import load_seconds_per_byte, note_load
 from cedar.cache.entry_reader import read_entry
-from cedar.cache.eviction import EntryInfo, Passes, leaving, surplus
+from cedar.cache.eviction import EntryInfo, PassTimes, leaving, surplus
 from cedar.cache.folder import INSIDE
 from cedar.cache.memory import Memory
 from cedar.cache.store import Store
@@ -65,7 +65,7 @@ def test_the_least_recently_used_of_others_go_first() -> None:
 
 
 def test_a_pass_ends_where_a_split_comes_again() -> None:
-    passes = Passes()
+    passes = PassTimes()
     for now, name in enumerate("abcabcab"):
         passes.visit("g", name, float(now))
     assert passes.since("g") == 3.0, "the pass before the present one, which began at 6"

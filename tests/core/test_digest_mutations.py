@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from cedar.core.digests import Examined, examine
+from cedar.core.digests import PartDigests, examine
 
 STATE: Any = None
 KEPT: dict[int, Any] = {}
@@ -307,7 +307,7 @@ def sentinels(n: int) -> Any:
     return [{a: 1, b: 2}, (a, b)[n - 1]]
 
 
-def looked_at(made: Any) -> Examined:
+def looked_at(made: Any) -> PartDigests:
     if isinstance(made, tuple):
         fn, value = made
         globals()["STATE"] = value

@@ -10,7 +10,7 @@ import pytest
 
 from cedar.core.ownership import (
     MARK,
-    Foreign,
+    ForeignFile,
     holds_foreign,
     is_owned,
     make_owned,
@@ -40,7 +40,7 @@ def test_a_folder_that_was_made_is_ours_and_removed(tmp_path: Path) -> None:
 def test_a_folder_of_others_stays(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     for path in (tmp_path, tmp_path / "thesis.txt"):
-        with pytest.raises(Foreign, match="thesis.txt"):
+        with pytest.raises(ForeignFile, match="thesis.txt"):
             make_owned(str(path), "test 1")
         assert not remove_tree(str(path), "test 1")
     ours = tmp_path / "ours"
@@ -48,7 +48,7 @@ def test_a_folder_of_others_stays(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(ours)
     assert not is_owned(str(tmp_path / "link"), "test 1"), "a link may point anywhere tomorrow"
     (ours / MARK).write_text("something else")
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignFile):
         make_owned(str(ours), "test 1")
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core.errors import SourceError
 from cedar.datasets import requests
-from cedar.datasets.asking import Stop, Until, Use, counting
+from cedar.datasets.asking import Stop, StopScope, Use, counting
 from cedar.datasets.faults import Fault, fault_of, status_of
 from cedar.datasets.listing import list_files
 from cedar.datasets.remote import Remote, rename
@@ -225,7 +225,7 @@ def test_a_wait_ends_with_the_run():
     caught: list[Exception] = []
 
     def ask() -> None:
-        with Until(stop):
+        with StopScope(stop):
             try:
                 account.ask("x", failing(99, StorageFault(503)))
             except SourceError as error:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import CedarError, PipelineError, ResumeError, SourceError, col
-from cedar.datasets.sums import BLOCK, Summing, Sums, around, write_sums
+from cedar.datasets.sums import BLOCK, RunningChecksums, Sums, around, write_sums
 from cedar.datasets.vortex import _runs, read_vortex
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
 
@@ -233,7 +233,7 @@ def test_checksums_that_are_missing_damaged_or_of_another_file(tmp_path: Path):
 
 @given(st.lists(st.binary(max_size=3 * BLOCK // 2), max_size=4), st.data())
 def test_sums_of_pieces_find_every_flip(pieces, data):
-    summing, whole = Summing(), b"".join(pieces)
+    summing, whole = RunningChecksums(), b"".join(pieces)
     for piece in pieces:
         summing.add(piece)
     sums = Sums.of_text("f", len(whole), summing.text())

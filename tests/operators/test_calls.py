@@ -17,11 +17,11 @@ from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from tests.toy_blocks import SITE
 
-SKIPS = Blame(0, "map(f)", SITE, Skip())
-STOPS = Blame(0, "map(f)", SITE, None)
+SKIPS = ErrorContext(0, "map(f)", SITE, Skip())
+STOPS = ErrorContext(0, "map(f)", SITE, None)
 
 
 def call(fn, *columns, blame=SKIPS, env=None, hashes=None, **options):

@@ -27,12 +27,12 @@ from cedar.operators.expression_effects import judge
 from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
 from cedar.operators.expression_steps import Where, With, Without, compile_steps
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from tests.how_much import LONG
 from tests.operators.column_values import columns
 from tests.toy_blocks import SITE, block
 
-BLAME = Blame(0, "with_columns", SITE, None)
+BLAME = ErrorContext(0, "with_columns", SITE, None)
 ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 COLUMNS = columns()
 NAMES: dict[str, Any] = {"pl": pl, "e": pl.element(), **{name: pl.col(name) for name in "xyisb"}}

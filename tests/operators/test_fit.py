@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
-from cedar.operators.fit import Misfit, build_column, describe, misfits, type_name
+from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, type_name
 
 INTS = pa.large_list(pa.int64())
 PAIR = TensorType((2,), "float32")
@@ -102,7 +102,7 @@ def test_what_fits(values, kind, found):
 def test_what_does_not_fit(value, kind):
     good = build_column([], kind)
     assert len(good) == 0
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(ValueMismatch) as caught:
         build_column([value], kind)
     assert caught.value.index == 0
     assert "does not fit" in str(caught.value)
@@ -110,7 +110,7 @@ def test_what_does_not_fit(value, kind):
 
 def test_the_first_misfit_is_named_and_all_are_listed():
     values = [1, "a", 2, 2.5]
-    with pytest.raises(Misfit, match=r"'a' \(str\) does not fit int64") as caught:
+    with pytest.raises(ValueMismatch, match=r"'a' \(str\) does not fit int64") as caught:
         build_column(values, pa.int64())
     assert caught.value.index == 1
     assert list(misfits(values, pa.int64())) == [1, 3]

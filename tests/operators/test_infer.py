@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
-from cedar.operators.infer import Misfit, build_column, infer_type
+from cedar.operators.infer import ValueMismatch, build_column, infer_type
 
 PAIR = np.arange(2, dtype=np.float32)
 
@@ -84,7 +84,7 @@ def test_infer_type(values, kind):
     ],
 )
 def test_kinds_that_do_not_mix(values, index, says):
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(ValueMismatch) as caught:
         infer_type(values)
     assert caught.value.index == index
     assert says in str(caught.value)

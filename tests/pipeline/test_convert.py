@@ -68,7 +68,7 @@ def test_what_takes_least_time_is_written(data: Path, tmp_path: Path, monkeypatc
     def measured(*_: Any) -> Any:
         for form, layout, seconds in [("arrow", "fast", 3e-6), ("lance", "-", 1e-9), ("parquet", "as is", 1e-8),
                                       ("parquet", "small", 2e-6), ("parquet", "fast", 4e-6)]:  # fmt: skip
-            yield converting.Worth(form, layout, 10.0, seconds, None, 0.0)
+            yield converting.FormatCost(form, layout, 10.0, seconds, None, 0.0)
 
     monkeypatch.setattr(converting, "_measured", measured)
     made = cedar.convert(data, tmp_path / "out")

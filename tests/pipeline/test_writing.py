@@ -238,11 +238,11 @@ def test_a_job_that_was_stopped_goes_on(data: Path, place: Path, stops, name):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(writing, "RUN_BYTES", 2000)
             for where, what in (
-                (storage.Growing, "flush"), (storage.Growing, "end"), (storage.Storage, "rename"),
+                (storage.AppendedFile, "flush"), (storage.AppendedFile, "end"), (storage.Storage, "rename"),
                 (commits, "_linked"), (storage.Storage, "create"),
             ):  # fmt: skip
                 patch.setattr(where, what, counted(getattr(where, what), left))
-            patch.setattr(storage.Growing, "drop", lambda self: None)  # who is killed removes nothing
+            patch.setattr(storage.AppendedFile, "drop", lambda self: None)  # who is killed removes nothing
             try:
                 p.write(out, **options)
                 break
@@ -397,16 +397,16 @@ def test_on_storage_without_locks_one_of_two_ends_at_its_next_commit(data: Path,
 
 
 def test_a_full_disk_is_an_error_that_says_what_to_do(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    flush, left = storage.Growing.flush, [3]
+    flush, left = storage.AppendedFile.flush, [3]
 
-    def full(self: storage.Growing) -> None:
+    def full(self: storage.AppendedFile) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.Growing, "flush", full)
+        patch.setattr(storage.AppendedFile, "flush", full)
         with pytest.raises(cedar.SourceError) as caught:
             rows_of(data).write(tmp_path / "out", rows_per_file=100, executor="inline")
     said = str(caught.value)

@@ -26,7 +26,7 @@ from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
-from cedar.plan.meaning import Terms, proof
+from cedar.plan.meaning import TermTable, proof
 from cedar.plan.scan import Scan
 from cedar.tasks.scanning import ScanReader
 from tests.toy_pipelines import build
@@ -35,7 +35,7 @@ from tests.toy_plans_random import plans_of
 
 def proved(plan: Node, p: cedar.Pipeline, on_error: Any = None) -> bool:
     choice = Choice(on_error=on_error)
-    return proof(lower(plan, choice, p.node), lower(p.node, choice), Terms(on_error)) is not None
+    return proof(lower(plan, choice, p.node), lower(p.node, choice), TermTable(on_error)) is not None
 
 
 @pytest.fixture

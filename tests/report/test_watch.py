@@ -22,7 +22,7 @@ from cedar.control.timeline import Spent, Timeline
 from cedar.engine.metrics import Metrics
 from cedar.report import observers, progress, serve
 from cedar.report.observers import History
-from cedar.report.progress import Lately, Progress, Remaining
+from cedar.report.progress import Progress, RecentRate, Remaining
 
 
 def add_one(x: int) -> int:
@@ -274,7 +274,7 @@ def test_a_history_keeps_few_points_of_a_long_run():
 
 
 def test_rates_are_of_the_last_seconds():
-    metrics, lately = Metrics(), Lately()
+    metrics, lately = Metrics(), RecentRate()
     for second in range(100):
         metrics.time.elapsed, metrics.rows = float(second), metrics.rows + (1000 if second < 50 else 10)
         metrics.time.waited += 0.0 if second < 50 else 1.0

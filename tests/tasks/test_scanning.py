@@ -24,7 +24,7 @@ from cedar.operators.base import Bound, Env
 from cedar.operators.expressions import FilterExpression, select
 from cedar.tasks.chain import Step, Timing, run_steps
 from cedar.tasks.reading import Reader
-from cedar.tasks.scanning import Luck, scan_reader
+from cedar.tasks.scanning import FilterHits, scan_reader
 
 ROWS = 1000
 ALWAYS = 1.0  # the filters are expected to leave nothing: the other columns always wait
@@ -171,7 +171,7 @@ def test_a_second_read_is_not_tried_where_every_split_keeps_rows():
 
 
 def test_luck():
-    luck = Luck(1.0)
+    luck = FilterHits(1.0)
     assert luck.worth(1 << 20, 1 << 19)
     assert luck.worth(None, 1 << 19)
     for _ in range(20):

@@ -28,7 +28,7 @@ _HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnRows:
     """A file's rows in order of time, and the probability of each click."""
 
     columns: dict[str, Column]
@@ -60,7 +60,7 @@ class _Rows:
         return np.cumsum(self.first | (rng.random(len(self)) >= repeats)) - 1
 
 
-def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> Drawn:
+def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> DrawnRows:
     """One file: the rows of an hour; no session is in two files."""
     rng = np.random.default_rng([seed, 1, file])
     drawn = _rows(log, rng, rows)
@@ -97,7 +97,7 @@ def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> D
     probability = 1 / (1 + np.exp(-logit))
     label = (rng.random(rows) < probability).astype(np.int8)
     columns["label"] = pa.array(label)
-    return Drawn(columns, probability, label)
+    return DrawnRows(columns, probability, label)
 
 
 def _rows(log: ClickLog, rng: np.random.Generator, rows: int) -> _Rows:

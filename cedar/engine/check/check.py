@@ -18,11 +18,11 @@ from cedar.core.cursor import Keys
 from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
-from cedar.engine.background_calls import Over
+from cedar.engine.background_calls import RunOver
 from cedar.engine.binding import Binding
 from cedar.engine.check.compare import difference
 from cedar.engine.check.sample_rows import SampleRows, made_up
-from cedar.engine.check.stand_ins import NoStandIn, Twins
+from cedar.engine.check.stand_ins import NoStandIn, TwinGraphs
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
@@ -126,7 +126,7 @@ def check_effects(
             finally:
                 if number % len(_ROWS) == 0 and check.left * _ROWS[1] < _ENOUGH * _ROWS[0]:
                     hopeless = number + 1  # nearly all failed, and so would more of the kind, one by one
-        except Over:
+        except RunOver:
             raise
         except NoStandIn as error:
             raise Unclear(f"nothing is known of {error}") from error
@@ -246,12 +246,14 @@ class _Check:
         self.vague: set[str] = set()  # see ``Twins``
         self._epochs = (0, 1) if any(kind.storage is not None for kind in kinds) else (0,)
 
-    def _twins(self) -> Twins:
+    def _twins(self) -> TwinGraphs:
         rows = {id(node): self._source(node) for node in self.binding.sources}
         present = {name for sample in rows.values() for name in sample.rows}
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         without = frozenset(known - present)
-        return Twins(self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague)
+        return TwinGraphs(
+            self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague
+        )
 
     def _kept(self, node: Node) -> dict[str, Column]:
         """The rows of a source that settled filters leave: no others are read."""
@@ -310,7 +312,7 @@ class _Check:
         for number in range(_TRIES):
             try:
                 return self.written()
-            except (NoStandIn, Over):
+            except (NoStandIn, RunOver):
                 raise
             except Exception:
                 if number == _TRIES - 1 or not self._dropped():
@@ -343,7 +345,7 @@ class _Check:
         try:
             binding = self._bound(twins.written())
             done, fell_back = self._run(binding, twins.plan(self.plan.root))
-        except Over:
+        except RunOver:
             raise
         except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
             return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")

@@ -41,7 +41,7 @@ class NoStandIn(Exception):
 
 
 @dataclass
-class Twins:
+class TwinGraphs:
     """Makes twins of a pipeline's graph and of its plans, whose operators correspond as those of the originals do.
 
     Args:
@@ -142,7 +142,7 @@ class Twins:
         if operator.calls == "values":
             return self._map(node, ours, salt, fails)
         if operator.calls == "keeps":
-            ours = dataclasses.replace(ours, fn=_Keeps(salt, fails), timeout=None)
+            ours = dataclasses.replace(ours, fn=_KeepStandIn(salt, fails), timeout=None)
         if operator.calls == "items":
             return _flat_map(ours, salt, fails)
         if operator.calls == "blocks":
@@ -211,7 +211,7 @@ def _flat_map(operator: FlatMap, salt: int, fails: bool) -> FlatMap:
     kinds = [kind for kind, _ in operator._declared().values()]
     kind = kinds[0] if kinds else pa.int64()
     return dataclasses.replace(
-        operator, fn=_Several(salt, fails, "value", (("", kind),)), dtype=_dtype(kind), timeout=None
+        operator, fn=_ListStandIn(salt, fails, "value", (("", kind),)), dtype=_dtype(kind), timeout=None
     )
 
 
@@ -241,7 +241,7 @@ class _StandIn:
 
 
 @dataclass(frozen=True)
-class _Keeps(_StandIn):
+class _KeepStandIn(_StandIn):
     def __call__(self, *values: Any, rng: Any = None) -> bool:
         return self.draw(values, rng) % 3 > 0
 
@@ -266,7 +266,7 @@ class _Values(_StandIn):
 
 
 @dataclass(frozen=True)
-class _Several(_Values):
+class _ListStandIn(_Values):
     def __call__(self, *values: Any, rng: Any = None) -> list[Any]:
         draw = self.draw(values, rng)
         # More than one on the average: as many rows as before would hide that a limit is counted elsewhere.

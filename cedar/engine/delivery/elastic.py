@@ -23,7 +23,7 @@ _NO_MEETING = "0"
 
 
 @dataclass(frozen=True)
-class Gone:
+class LostRank:
     """A rank that is gone, to be run again.
 
     Args:
@@ -61,7 +61,7 @@ class Elastic:
         check: Callable[[State, Site | None], None],
         chunk: Callable[[], int],
         drifts: bool,
-        run_again: Callable[[Gone, Callable[[], None]], State],
+        run_again: Callable[[LostRank, Callable[[], None]], State],
     ) -> None:
         self._name, self._place, self._timeout = name, place, timeout
         self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
@@ -186,7 +186,7 @@ class Elastic:
             if (state["epoch"], state["step"], state["begun"]) == (other["epoch"], other["step"], begun):
                 return state
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
-        return self._run_again(Gone(rank, other["world"], state, other["step"] - begun["step"], lanes), going_on)
+        return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), going_on)
 
     def _begun(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
         """Where a rank that is gone began this epoch."""

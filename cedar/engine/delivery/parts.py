@@ -32,7 +32,7 @@ from cedar.engine.memory import Bound
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
-from cedar.engine.runner import Runner, Runners, Untaken
+from cedar.engine.runner import Runner, Runners, UntakenResults
 from cedar.engine.streams.arrivals import Orders
 from cedar.executors.choose import available_cpus, check_executor, of_fork
 from cedar.executors.isolated import apart_for
@@ -52,7 +52,7 @@ class Parts(DataLoaderLike):
     """
 
     url: str | None = None  # of its status, where it is served
-    _untaken: Untaken | None = None
+    _untaken: UntakenResults | None = None
 
     def __init__(self, root: Node, options: Options) -> None:
         site = user_site()
@@ -105,7 +105,7 @@ class Parts(DataLoaderLike):
         """Somebody watches the run, or its memory is bound: what is queued is known then."""
         observer = self._options.observer
         if observer is not None or memory is not None:
-            self._untaken = self._untaken or Untaken()
+            self._untaken = self._untaken or UntakenResults()
             self._metrics.queued = self._untaken.nbytes
         if observer is not None:
             observer.begin(self._metrics)
@@ -117,7 +117,7 @@ class Parts(DataLoaderLike):
         if options.order == "exact":
             return
         self._binding.any_order = True
-        self._untaken = Untaken()
+        self._untaken = UntakenResults()
         follow = None if options.order == "any" else Path(options.order)
         record = None if options.record is None else Path(options.record)
         orders = Orders(record, follow, self._made, rank.rank, rank.world, self._site)

@@ -9,7 +9,7 @@ from cedar.core.block import Block
 from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
-from cedar.engine.delivery.standing import Standing
+from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.metrics import Report, make_report
 from cedar.engine.runner import Runner
@@ -17,7 +17,7 @@ from cedar.plan.data import Plan
 from cedar.plan.graph import sources
 
 
-class Reporting(Standing):
+class Reporting(LoaderPosition):
     """What is known of a loader's epochs and of its run."""
 
     def units(self) -> float | None:

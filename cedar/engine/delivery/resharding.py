@@ -8,10 +8,10 @@ from typing import Any
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.ranks import Rank
-from cedar.engine.delivery.elastic import Elastic, Gone
+from cedar.engine.delivery.elastic import Elastic, LostRank
 from cedar.engine.delivery.options import Options, check_slices
 from cedar.engine.delivery.replay import Replays
-from cedar.engine.delivery.standing import Standing
+from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.delivery.state import part_of
 from cedar.engine.nodes import last_mode
 from cedar.engine.quarantine import Budgets
@@ -19,7 +19,7 @@ from cedar.operators.take import whole
 from cedar.plan.graph import Node, digest, topology
 
 
-class Resharding(Standing):
+class Resharding(LoaderPosition):
     """The rest of an epoch, dealt anew."""
 
     def __init__(self, root: Node, options: Options) -> None:
@@ -106,7 +106,7 @@ class Resharding(Standing):
         if self.rank.world > 1 and self._tells():
             self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
 
-    def _run_again(self, gone: Gone, going_on: Callable[[], None]) -> dict[str, Any]:
+    def _run_again(self, gone: LostRank, going_on: Callable[[], None]) -> dict[str, Any]:
         """The state of a rank that is gone, after its last step."""
         options = replace(
             self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,

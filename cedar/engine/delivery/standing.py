@@ -20,7 +20,7 @@ from cedar.operators.take import whole
 from cedar.plan.graph import Node
 
 
-class Standing(Parts):
+class LoaderPosition(Parts):
     """Where a loader stands in its epoch, as of what the caller received."""
 
     def __init__(self, root: Node, options: Options) -> None:

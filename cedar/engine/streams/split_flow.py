@@ -120,7 +120,7 @@ class _SplitTask:
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
         self._taken = self._skip = 0  # blocks and rows that were handed over
-        self._handed = _Handed() if hurries else None
+        self._handed = _HandedBlocks() if hurries else None
         self.exhausted = False
         hand = None if self._handed is None else self._handed.hand
         program, env = segment.program, tasks.task_env(segment.program)
@@ -162,7 +162,7 @@ class _SplitTask:
         self._future.cancel()
 
 
-class _Handed:
+class _HandedBlocks:
     """Blocks that a task hands over while it goes on, in its thread."""
 
     def __init__(self) -> None:

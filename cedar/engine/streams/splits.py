@@ -21,7 +21,7 @@ from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane
 from cedar.engine.streams.split_flow import SplitFlow
 from cedar.engine.task_context import Tasks
-from cedar.plan.splits import Counted
+from cedar.plan.splits import SplitCounts
 from cedar.tasks.chain import Program
 
 _DEFAULT_ROW_BYTES = 1024
@@ -66,7 +66,7 @@ class Segment:
     operator: int
     splits: SplitTable
     conditions: tuple[Any, ...] = ()
-    counted: Counted | None = None
+    counted: SplitCounts | None = None
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:

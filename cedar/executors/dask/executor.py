@@ -24,11 +24,11 @@ from typing import Any
 
 from cedar.core.errors import WorkerError
 from cedar.executors.dask.clients import end_clients
-from cedar.executors.dask.kept import Shared, Unmade, code_of, read_shared, run_behind, run_shared, shared
+from cedar.executors.dask.kept import SharedResult, Unmade, code_of, read_shared, run_behind, run_shared, shared
 from cedar.executors.dask.limits import seconds
 from cedar.executors.dask.remote import Done, Parcel, Wanted, keep, run, stamp
 from cedar.executors.dask.signals import Signal, whose
-from cedar.executors.dask.tasks import Meter, Packed, Task, Try, pack
+from cedar.executors.dask.tasks import DaskCall, Meter, PackedCall, Task, pack
 from cedar.executors.dask.watch import Watch
 from cedar.executors.processes.process import WorkerDied
 from cedar.operators.base import Env
@@ -112,7 +112,7 @@ class DaskExecutor(Executor):
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        before: Shared | None = None,
+        before: SharedResult | None = None,
         urgent: bool = False,
     ) -> Future[Any]:
         if self._shut:
@@ -202,7 +202,7 @@ class DaskExecutor(Executor):
         except Exception:  # noqa: BLE001 - the try that there is may still end well
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
-    async def _try(self, task: Task, packed: Packed) -> None:
+    async def _try(self, task: Task, packed: PackedCall) -> None:
         for code in packed.code:
             if code.key not in self._code:
                 self._code[code.key] = asyncio.ensure_future(self._place(code, self.watch.loud()))
@@ -219,7 +219,7 @@ class DaskExecutor(Executor):
             shared_key = task.before.key + f"-{len(task.tries)}" * bool(task.tries)
             made = self.client.submit(run_shared, stamp(), task.before.call, key=shared_key, **how)
             future = self.client.submit(run_behind, stamp(), packed.parcel, made, key=key, **how)
-        task.tries.append(Try(future, asyncio.ensure_future(self._follow(task, future))))
+        task.tries.append(DaskCall(future, asyncio.ensure_future(self._follow(task, future))))
 
     async def _place(self, code: Code, workers: list[str] | None) -> None:
         """Put code into workers, all by default; one that did not hear of it will ask."""

@@ -39,14 +39,14 @@ class Unmade(Exception):
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedResult:
     """A result to be shared: its key, the call that makes it, and how the reader of one run takes it on."""
 
     key: str
     call: Parcel
 
 
-def shared(reader: Any, split: Any, env: Env, code: Code) -> Shared | None:
+def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None:
     """What of a reading task other jobs may have, too; None where that is nothing.
 
     Args:
@@ -67,7 +67,7 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> Shared | None:
         identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
     ]  # fmt: skip
     call = Call(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
-    return Shared(KEPT + graph.digest(parts), Parcel.of(call))
+    return SharedResult(KEPT + graph.digest(parts), Parcel.of(call))
 
 
 def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: Any) -> list[Block]:
@@ -96,11 +96,11 @@ def run_behind(theirs: str, call: Parcel, made: Parcel) -> Parcel:
 def read_shared(made: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
     """What a run does to the blocks of a split that are there; they stay as they are."""
     program, reader = code.load()
-    return read_split(program, _Given(made, reader._plain), split, lap, code.env(env), first)
+    return read_split(program, _BlockReader(made, reader._plain), split, lap, code.env(env), first)
 
 
 @dataclass(frozen=True)
-class _Given:
+class _BlockReader:
     """Reads blocks that are there."""
 
     made: list[Block]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cedar.executors.dask.kept import Shared
+from cedar.executors.dask.kept import SharedResult
 from cedar.executors.dask.remote import Call, Parcel, Slot
 from cedar.executors.worker.main import unsendable
 from cedar.tasks.code import Code
@@ -71,7 +71,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Try:
+class DaskCall:
     """A call that was given to the cluster: Dask's future, and what waits for it and fetches its result."""
 
     future: Any
@@ -91,10 +91,10 @@ class Task:
 
     number: int
     delivery: Future[Any]
-    make: Callable[[], Packed]
-    before: Shared | None = None
+    make: Callable[[], PackedCall]
+    before: SharedResult | None = None
     urgent: bool = False  # it goes before others
-    tries: list[Try] = field(default_factory=list)
+    tries: list[DaskCall] = field(default_factory=list)
     stuck_since: float | None = None  # finished, but not here
 
     @property
@@ -104,14 +104,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedCall:
     """A call as it travels, and the code that it needs."""
 
     parcel: Parcel
     code: tuple[Code, ...]
 
 
-def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], folder: str | None) -> Packed:
+def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], folder: str | None) -> PackedCall:
     """A call without its code, which is sent by itself.
 
     Raises:
@@ -120,7 +120,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], 
     code = tuple(a for a in args if isinstance(a, Code))
     slots = tuple(Slot(a.key, a.path) if isinstance(a, Code) else a for a in args)
     try:
-        return Packed(Parcel.of(Call(fn, slots, kwargs, folder)), code)
+        return PackedCall(Parcel.of(Call(fn, slots, kwargs, folder)), code)
     except Exception as error:
         rows = next((a for a in args if hasattr(a, "blocks")), None)
         raise unsendable(rows, "a task", error) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
-from cedar.executors.worker.main import Failed, Logged, Ready, Task, Wanted, unsendable
+from cedar.executors.worker.main import Failed, LogLine, Ready, Task, Wanted, unsendable
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
@@ -157,7 +157,7 @@ class Keeper(threading.Thread):
             answer = decode(parts)
         except Exception as error:  # noqa: BLE001 - a class whose instances cannot be made here, for one
             answer = Failed(unsendable(None, "what a task made", error))
-        if isinstance(answer, Logged):
+        if isinstance(answer, LogLine):
             log = logging.getLogger(answer.record.name)
             if log.isEnabledFor(answer.record.levelno):
                 log.handle(answer.record)

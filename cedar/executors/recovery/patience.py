@@ -32,7 +32,7 @@ class Patience:
     clock: Callable[[], float] = time.monotonic
 
 
-class Stillness:
+class StallTimer:
     """For how long things have been as they are, in time that was seen to pass.
 
     Time in which the one who looks was stopped itself, as by Ctrl-Z or with all of its container, does not count.

@@ -21,7 +21,7 @@ from cedar.executors.recovery.lost import is_lost, rest_at_exit
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.task import Task, Work
 from cedar.executors.recovery.trial import Verdict
-from cedar.executors.recovery.waiting import AtWork
+from cedar.executors.recovery.waiting import RunningTask
 from cedar.executors.recovery.watch import Watch
 from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
@@ -88,7 +88,7 @@ class Recovery:
             places = [task.place for task in self._tasks if task.place is not None]
         return self._done, self._deaths.count, [board.read(place) for place in places]
 
-    def at_work(self) -> list[AtWork]:
+    def at_work(self) -> list[RunningTask]:
         """The tasks under way that have begun, as far as that can be seen; else all that were sent."""
         board, running, sent = the_board(), [], []
         with self._lock:
@@ -96,10 +96,10 @@ class Recovery:
         for task, place in tasks:
             seen = board.read(place) if place is not None else None
             if seen is None:
-                sent.append(AtWork(task.work.named(None), "no mark of it is to be seen", task.sent))
+                sent.append(RunningTask(task.work.named(None), "no mark of it is to be seen", task.sent))
                 continue
             row = self._row(task, seen.mark) if seen.mark.rows or task.work.reads else None
-            running.append(AtWork(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
+            running.append(RunningTask(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
         return running or sent
 
     def close(self) -> None:

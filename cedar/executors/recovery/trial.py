@@ -40,7 +40,7 @@ _PAUSES = (0.001, 0.02)  # seconds between two looks at a child, the first and t
 
 
 @dataclass(frozen=True)
-class Fell:
+class ChildDeath:
     """A child that died: how, and what it was at."""
 
     how: str
@@ -62,7 +62,7 @@ class Verdict:
     bad: BadRow | None = None
     behind: int = 0
     divide: Mark | None = None
-    deaths: tuple[Fell, ...] = ()
+    deaths: tuple[ChildDeath, ...] = ()
 
 
 class Rows:
@@ -195,7 +195,7 @@ class _Trial:
         marks = env.marks
         assert marks is not None
         assert marks.suspect is not None
-        self.deaths: list[Fell] = []
+        self.deaths: list[ChildDeath] = []
         self._suspect = marks.suspect
         self._marks, self._env, self._rows = marks, env, rows
         self._steps = _up_to(steps, marks.suspect.operator)
@@ -285,7 +285,7 @@ class _Trial:
             rest = rest[len(half) :] if dies(half) else half
         return rest[0] if rest and not dies(rest) else None
 
-    def _mark_of(self, key: Key, fell: Fell) -> Mark:
+    def _mark_of(self, key: Key, fell: ChildDeath) -> Mark:
         """Of a row that ends a child alone: where it did, or where it was suspected."""
         mark = fell.mark
         if mark is not None and mark.rows == 1 and mark.operator == self._suspect.operator and mark.key[:3] == key[:3]:
@@ -311,7 +311,7 @@ class _Trial:
             order += earlier[::-1]
         return order, blocks[block][row + 1 :]
 
-    def _blamed(self, runs: list[set[Key]], key: Key, fell: Fell, behind: int) -> BadRow | None:
+    def _blamed(self, runs: list[set[Key]], key: Key, fell: ChildDeath, behind: int) -> BadRow | None:
         """The row at the last operator where leaving it out lets the others live."""
         operators = [step.operators[0] for step in reversed(self._steps) if step.operators]
         marks = [Mark(operator, 1, key) for operator in operators]
@@ -323,7 +323,7 @@ class _Trial:
                 return bad
         return None
 
-    def _fall(self, *runs: set[Key], bad: BadRow | None = None) -> Fell | None:
+    def _fall(self, *runs: set[Key], bad: BadRow | None = None) -> ChildDeath | None:
         """How a child ends that works on these rows, one run after the other, or on all; None where it lives."""
         steps, rows = self._steps, self._rows
 
@@ -339,7 +339,7 @@ class _Trial:
 
         return self._child(work, *([bad] if bad is not None else []))[1]
 
-    def _child(self, work: Callable[[Env], Any], *bad: BadRow) -> tuple[Any, Fell | None]:
+    def _child(self, work: Callable[[Env], Any], *bad: BadRow) -> tuple[Any, ChildDeath | None]:
         """What ``work`` returns in a child, or how the child died.
 
         Raises:
@@ -360,7 +360,7 @@ class _Trial:
             return pickle.loads(said[: -len(_OVER)]), None  # noqa: S301 - made by our child
         seen = ours.seen()
         mark = seen.mark if seen is not None and seen.pid == pid else None
-        fell = Fell(hung or memory.ending(code, kills), mark, bool(hung))
+        fell = ChildDeath(hung or memory.ending(code, kills), mark, bool(hung))
         self.deaths.append(fell)
         if mark is None or not mark.rows:
             raise _Inconclusive
@@ -410,7 +410,7 @@ def _up_to(steps: Sequence[Step], operator: int) -> tuple[Step, ...]:
     return tuple(steps[: last + 1])
 
 
-def _bad(fell: Fell, mark: Mark, behind: int) -> BadRow:
+def _bad(fell: ChildDeath, mark: Mark, behind: int) -> BadRow:
     when = f"{behind} row(s) later, in a process of its own" if behind else "in a process of its own"
     return BadRow(mark, fell.how if fell.hung else f"{fell.how}, {when}", fell.hung)
 

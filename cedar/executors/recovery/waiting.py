@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from cedar.core.errors import WorkerError
 from cedar.datasets.asking import Stop
 from cedar.executors.recovery.board import the_board
-from cedar.executors.recovery.patience import Patience, Stillness
+from cedar.executors.recovery.patience import Patience, StallTimer
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks, SlotAddress
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class AtWork:
+class RunningTask:
     """A task under way: what it is called, where it runs, and since when; ``row`` is the one at hand, where known."""
 
     label: str
@@ -54,7 +54,7 @@ class Waiting:
         self,
         patience: Patience,
         progress: Callable[[], object],
-        at_work: Callable[[], list[AtWork]],
+        at_work: Callable[[], list[RunningTask]],
         ends: Callable[[], bool],
     ) -> None:
         self.patience = patience
@@ -69,12 +69,12 @@ class Waiting:
         """
         if any(future.done() for future in futures):
             return
-        still: Stillness | None = None
+        still: StallTimer | None = None
         while not _any_done(futures, self.patience.look):
-            still = still or Stillness(self.patience.clock, self.patience.look)
+            still = still or StallTimer(self.patience.clock, self.patience.look)
             self.look(still, awaited)
 
-    def look(self, still: Stillness, awaited: str) -> None:
+    def look(self, still: StallTimer, awaited: str) -> None:
         """Once; see ``wait``."""
         seconds = still.look({"progress": self._progress()})["progress"]
         timeout = self.patience.timeout
@@ -116,7 +116,7 @@ class _Call:
     place: SlotAddress | None = None
 
 
-class Here:
+class LocalTasks:
     """The tasks of this process: in its threads, or in the caller's own.
 
     Args:
@@ -164,13 +164,13 @@ class Here:
     def _seen(self, call: _Call) -> object:
         return None if call.place is None else the_board().read(call.place)
 
-    def at_work(self) -> list[AtWork]:
+    def at_work(self) -> list[RunningTask]:
         running = []
         for call in list(self._calls.values()):
             seen = None if call.place is None else the_board().read(call.place)
             row = seen.mark.ref if seen is not None and seen.mark.rows else None
             since = seen.began if seen is not None else call.since
-            running.append(AtWork(self._named(call.args), f"thread {call.thread}", since, row))
+            running.append(RunningTask(self._named(call.args), f"thread {call.thread}", since, row))
         return running
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from cedar.executors.recovery.board import Board, the_board
-from cedar.executors.recovery.patience import Patience, Stillness, pulse, why_stopped
+from cedar.executors.recovery.patience import Patience, StallTimer, pulse, why_stopped
 from cedar.executors.recovery.task import Task
 from cedar.operators.marks import SlotAddress, SlotReading
 
@@ -29,8 +29,8 @@ class Watch:
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
-        self._processes = Stillness(patience.clock, patience.look)
-        self._tasks = Stillness(patience.clock, patience.look)
+        self._processes = StallTimer(patience.clock, patience.look)
+        self._tasks = StallTimer(patience.clock, patience.look)
 
     def look(self, members: Iterable[Member], tasks: Sequence[Task]) -> None:
         """Now; to be called every ``patience.look`` seconds, or more often.

@@ -25,7 +25,7 @@ _NAME = 1000  # characters
 _SILENT = 30  # seconds after which a machine that does not answer is gone
 
 
-class Refused(Exception):
+class RefusedMessage(Exception):
     """A message that no rank of ours sends, or more than there is room for."""
 
 
@@ -76,7 +76,7 @@ class Run:
         if session != self.session:
             return
         if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _AHEAD:
-            raise Refused(f"rank {member.rank} spoke of block {block}, which is not its next")
+            raise RefusedMessage(f"rank {member.rank} spoke of block {block}, which is not its next")
         self.at[member.rank] = block
         spoken = self._said.setdefault(block, {})
         spoken[member.rank] = end
@@ -133,7 +133,7 @@ class Hub:
                 self._drop(name)
                 member.send({"got": None})
             case _:
-                raise Refused("a message that is none")
+                raise RefusedMessage("a message that is none")
 
     def leave(self, member: Member) -> None:
         """Its connection is closed."""
@@ -154,7 +154,7 @@ class Hub:
 
     def _join(self, member: Member, name: str, rank: int, world: int) -> None:
         if member.run is not None:
-            raise Refused("a rank that joined before")
+            raise RefusedMessage("a rank that joined before")
         waiting = self.runs.setdefault(name, [Run(name, world)])
         if waiting[-1].begun:
             waiting.append(Run(name, world))
@@ -201,7 +201,7 @@ class Hub:
 
 def _run_of(member: Member) -> Run:
     if member.run is None:
-        raise Refused("a rank that has not joined")
+        raise RefusedMessage("a rank that has not joined")
     return member.run
 
 
@@ -236,8 +236,8 @@ class Connection(asyncio.Protocol):
             for line in lines:
                 self._hub.hear(self._member, json.loads(line))
             if len(rest) > _LINE or self._hub.unread > _UNREAD:
-                raise Refused("a message that is too long")
-        except Refused as error:
+                raise RefusedMessage("a message that is too long")
+        except RefusedMessage as error:
             self._end(str(error))
         except (ValueError, RecursionError):
             self._end("a message that is no JSON")

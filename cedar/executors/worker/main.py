@@ -80,7 +80,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LogLine:
     """A line for the parent's log."""
 
     record: logging.LogRecord
@@ -108,7 +108,7 @@ class _Handler(logging.handlers.QueueHandler):
         """Send what there is; later, where this thread is in the middle of a message."""
         with suppress(queue.Empty):
             while not self._wire.sending:
-                self._wire.send(encode(Logged(self._lines.get_nowait())))
+                self._wire.send(encode(LogLine(self._lines.get_nowait())))
 
 
 def main(end: int, parent: int, level: int) -> None:

@@ -77,7 +77,7 @@ def open_file(data: memoryview) -> SoundFile:
     return SoundFile(frames, rate, channels, data, name, seeks)
 
 
-class _Quiet(io.BytesIO):
+class _ClampedBytes(io.BytesIO):
     """Bytes as a file. What damaged headers ask for is clamped: an exception could not leave libsndfile's callback."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -89,7 +89,7 @@ class _Quiet(io.BytesIO):
 def _opened(data: memoryview) -> Iterator[Any]:
     soundfile = library("soundfile", "audio", "audio")
     try:
-        with soundfile.SoundFile(_Quiet(data)) as file:
+        with soundfile.SoundFile(_ClampedBytes(data)) as file:
             yield file
     except (soundfile.SoundFileError, ValueError, TypeError, OSError) as error:
         raise BadClip(f"libsndfile: {str(error).rstrip('.')}: truncated or damaged") from error

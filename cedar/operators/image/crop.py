@@ -12,7 +12,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves
+from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.padding import filling
 from cedar.operators.image.spatial import Spatial, mark_spatial, pair
 
@@ -63,7 +63,7 @@ class Crop(Spatial):
         del shape
         return self.height, self.width
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         corner = np.array([[self.top, self.left]], dtype=np.int64)
         return cut_or_filled(sizes, corner, (self.height, self.width), self.fill)
@@ -102,7 +102,7 @@ class CenterCrop(Spatial):
         height, width = self.size  # type: ignore[misc]
         return height, width
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         size = np.array(self.size, dtype=np.int64)
         # Padded by half of what is missing, rounded down, the middle lies at half of what is over, rounded to even.
@@ -120,7 +120,7 @@ def _fix_fill(crop: Any, name: str) -> None:
         object.__setattr__(crop, "fill", filling(name, crop.fill))
 
 
-def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> Moves:
+def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> RowMoves:
     """A part of one size of each image, from a corner (top, left) that may lie outside; what is missing is filled."""
     corner = np.broadcast_to(corner, sizes.shape)
     start = np.clip(corner, 0, sizes)
@@ -129,10 +129,10 @@ def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any)
     cut = np.concatenate([start, stop - start], axis=1)
     pad = np.concatenate([before, np.array(size, dtype=np.int64) - before - (stop - start)], axis=1)
     if fill is not None:
-        return Moves(cut=cut, pad=pad if pad.any() else None, fill=fill, corner=corner)
+        return RowMoves(cut=cut, pad=pad if pad.any() else None, fill=fill, corner=corner)
     bad = {
         int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels does not hold a part of {size[1]} x {size[0]} "
         f"from column {corner[i, 1]}, row {corner[i, 0]}"
         for i in np.flatnonzero(pad.any(axis=1))
     }
-    return Moves(cut=cut, bad=bad, fix="resize before it, or give fill=0 for what is missing", corner=corner)
+    return RowMoves(cut=cut, bad=bad, fix="resize before it, or give fill=0 for what is missing", corner=corner)

@@ -25,12 +25,12 @@ from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.kernels import compiled
-from cedar.operators.image.layout import Image, ImageType, Layout, Reused, Room, Sizes, layout, new_image
-from cedar.operators.image.moves import Mask, Moves, Steps, full, moved_boxes
+from cedar.operators.image.layout import Image, ImageType, Layout, ReusedImage, Room, Sizes, layout, new_image
+from cedar.operators.image.moves import Mask, RowMoves, Steps, full, moved_boxes
 from cedar.operators.image.normalize import ChannelsFirst, Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
-from cedar.operators.image.sources import Arrays, Files, Painted, Source
+from cedar.operators.image.sources import Arrays, Files, PixelSource, Source
 from cedar.operators.image.spatial import Spatial
 from cedar.operators.jit import settle
 from cedar.operators.transform import BadValues, Transform, as_tuple
@@ -188,7 +188,7 @@ def _on_bytes(link: Link) -> bool:
 
 def _spatial(job: _Job, at: int, end: int) -> None:
     sizes = job.source.sizes
-    plan: list[Moves] = []
+    plan: list[RowMoves] = []
     for link in range(at, end):
         moves = _moves(job, link, sizes)
         plan.append(moves)
@@ -197,7 +197,7 @@ def _spatial(job: _Job, at: int, end: int) -> None:
     _settle(job, plan)
 
 
-def _moves(job: _Job, link: int, sizes: Sizes) -> Moves:
+def _moves(job: _Job, link: int, sizes: Sizes) -> RowMoves:
     """How a link moves the images; columns beside them follow."""
     of = job.links[link]
     assert isinstance(of.transform, Spatial)
@@ -217,7 +217,7 @@ def _moves(job: _Job, link: int, sizes: Sizes) -> Moves:
     return moves
 
 
-def _follow(job: _Job, of: Link, link: int, moves: Moves, sizes: Sizes, boxes: list[Boxes]) -> None:
+def _follow(job: _Job, of: Link, link: int, moves: RowMoves, sizes: Sizes, boxes: list[Boxes]) -> None:
     moved = moved_boxes(boxes, moves, sizes, job.faults)
     like = type_of(job.beside[of.reads[1]])
     made = {of.writes[1]: box_column(moved, like if moves.kept is None else thinned(like))}
@@ -234,12 +234,12 @@ def _follow(job: _Job, of: Link, link: int, moves: Moves, sizes: Sizes, boxes: l
     job.boxes[of.writes[1]] = moved
 
 
-def _settle(job: _Job, plan: Sequence[Moves]) -> None:
+def _settle(job: _Job, plan: Sequence[RowMoves]) -> None:
     """Make the pixels that a run of moves asks for."""
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
-    canvas: Room = Reused() if tensor else new_image
+    canvas: Room = ReusedImage() if tensor else new_image
     if isinstance(kind, TensorType):
         limits.take(job.n * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{job.n:,} images")
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
@@ -278,7 +278,7 @@ def _pixels(job: _Job, at: int, end: int) -> None:
     draws = list(job.draws[at : end - first])
     program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)
     if not isinstance(source, Arrays):
-        job.source = Painted(source, program.prepared(job.n, draws), job.kind)
+        job.source = PixelSource(source, program.prepared(job.n, draws), job.kind)
         return
     if source.tensor:
         job.source = Arrays(program.run(source.images, draws), job.kind)
@@ -319,7 +319,7 @@ def _family(link: Link) -> Any:
 # ---- blocks of equal images ------------------------------------------------------------------------------------------
 
 
-def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out: Image) -> bool:
+def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], out: Image) -> bool:
     """Make what a run of moves asks for of some rows of a tensor, where that is a part of each, resampled.
 
     Args:
@@ -349,7 +349,7 @@ def resample_all(images: Image, plan: Sequence[Moves], rows: Sequence[int], out:
     return True
 
 
-def _one_resampling(plan: Sequence[Moves], sizes: Sizes) -> tuple[Sizes, Mask, Filter] | None:
+def _one_resampling(plan: Sequence[RowMoves], sizes: Sizes) -> tuple[Sizes, Mask, Filter] | None:
     """The part of each image (top, left, height, width), whether the result is mirrored, and how it is resampled.
 
     None: images are mirrored before, or pixels are added, or nothing or more than that is resampled.

@@ -10,7 +10,7 @@ from cedar.operators.algebra import spatial
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves
+from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.spatial import Spatial, check_share, drawn
 
 
@@ -38,6 +38,6 @@ class HorizontalFlip(Spatial):
     def __post_init__(self) -> None:
         check_share("horizontal_flip", "p", self.p)
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del sizes, boxes
-        return Moves(flip=drawn(draws).uniform(1)[:, 0] < self.p)
+        return RowMoves(flip=drawn(draws).uniform(1)[:, 0] < self.p)

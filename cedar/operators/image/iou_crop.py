@@ -15,7 +15,7 @@ from cedar.operators.image import iou_plain
 from cedar.operators.image.boxes import Boxes, Mask, box_column, box_rows, check_boxes, kept_entries, thinned
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves, full
+from cedar.operators.image.moves import RowMoves, full
 from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
@@ -83,14 +83,14 @@ class IouCrop(Spatial):
             raise PipelineError("iou_crop reads images and boxes", fix='map(iou_crop(), "image", "boxes")')
         return super().result(*types)
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         assert boxes is not None
         cut = full(sizes)
         kept: list[Mask | None] = [None] * len(sizes)
         rows = np.flatnonzero([len(own) for own in boxes])
         for first in range(0, len(rows), _TOGETHER):
             self._draw(rows[first : first + _TOGETHER], sizes, boxes, drawn(draws), cut, kept)
-        return Moves(cut=cut, kept=kept)
+        return RowMoves(cut=cut, kept=kept)
 
     def _draw(
         self, rows: Index, sizes: Sizes, boxes: Sequence[Boxes], draws: Draws, cut: Sizes, kept: list[Mask | None]

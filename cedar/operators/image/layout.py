@@ -103,7 +103,7 @@ def new_image(shape: tuple[int, ...]) -> Image:
     return np.empty(shape, dtype=np.uint8)
 
 
-class Reused:
+class ReusedImage:
     """Memory for one image at a time: the next one takes it over.
 
     An operating system clears each page that it hands out, which can take as long as decoding what is written there.

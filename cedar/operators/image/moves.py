@@ -36,7 +36,7 @@ _STILL = Move(None, False, None, None)
 
 
 @dataclass(frozen=True)
-class Moves:
+class RowMoves:
     """For each row, in this order: cut out a part, flip it, resample it, pad it. None: no row does.
 
     Args:
@@ -112,7 +112,7 @@ class Moves:
 class Steps:
     """The moves of one row of consecutive spatial operators, ready to be applied to its image."""
 
-    moves: Sequence[Moves]
+    moves: Sequence[RowMoves]
     row: int
 
     def rows_needed(self, height: int) -> int:
@@ -203,7 +203,7 @@ class Steps:
                 return None
         return None
 
-    def _own(self) -> Iterator[tuple[Moves, Move]]:
+    def _own(self) -> Iterator[tuple[RowMoves, Move]]:
         for m in self.moves:
             yield m, m.row(self.row)
 
@@ -233,7 +233,7 @@ def padded(
     return canvas
 
 
-def moved_boxes(boxes: Sequence[Boxes], moves: Moves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
+def moved_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
     """Boxes (left, top, right, bottom) in pixels of each row, after its moves; those of failed rows as they are.
 
     As in torchvision: crops and padding clamp them to the image, flips and resizing do not.
@@ -255,7 +255,7 @@ def moved_boxes(boxes: Sequence[Boxes], moves: Moves, sizes: Sizes, failed: Cont
     return moved
 
 
-def _moved(boxes: Boxes, moves: Moves, row: Index, sizes: Sizes) -> Boxes:
+def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
     """Boxes after the moves of their rows, all together; the given ones may be written to."""
     size = sizes[row]
     if moves.corner is not None:

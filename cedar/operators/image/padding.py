@@ -13,7 +13,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves, PadMode
+from cedar.operators.image.moves import PadMode, RowMoves
 from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn, tuple_of
 
 # Neither is spatial algebra: the pixels that they add do not come from the image, so that brighten(pad(x)) is not
@@ -63,13 +63,13 @@ class Pad(Spatial):
         left, top, right, bottom = self._sides()
         return None if shape is None else (shape[0] + top + bottom, shape[1] + left + right)
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del draws
         left, top, right, bottom = self._sides()
         pad = np.broadcast_to(np.array([top, left, bottom, right], dtype=np.int64), (len(sizes), 4))
         if boxes is not None and self.mode != "constant":
             raise PipelineError(f"pad(mode={self.mode!r}) cannot be followed by boxes", fix="mode='constant'")
-        return Moves(pad=pad, fill=self.fill, mode=self.mode)  # type: ignore[arg-type]
+        return RowMoves(pad=pad, fill=self.fill, mode=self.mode)  # type: ignore[arg-type]
 
     def _sides(self) -> tuple[int, ...]:
         given: tuple[int, ...] = self.padding  # type: ignore[assignment]
@@ -111,7 +111,7 @@ class Expand(Spatial):
     def shape(self, shape: tuple[int, int] | None) -> None:
         del shape
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
         numbers = drawn(draws).uniform(4)
         low, high = self.side_range
@@ -122,7 +122,7 @@ class Expand(Spatial):
         area = (sizes + pad[:, :2] + pad[:, 2:]).prod(axis=1)
         most = max_pixels()
         bad = {int(i): f"the canvas would have {area[i]:,} pixels" for i in np.flatnonzero(area > most)}
-        return Moves(pad=pad, fill=self.fill, bad=bad, fix=f"more than {most:,} need CEDAR_MAX_PIXELS")  # type: ignore[arg-type]
+        return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"more than {most:,} need CEDAR_MAX_PIXELS")  # type: ignore[arg-type]
 
 
 def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:

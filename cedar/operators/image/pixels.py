@@ -76,14 +76,14 @@ class PixelProgram:
             channels = colour.after(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
-    def prepared(self, rows: int, draws: Sequence[Draws | None]) -> Prepared:
+    def prepared(self, rows: int, draws: Sequence[Draws | None]) -> PreparedPass:
         """What is to be done to each of so many images."""
         taken = draws[: len(self.colours)]
         steps = [colour.steps(rows, own) for colour, own in zip(self.colours, taken, strict=True)]
-        return Prepared(self, *joined(steps, rows))
+        return PreparedPass(self, *joined(steps, rows))
 
 
-class Prepared:
+class PreparedPass:
     """A pass over images whose draws are known, to be applied to all at once or to one after the other.
 
     Args:

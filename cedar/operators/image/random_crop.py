@@ -14,7 +14,7 @@ from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves
+from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.resizing import Filter, Interpolation, check_filter
 from cedar.operators.image.spatial import Spatial, check_range, drawn, pair
 
@@ -71,10 +71,10 @@ class RandomResizedCrop(Spatial):
         height, width = self.size  # type: ignore[misc]
         return height, width
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
         to = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
-        return Moves(cut=self._cuts(sizes, drawn(draws)), size=to, filter=Filter(self.interpolation, self.antialias))
+        return RowMoves(cut=self._cuts(sizes, drawn(draws)), size=to, filter=Filter(self.interpolation, self.antialias))
 
     def _cuts(self, sizes: Sizes, draws: Draws) -> Sizes:
         """int64 (rows, 4): top, left, height, width."""

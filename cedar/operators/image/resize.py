@@ -13,7 +13,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import Moves
+from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.resizing import Filter, Interpolation, check_filter
 from cedar.operators.image.spatial import Spatial, pair
 
@@ -70,7 +70,7 @@ class Resize(Spatial):
         height, width = self._sizes(np.array([shape], dtype=np.int64))[0].tolist()
         return height, width
 
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         to = self._sizes(sizes)
         most = max_pixels()
@@ -78,7 +78,7 @@ class Resize(Spatial):
             int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels would become {to[i, 1]:,} x {to[i, 0]:,}"
             for i in np.flatnonzero(to[:, 0] * to[:, 1] > max(most, 0))
         }
-        return Moves(
+        return RowMoves(
             size=to, filter=Filter(self.interpolation, self.antialias), bad=bad,
             fix=f"give max_size=, or allow more than {most:,} pixels by CEDAR_MAX_PIXELS",
         )  # fmt: skip

@@ -12,9 +12,9 @@ from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, objects, 
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.decoding import decode_image, flipped
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
-from cedar.operators.image.layout import Image, ImageType, Reused, Room, Sizes, flaw, new_image
+from cedar.operators.image.layout import Image, ImageType, ReusedImage, Room, Sizes, flaw, new_image
 from cedar.operators.image.moves import Steps
-from cedar.operators.image.pixels import Prepared
+from cedar.operators.image.pixels import PreparedPass
 from cedar.operators.image.resizing import resized
 
 
@@ -33,7 +33,7 @@ class Source(Protocol):
     bad: dict[int, BadImage]
     late: bool
 
-    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         """The image of a row, or at least all that the steps need of it, and the steps that are left to take.
 
         Raises:
@@ -73,7 +73,7 @@ class Files:
             turned = header.orientation >= 5
             self.sizes[row] = (header.width, header.height) if turned else (header.height, header.width)
 
-    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         header, decode = self.headers[row], self.decode
         assert header is not None
         needed = steps.rows_needed(header.height) if header.orientation == 1 else None
@@ -86,24 +86,24 @@ class Files:
             return image, steps
         down, right = flipped(header.orientation)
         start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
-        return image, Scaled(steps, by, (height, width), start)
+        return image, ScaledMoves(steps, by, (height, width), start)
 
     def reuse(self) -> None:
-        self._room = Reused()
+        self._room = ReusedImage()
 
     def column(self) -> Column:
         raise AssertionError("files are decoded before they become a column")
 
 
-class Painted:
+class PixelSource:
     """The images of another source behind a pass over their pixels, each made when it is needed."""
 
-    def __init__(self, below: Source, made: Prepared, kind: ColumnType) -> None:
+    def __init__(self, below: Source, made: PreparedPass, kind: ColumnType) -> None:
         self._below, self._made = below, made
         self.kind, self.sizes, self.bad, self.late = kind, below.sizes, below.bad, below.late
         self._room: Room = new_image
 
-    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         image, _ = self._below.image(row, Steps((), row))
         if not self._made.leaves(row, image.shape[2]):
             painted = self._room(self._made.program.shape(image.shape))
@@ -113,7 +113,7 @@ class Painted:
 
     def reuse(self) -> None:
         self._below.reuse()
-        self._room = Reused()
+        self._room = ReusedImage()
 
     def column(self) -> Column:
         raise AssertionError("images are made before they become a column")
@@ -150,7 +150,7 @@ class Arrays:
         """They are one array."""
         return isinstance(self.kind, TensorType)
 
-    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | Scaled]:
+    def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         return self.images[row], steps
 
     def reuse(self) -> None:
@@ -194,7 +194,7 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledMoves:
     """The moves of one row, ready to be applied to its image decoded at ``1 / by`` of its sides.
 
     Args:

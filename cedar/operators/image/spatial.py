@@ -15,7 +15,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.boxes import Boxes, box_rows, check_boxes, thinned
 from cedar.operators.image.layout import ImageType, Sizes, checked, likely
-from cedar.operators.image.moves import Moves
+from cedar.operators.image.moves import RowMoves
 from cedar.operators.transform import Transform
 
 
@@ -32,7 +32,7 @@ class Spatial(ImageTransform):
         return False
 
     @abstractmethod
-    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> Moves:
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         """How the images of a block move.
 
         Args:

@@ -16,7 +16,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain
 from cedar.operators.arguments import pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.failures import Blame
+from cedar.operators.failures import ErrorContext
 from cedar.operators.recsys.lists import as_int64, is_ids, values_of
 
 _TWO_53 = float(1 << 53)
@@ -83,7 +83,7 @@ class Sampling(RowOperator):
             raise PipelineError(
                 f"{bound.label}: batches are not sampled by row", site=bound.site, fix="put it below batch()"
             )
-        blame = Blame(bound.index, bound.label, bound.site, bound.on_error)
+        blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
         return SampleRows(float(self.rate), self.by, self.keep, bound.draw, blame)
 
 
@@ -95,7 +95,7 @@ class SampleRows:
     by: str | None
     keep: str | None
     draw: int
-    blame: Blame
+    blame: ErrorContext
     row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:

@@ -27,7 +27,7 @@ from cedar.core.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
 from cedar.operators.text.recognise import TokenizerTraits, known_pattern, known_tokenizer
-from cedar.operators.text.words import Ids, Words
+from cedar.operators.text.words import Ids, TokenCache
 
 _KEPT = 8  # encoders in a process
 _making = forks.Lock()
@@ -50,9 +50,9 @@ class Encoder(ABC):
         self.around = around  # the ids it puts before and after each text where it is asked to; None: who knows
 
     @cached_property
-    def words(self) -> Words:
+    def words(self) -> TokenCache:
         """What this process knows of it."""
-        return Words()
+        return TokenCache()
 
     @abstractmethod
     def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:

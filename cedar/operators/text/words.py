@@ -27,7 +27,7 @@ _LONGEST = 64  # bytes of a word that is kept
 _MOST_WORDS, _MOST_IDS = 1 << 18, 1 << 21  # when so many are kept, they are forgotten: about 60 MB
 
 
-class Words:
+class TokenCache:
     """What one process knows of one tokenizer; its threads share it.
 
     Words are only ever added, and published when they are complete, so that readers take no lock.

@@ -10,7 +10,7 @@ from cedar.datasets.split_table import SplitTable
 from cedar.operators.cache import Cache
 from cedar.optimizer.commute import is_row_operator
 from cedar.optimizer.edit import rebuilt
-from cedar.optimizer.facts import Change, Facts, Keeping, Outcome, Refusal
+from cedar.optimizer.facts import CacheCosts, Change, Facts, Outcome, Refusal
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.plan import graph
@@ -81,7 +81,7 @@ def kept_above(node: Node, facts: Facts) -> bool:
     return any(any(below is node for below in graph.walk(cache)) for cache in caches)
 
 
-def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: Keeping) -> Outcome:
+def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCosts) -> Outcome:
     source = chain[0]
     label = Cache(_AUTO).label()
     rows = _rows(source)
@@ -174,6 +174,6 @@ def _told(place: _CachePoint, rows: int) -> str:
     return f"saves {place.saved * 1e6:.3g} us a row after the first epoch, keeps {rows * place.bytes / 2**20:,.1f} MiB"
 
 
-def _loses(place: _CachePoint, keeping: Keeping) -> str:
+def _loses(place: _CachePoint, keeping: CacheCosts) -> str:
     loading = place.bytes * keeping.seconds_per_byte(_AUTO)
     return f"to read a row back takes {loading * 1e6:.3g} us, to make it {place.saved * 1e6:.3g} us"

@@ -26,7 +26,7 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
 
 
-class Beside:
+class BackgroundWriter:
     """Writes checkpoints."""
 
     def __init__(self, folder: str) -> None:
@@ -70,7 +70,7 @@ _FORMER = (".metadata", "state.json")  # what checkpoints were made of that held
 _TORN = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError, RecursionError)
 
 
-class Saved(Protocol):
+class CheckpointedTrainer(Protocol):
     """A trainer, as checkpoints see it."""
 
     group: Group
@@ -195,12 +195,12 @@ class Checkpoints:
     older ones are removed; ``beside``: write in a thread, on a copy of the tensors, while the training goes on.
     """
 
-    def __init__(self, folder: str, trainer: Saved, *, keep: int = 2, beside: bool = False) -> None:
+    def __init__(self, folder: str, trainer: CheckpointedTrainer, *, keep: int = 2, beside: bool = False) -> None:
         self.folder, self.trainer, self.group = folder, trainer, trainer.group
         self.keep, self.beside = keep, beside
         os.makedirs(folder, exist_ok=True)
         self.group.side  # noqa: B018 - all ranks make it here: collectives of a thread must not meet those of the training
-        self._writing = Beside(folder)
+        self._writing = BackgroundWriter(folder)
 
     def save(self) -> str:
         """Save what the trainer holds now; the path of the checkpoint, which is there after ``wait``."""

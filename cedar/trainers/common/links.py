@@ -23,7 +23,7 @@ _HELLO = 10.0  # seconds that a stranger may take to prove itself
 _MOST = 1 << 28  # bytes of a frame
 
 
-class Refused(ConnectionError):
+class RefusedConnection(ConnectionError):
     """The other end does not hold the key."""
 
 
@@ -47,7 +47,7 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
         answer = receive_exactly(connection, KEY + _PROOF)
         theirs, proof = answer[:KEY], answer[KEY:]
         if not hmac.compare_digest(proof, _proof(key, b"dials", ours, theirs)):
-            raise Refused("a connection without the key of this run was refused")
+            raise RefusedConnection("a connection without the key of this run was refused")
         connection.sendall(_proof(key, b"listens", theirs, ours))
         connection.settimeout(None)
     except BaseException:
@@ -71,9 +71,9 @@ def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.sock
         try:
             proof = receive_exactly(connection, _PROOF)
         except ConnectionError as error:
-            raise Refused("the other end does not take this key") from error
+            raise RefusedConnection("the other end does not take this key") from error
         if not hmac.compare_digest(proof, _proof(key, b"listens", ours, theirs)):
-            raise Refused("the other end does not hold the key of this run")
+            raise RefusedConnection("the other end does not hold the key of this run")
         connection.settimeout(None)
     except BaseException:
         connection.close()

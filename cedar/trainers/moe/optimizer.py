@@ -28,7 +28,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Logged:
+class ReplayRecord:
     """What a step needs to be run again, bit for bit, by ranks that do not hold all gradients."""
 
     step: int  # from 0

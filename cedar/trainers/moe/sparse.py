@@ -27,7 +27,7 @@ from cedar.trainers.common.files import Damaged, finite, replacing, seal, unseal
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Part, Reader, write_parts
 from cedar.trainers.common.windows import plan_window
-from cedar.trainers.moe.optimizer import Logged, Outcome
+from cedar.trainers.moe.optimizer import Outcome, ReplayRecord
 
 if TYPE_CHECKING:
     from cedar.trainers.moe.trainer import Trainer
@@ -118,14 +118,14 @@ class SparseCheckpoints:
         told = write_parts(folder, f"{name}.safetensors", {key: Part(value) for key, value in saved.items()})
         write_index(folder, about, told, f"{name}.json")
 
-    def _write_log(self, logged: Logged) -> None:
+    def _write_log(self, logged: ReplayRecord) -> None:
         if self.group.rank == 0:
             with open(self._log, "ab") as file:
                 file.write(seal(finite(asdict(logged))))
 
-    def _logged(self) -> dict[int, Logged]:
+    def _logged(self) -> dict[int, ReplayRecord]:
         """The steps that were logged, up to the first line that is not what was written."""
-        by_step: dict[int, Logged] = {}
+        by_step: dict[int, ReplayRecord] = {}
         with suppress(FileNotFoundError, Damaged), open(self._log, "rb") as file:
             for line in file:
                 with torn(self._log):
@@ -266,9 +266,9 @@ def _name(kind: str, operator: Operator) -> str:
     return f"{kind} {operator[0]}/{operator[1]}"
 
 
-def _logged(line: dict[str, Any]) -> Logged:
+def _logged(line: dict[str, Any]) -> ReplayRecord:
     outcome = line["outcome"]
-    return Logged(
+    return ReplayRecord(
         whole_number(line["step"]),
         tuple(map(tuple, line["counts"])),
         Outcome(

@@ -24,7 +24,7 @@ from cedar.trainers.moe.data import Batches
 from cedar.trainers.moe.layer import router_losses
 from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, plot, told
 from cedar.trainers.moe.model import Model
-from cedar.trainers.moe.optimizer import Logged, Outcome, SymiOptimizer
+from cedar.trainers.moe.optimizer import Outcome, ReplayRecord, SymiOptimizer
 from cedar.trainers.moe.options import Options, settings
 from cedar.trainers.moe.placement import Placement
 from cedar.trainers.moe.sparse import SparseCheckpoints
@@ -60,12 +60,14 @@ class Trainer(common.Trainer):
         self.notes = [
             f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer"
         ]
-        self.log: Callable[[Logged], None] | None = None
+        self.log: Callable[[ReplayRecord], None] | None = None
         if group.size > 1:  # the listing is read for it
             group.agree({"the files of data.paths": self.batches.state_dict()}, _ALIKE, self.device)
         group.meter.take()
 
-    def train_step(self, logged: Logged | None = None, before_publish: Callable[[], None] | None = None) -> StepRecord:
+    def train_step(
+        self, logged: ReplayRecord | None = None, before_publish: Callable[[], None] | None = None
+    ) -> StepRecord:
         """One step on the next global batch; as it was ``logged``, when it is run again. ``before_publish``: called
         when the optimizer is done and weights are about to be sent.
         """
@@ -92,7 +94,7 @@ class Trainer(common.Trainer):
         for layer in self.layers:
             layer.clear()
         if self.log is not None and logged is None:
-            self.log(Logged(self.step, counts, outcome, rate, bias, (self.options.run.seed, self.step)))
+            self.log(ReplayRecord(self.step, counts, outcome, rate, bias, (self.options.run.seed, self.step)))
         self.step += 1
         return record
 

@@ -18,7 +18,7 @@ _LETHAL = frozenset({"kill", "hang", "loop"})
 
 
 @dataclass(frozen=True)
-class Mishap:
+class InjectedFault:
     """One of them."""
 
     # ``kill``: SIGKILL; ``hang``: SIGSTOP; ``loop``: endless work; ``slow``: each instruction takes three times as long
@@ -29,7 +29,7 @@ class Mishap:
     at: int = 0  # the instruction of the worker's list
 
 
-def parse(text: str, workers: int) -> tuple[Mishap, ...]:
+def parse(text: str, workers: int) -> tuple[InjectedFault, ...]:
     """What a ``--chaos`` says.
 
     Example:
@@ -45,11 +45,11 @@ def parse(text: str, workers: int) -> tuple[Mishap, ...]:
             )
         kind, worker, step, at, again, when = match.groups()
         if again:
-            mishaps.append(Mishap("rejoin", -1, int(when)))
+            mishaps.append(InjectedFault("rejoin", -1, int(when)))
             continue
         if int(worker) >= workers:
             raise CedarError(f"--chaos: {word!r}: workers are 0 to {workers - 1}", fix="see --stages and --replicas")
-        mishaps.append(Mishap(cast("Kind", kind), int(worker), int(step), int(at or 0)))
+        mishaps.append(InjectedFault(cast("Kind", kind), int(worker), int(step), int(at or 0)))
     return tuple(mishaps)
 
 
@@ -58,14 +58,14 @@ class Fate:
     mishap.
     """
 
-    def __init__(self, mishaps: Sequence[Mishap], worker: int, life: int) -> None:
+    def __init__(self, mishaps: Sequence[InjectedFault], worker: int, life: int) -> None:
         mine = [mishap for mishap in mishaps if mishap.worker == worker]
         lethal = [mishap for mishap in mine if mishap.kind in _LETHAL]
         self.end = lethal[life] if life < len(lethal) else None
         self.slow = next((mishap for mishap in mine if mishap.kind == "slow"), None)
         self._since = 0.0
 
-    def due(self, step: int, at: int) -> Mishap | None:
+    def due(self, step: int, at: int) -> InjectedFault | None:
         """What happens before this instruction, if anything does."""
         end = self.end
         if end is not None and at >= 0 and (step, at) >= (end.step, end.at):
@@ -79,7 +79,7 @@ class Fate:
         self._since = 0.0 if waits else time.perf_counter()
 
 
-def happen(mishap: Mishap) -> None:
+def happen(mishap: InjectedFault) -> None:
     """To this process."""
     if mishap.kind == "loop":
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.trainers.common.checkpoint import (
     NAME,
-    Beside,
+    BackgroundWriter,
     path_of,
     read_index,
     rename_whole,
@@ -45,7 +45,7 @@ class Checkpoints:
     ) -> None:  # fmt: skip
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
-        self._writing = Beside(folder)
+        self._writing = BackgroundWriter(folder)
         os.makedirs(folder, exist_ok=True)
 
     def due(self, step: int) -> bool:

@@ -35,7 +35,7 @@ class Source:
         """Let go of what is open."""
 
 
-class Loaded(Source):
+class LoaderSource(Source):
     """Batches of a cedar pipeline, which goes round its rows without end. ``split``: of a batch, what the first stage
     takes and what the loss takes.
     """

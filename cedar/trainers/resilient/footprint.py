@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cedar.trainers.resilient.pipeline import ResilientPipeline
 
 
-class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveTensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors that were made inside, and are still there; views of older ones are none."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def footprint(engine: Engine, x: Any, targets: Any = None) -> tuple[int, torch.T
     Its input and its output are among them, what an instruction needs only while it computes is not. ``x``: of the
     stage; ``targets``: at the last one.
     """
-    key, alive = (0, 0), Alive()
+    key, alive = (0, 0), LiveTensorBytes()
     engine.load(engine.begin)
     with alive:
         output = engine.forward(0, key, *pytree.tree_map_only(torch.Tensor, torch.clone, (x, targets)))

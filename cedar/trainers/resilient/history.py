@@ -30,7 +30,7 @@ Told = Mapping[str, Any]
 
 
 @dataclass
-class Past:
+class PastStep:
     """One step of one worker, in the memory of the host."""
 
     outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
@@ -50,12 +50,12 @@ class History:
 
     def __init__(self, *, first: bool, last: bool) -> None:
         self.first, self.last = first, last
-        self.steps: dict[int, Past] = {}
+        self.steps: dict[int, PastStep] = {}
         self.scales: dict[int, float | None] = {}
 
     def add(self, step: int, kept: FinishedWork, tied: torch.Tensor | None) -> None:
         """A step that was taken, or served: then what it sends now comes to what it sent before."""
-        past = self.steps.setdefault(step, Past())
+        past = self.steps.setdefault(step, PastStep())
         if not self.last:
             past.outputs |= {key: tensor.cpu() for key, tensor in kept.outputs.items()}
         if not self.first:

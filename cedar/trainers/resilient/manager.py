@@ -10,7 +10,7 @@ from typing import Any
 
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board
-from cedar.trainers.resilient.control.lead import Lead
+from cedar.trainers.resilient.control.lead import Coordinator
 from cedar.trainers.resilient.executor import Executor
 from cedar.trainers.resilient.executor.run import TimedInstruction
 from cedar.trainers.resilient.planning import Planning
@@ -21,7 +21,7 @@ from cedar.trainers.resilient.simulator.calibration import Durations, predict
 WARM, LOOK = 2, 5  # steps that are left out, and steps that are looked at
 
 
-class Told:
+class WorkerDurations:
     """One worker's measurements, over some steps of one generation; a generation that ends sooner does not count."""
 
     def __init__(self) -> None:
@@ -108,7 +108,9 @@ class Manager:
     where that pays.
     """
 
-    def __init__(self, moves: bool, board: Board, chief: Lead, planning: Planning, connect: Callable[[], Any]) -> None:
+    def __init__(
+        self, moves: bool, board: Board, chief: Coordinator, planning: Planning, connect: Callable[[], Any]
+    ) -> None:
         self.moves, self.board, self.chief, self.planning, self.connect = moves, board, chief, planning, connect
         self._generation = self._begun = self._seen = 0
         self._whole: list[float] = []

@@ -17,7 +17,7 @@ from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.executor import Executor, FinishedWork, Reduction, Transport, Waiting
 from cedar.trainers.resilient.executor.run import Progress
 from cedar.trainers.resilient.history import History
-from cedar.trainers.resilient.manager import Told
+from cedar.trainers.resilient.manager import WorkerDurations
 from cedar.trainers.resilient.model import Engine, Optimizer, State
 from cedar.trainers.resilient.planner import Memory, Problem
 from cedar.trainers.resilient.planning import schedule_of
@@ -141,7 +141,7 @@ class Member:
         self.logged = 0  # the most bytes of it
         self.redone = 0  # micro-batches that needed no new work when a step was redone
         self.peak = 0  # bytes of weights, optimizer state and their copies
-        self.durations = Told()
+        self.durations = WorkerDurations()
         self._placed = False
         self.transport: Transport | None = None
         self.data: MicroBatches | None = None

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.files import CHECKPOINTS
-from cedar.trainers.resilient.chaos import Fate, Mishap, happen
+from cedar.trainers.resilient.chaos import Fate, InjectedFault, happen
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
-from cedar.trainers.resilient.control.beats import Beats
+from cedar.trainers.resilient.control.beats import HeartbeatBoard
 from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
@@ -43,7 +43,7 @@ class Setup:
     port: int
     machine: str
     key: bytes = field(default=b"", repr=False)  # of the run: who holds it may talk to the store and to workers
-    mishaps: Sequence[Mishap] = ()
+    mishaps: Sequence[InjectedFault] = ()
 
 
 def preload() -> None:
@@ -55,7 +55,7 @@ def preload() -> None:
             importlib.import_module(name)
 
 
-def work(setup: Setup, me: Worker, life: int, row: int, beats: Beats) -> None:
+def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -> None:
     """Train as one worker; ends the process."""
     code = 1
     parent = _supervisor()
@@ -87,14 +87,14 @@ def _supervisor() -> int:
     return parent.pid
 
 
-def _beat(beats: Beats, row: int, parent: int) -> None:
+def _beat(beats: HeartbeatBoard, row: int, parent: int) -> None:
     while os.getppid() == parent:
         beats.beat(row)
         time.sleep(_BEAT)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _train(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> None:
+def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard, board: Board) -> None:
     import torch
 
     from cedar.trainers.resilient.checkpoint import Checkpoints
@@ -161,7 +161,7 @@ def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> 
         board.put(keys.BOUNDARY(me.stage), [engine.outputs.shape, str(engine.outputs.dtype).removeprefix("torch.")])
 
 
-def _progress(setup: Setup, me: Worker, life: int, row: int, beats: Beats, board: Board) -> Any:
+def _progress(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard, board: Board) -> Any:
     number = me.stage * setup.pipeline.group.replicas + me.replica
     fate = Fate(setup.mishaps, number, life)
 

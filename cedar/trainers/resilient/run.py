@@ -25,11 +25,11 @@ from cedar.trainers.common.files import (
     replacing,
 )  # fmt: skip
 from cedar.trainers.common.run import progress, say_choices
-from cedar.trainers.resilient.chaos import Mishap
+from cedar.trainers.resilient.chaos import InjectedFault
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
-from cedar.trainers.resilient.control.lead import Event, Lead
+from cedar.trainers.resilient.control.lead import Coordinator, Event
 from cedar.trainers.resilient.control.supervisor import Supervisor
 from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.pipeline import ResilientPipeline
@@ -82,7 +82,7 @@ class _Follower:
         self.step, self.line = 0, 0
         self.steps: list[tuple[int, float, float]] = []
 
-    def look(self, lead: Lead, metrics: MetricsFile) -> None:
+    def look(self, lead: Coordinator, metrics: MetricsFile) -> None:
         if lead.line != self.line:
             self.line = lead.line
             self.step = step_of(lead.events[-1].why) if lead.events else 0
@@ -98,7 +98,7 @@ class _Follower:
 
 
 def lead(
-    pipeline: ResilientPipeline, *, mishaps: Sequence[Mishap] = (), resume: bool = False, quiet: bool = False,
+    pipeline: ResilientPipeline, *, mishaps: Sequence[InjectedFault] = (), resume: bool = False, quiet: bool = False,
     on_metrics: OnMetrics | None = None,
 ) -> Record:  # fmt: skip
     """Supervise this machine, and lead the run.
@@ -150,7 +150,7 @@ def lead(
             say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
             say_choices([f"folder: {run.folder}"])
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
-        chief = Lead(
+        chief = Coordinator(
             board, stages, group.replicas, machines=group.machines, latest=partial(newest, folder),
             begin_at=begin_at, silence=run.silence, alone=partial(_alone, pipeline),
         )  # fmt: skip
@@ -168,7 +168,7 @@ def lead(
 
 
 def _watch(
-    setup: Setup, board: Board, supervisor: Supervisor, chief: Lead, planning: Planning, *, quiet: bool,
+    setup: Setup, board: Board, supervisor: Supervisor, chief: Coordinator, planning: Planning, *, quiet: bool,
     on_metrics: OnMetrics | None,
 ) -> Record:  # fmt: skip
     run, replicas = setup.pipeline.run, setup.pipeline.group.replicas
@@ -203,7 +203,7 @@ def _watch(
     return _record(board, chief, follower, setup, manager)
 
 
-def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
+def see_off(board: Board, chief: Coordinator, supervisor: Supervisor) -> None:
     """Tell the other supervisors that the run is over, and wait until they know: the store ends with this process."""
     board.put(keys.OVER(), True)
     while any(name != supervisor.name and not board.count(keys.LEFT(name), 0) for name in chief.machines):
@@ -212,7 +212,7 @@ def see_off(board: Board, chief: Lead, supervisor: Supervisor) -> None:
         supervisor.pause()
 
 
-def _record(board: Board, chief: Lead, follower: _Follower, setup: Setup, manager: Manager) -> Record:
+def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup, manager: Manager) -> Record:
     record = Record(follower.steps, chief.events, **manager.told())
     for generation in range(1, chief.generation + 1):
         timings = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}

@@ -8,7 +8,7 @@ from typing import Any
 
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Epoch
-from cedar.trainers.resilient.control.protocol import Name
+from cedar.trainers.resilient.control.protocol import Entry
 from cedar.trainers.resilient.executor import FinishedWork, Lost, Result, Superseded, Waiting
 from cedar.trainers.resilient.history import recover
 from cedar.trainers.resilient.member import Fenced, Member, MovedAway, Pending
@@ -211,7 +211,7 @@ class Trainer(Member):
         if step >= 0:
             self.data.commit(step)
 
-    def _forget(self, since: int, *more: Name[Any]) -> None:
+    def _forget(self, since: int, *more: Entry[Any]) -> None:
         """What was told of a step that everybody is well past."""
         old = self.step - _SPAN
         norms = [keys.NORM(since, old, stage) for stage in range(self.job.stages)]

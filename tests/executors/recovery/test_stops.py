@@ -19,8 +19,8 @@ import cedar.testing
 from cedar.engine.delivery import parts
 from cedar.executors import processes
 from cedar.executors.recovery import patience as patiences
-from cedar.executors.recovery.patience import Patience, Pulse, Stillness, pulse, why_stopped
-from cedar.executors.recovery.waiting import AtWork, Waiting
+from cedar.executors.recovery.patience import Patience, Pulse, StallTimer, pulse, why_stopped
+from cedar.executors.recovery.waiting import RunningTask, Waiting
 from cedar.executors.recovery.watch import Watch
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked at in /proc")
@@ -56,7 +56,7 @@ def rows(pipeline: cedar.Pipeline, **options: Any) -> tuple[list[int], cedar.Rep
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
     clock = Clock()
-    still = Stillness(clock, 1.0)
+    still = StallTimer(clock, 1.0)
     found = []
     for now, state in [(1, "a"), (2, "a"), (3, "a"), (1000, "a"), (1001, "b"), (1002, "b")]:
         clock.now = now
@@ -120,14 +120,14 @@ class Waits:
     def __init__(self, timeout: float | None, ends: bool = False) -> None:
         self.clock, self.moves, self.looks = Clock(), True, 0
         self.waiting = Waiting(Patience(timeout, clock=self.clock), self._progress, self._at_work, lambda: ends)
-        self.still = Stillness(self.clock, 1.0)
+        self.still = StallTimer(self.clock, 1.0)
 
     def _progress(self) -> object:
         return self.looks if self.moves else 0
 
-    def _at_work(self) -> list[AtWork]:
+    def _at_work(self) -> list[RunningTask]:
         row = cedar.core.errors.RowRef(0, 0, 5, url="a.parquet")
-        return [AtWork("map(f)", "process 123", time.monotonic() - 31, row)]
+        return [RunningTask("map(f)", "process 123", time.monotonic() - 31, row)]
 
     def seconds(self, count: int) -> None:
         for _ in range(count):

@@ -15,7 +15,7 @@ from cedar.operators import image
 from cedar.operators.algebra import algebra_of
 from cedar.operators.draws import Draws
 from cedar.operators.image.layout import ImageType
-from cedar.operators.image.moves import Moves, Steps, moved_boxes
+from cedar.operators.image.moves import RowMoves, Steps, moved_boxes
 from tests.operators.image.toy_image_values import BOXES, EXPECTED, RESIZED_CROP, picture
 
 ONE = Draws(np.array([3], dtype=np.uint64))
@@ -38,7 +38,7 @@ def test_is_what_torchvision_makes(call):
 
 def test_resized_crop_is_what_torchvision_makes():
     first, total, boxes = EXPECTED["resized_crop"]
-    moves = Moves(cut=np.array([RESIZED_CROP]), size=np.array([[3, 4]]))
+    moves = RowMoves(cut=np.array([RESIZED_CROP]), size=np.array([[3, 4]]))
     made = Steps([moves], 0).apply(picture())
     assert made[:, :, 0].tolist() == first
     assert int(made.astype(int).sum()) == total
@@ -261,13 +261,13 @@ def test_no_pixel_outside_the_part_that_is_needed_is_looked_at(height, width, dr
     for kind, value in drawn:
         if kind == "cut":
             h, w = 1 + int(value[2] * (tall - 1)), 1 + int(value[3] * (wide - 1))
-            plan.append(Moves(cut=np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])))
+            plan.append(RowMoves(cut=np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])))
         elif kind == "flip":
-            plan.append(Moves(flip=np.array([value])))
+            plan.append(RowMoves(flip=np.array([value])))
         elif kind == "pad":
-            plan.append(Moves(pad=np.array([value[0]]), mode=value[1]))
+            plan.append(RowMoves(pad=np.array([value[0]]), mode=value[1]))
         else:
-            plan.append(Moves(size=np.array([value])))
+            plan.append(RowMoves(size=np.array([value])))
         tall, wide = plan[-1].sizes(np.array([[tall, wide]]))[0].tolist()
     steps = Steps(plan, 0)
     top, left, part_tall, part_wide = steps.part_needed(height, width)

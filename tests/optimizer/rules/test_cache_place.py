@@ -6,13 +6,13 @@ import pytest
 
 import cedar
 from cedar import Budget, col
-from cedar.optimizer.facts import Keeping
+from cedar.optimizer.facts import CacheCosts
 from cedar.optimizer.rules import cache_place
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 ROWS = 1000
 READ = {"cpu": {0: 1e-6}, "columns": {0: {"a": 100.0}}}
-PLENTY = Keeping(lambda _: 1e-10, 1 << 30)
+PLENTY = CacheCosts(lambda _: 1e-10, 1 << 30)
 
 
 def f(x):
@@ -68,12 +68,12 @@ def test_rows_that_would_not_fit_are_kept_before_they_grow():
     p = table("a", rows=ROWS).map(f, "a").map(g, "a").cache()
     seen = figures((1, (1e-3, 100.0)), (2, (5e-4, 1e5)))
     assert kept(p, seen) == line(p.node)
-    assert kept(p, seen, Keeping(lambda _: 1e-10, 1 << 20)) == "read -> map(f) -> cache -> map(g)"
+    assert kept(p, seen, CacheCosts(lambda _: 1e-10, 1 << 20)) == "read -> map(f) -> cache -> map(g)"
 
 
 GONE = [
-    ("to read a row back takes", Keeping(lambda _: 1e-5, 1 << 30)),
-    ("no room to keep rows", Keeping(lambda _: 1e-10, 0)),
+    ("to read a row back takes", CacheCosts(lambda _: 1e-5, 1 << 30)),
+    ("no room to keep rows", CacheCosts(lambda _: 1e-10, 0)),
 ]
 
 
@@ -112,7 +112,7 @@ def test_a_cache_is_put_in_only_where_the_budget_says_so():
     p = table("a", rows=ROWS).map(f, "a").batch(2)
     seen = figures((1, (1e-3, 100.0)))
     assert kept(p, seen) == line(p.node)
-    wanted = Keeping(lambda _: 1e-10, 1 << 30, wanted=True)
+    wanted = CacheCosts(lambda _: 1e-10, 1 << 30, wanted=True)
     assert kept(p, seen, wanted) == "read -> map(f) -> cache -> batch"
     assert (
         "applied  cache_place: cache('auto'): above map(f)" in decided(p, cache_place, profile=seen, keeping=wanted)[0]

@@ -168,7 +168,7 @@ def test_messages_from_a_stranger_are_taken_for_nobody_s(served):
         ends[me] = SocketTransport(board, "127.0.0.1", KEY, [ONE, TWO], me, Waiting(1, lambda: 1, 10), 1)
     ends[TWO].expect(ONE, (2,), torch.float32)
     port = board.take(keys.LISTENS(1, TWO))[1]
-    with pytest.raises(links.Refused):
+    with pytest.raises(links.RefusedConnection):
         links.dial("127.0.0.1", port, OTHER)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
         links.receive_exactly(stranger, links.KEY)

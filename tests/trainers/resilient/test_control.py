@@ -10,11 +10,11 @@ import torch
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
-from cedar.trainers.resilient.chaos import Fate, Mishap, parse
+from cedar.trainers.resilient.chaos import Fate, InjectedFault, parse
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Clock
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
-from cedar.trainers.resilient.control.lead import Lead
+from cedar.trainers.resilient.control.lead import Coordinator
 from cedar.trainers.resilient.control.protocol import REPORT
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
@@ -33,7 +33,7 @@ class Run:
 
     def __init__(self, machines: int = 1) -> None:
         self.board = Board(Values())
-        self.lead = Lead(self.board, 2, 2, machines=machines, latest=lambda: "step-00000010", silence=5.0)
+        self.lead = Coordinator(self.board, 2, 2, machines=machines, latest=lambda: "step-00000010", silence=5.0)
         self.now, self.step = 0.0, 0
         self.alive = [f"m{at}" for at in range(machines)]
         self.obeyed: dict[str, int] = {}
@@ -339,7 +339,7 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
 
 def test_every_life_takes_the_next_mishap() -> None:
     mishaps = parse("kill=1@step2:3, slow=1@step0, kill=1@step5, rejoin@step4", 4)
-    assert mishaps[3] == Mishap("rejoin", -1, 4)
+    assert mishaps[3] == InjectedFault("rejoin", -1, 4)
     first, second, third = (Fate(mishaps, 1, life) for life in range(3))
     assert first.due(2, 2) is None
     assert first.due(2, 3) == mishaps[0]

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from cedar.core.errors import CedarError
 from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, Workers
-from cedar.trainers.resilient.footprint import Alive, footprint
+from cedar.trainers.resilient.footprint import LiveTensorBytes, footprint
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import ScheduleError, Worker
@@ -101,7 +101,7 @@ class Watched(Engine):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.alive = Alive()
+        self.alive = LiveTensorBytes()
 
     def forward(self, step: int, key: Any, x: Any, targets: Any = None) -> torch.Tensor:
         with self.alive:

@@ -18,7 +18,7 @@ from cedar.trainers.resilient.control.protocol import PREPARED_KEYS
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Superseded, Waiting
 from cedar.trainers.resilient.executor.run import TimedInstruction
-from cedar.trainers.resilient.manager import LOOK, WARM, Told, measured
+from cedar.trainers.resilient.manager import LOOK, WARM, WorkerDurations, measured
 from cedar.trainers.resilient.planner import Problem, fitted, from_torch, plan
 from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
 from cedar.trainers.resilient.schedule import (
@@ -160,7 +160,7 @@ def told(board: Board, worker: Worker, step: list[tuple[Instruction, float, floa
     class Recorder:
         records: list[TimedInstruction] | None = None
 
-    found, recorder = Told(), Recorder()
+    found, recorder = WorkerDurations(), Recorder()
     found.begin(recorder)  # type: ignore[arg-type]
     for number in range(WARM + LOOK):
         if recorder.records is not None:

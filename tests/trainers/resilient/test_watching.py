@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cedar.trainers.resilient.control.beats import _FIELDS as FIELDS
-from cedar.trainers.resilient.control.beats import Beats, Clock, Usage, usage
+from cedar.trainers.resilient.control.beats import Clock, HeartbeatBoard, Usage, usage
 from cedar.trainers.resilient.schedule import Instruction, Worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are watched by /proc")
@@ -20,7 +20,7 @@ class Watched:
     """A worker of the second row, by a fake clock, and what its process seems to use."""
 
     def __init__(self) -> None:
-        self.beats, self.now, self.uses = Beats(2), 0.0, Usage(runnable=False, seconds=0.0)
+        self.beats, self.now, self.uses = HeartbeatBoard(2), 0.0, Usage(runnable=False, seconds=0.0)
         self.beats.start(1)
 
     def move(self, step: int, at: int, done: Instruction, waiting_for: Worker | None = None) -> None:

@@ -79,7 +79,7 @@ _START = 120.0  # seconds that a new worker has until its first sign, and for it
 STARTING, RUNNING, WAITING = 0.0, 1.0, 2.0
 
 
-class Beats:
+class HeartbeatBoard:
     """Shared memory: a row per worker of this machine, and the newest generation."""
 
     def __init__(self, rows: int) -> None:

@@ -36,7 +36,7 @@ class Machine:
     roles: set[Worker] = field(default_factory=set)
 
 
-class Lead:
+class Coordinator:
     """Decides.
 
     Args:

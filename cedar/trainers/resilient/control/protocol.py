@@ -20,7 +20,7 @@ class Key(str, Generic[T]):
 
 
 @dataclass(frozen=True)
-class Name(Generic[T]):
+class Entry(Generic[T]):
     """A kind of value.
 
     Example:
@@ -39,54 +39,58 @@ class Name(Generic[T]):
 
 # ---- who is there ----------------------------------------------------------------------------------------------------
 
-GENERATION: Name[int] = Name("generation", "counter: the newest generation")
-EPOCH: Name[dict[str, Any]] = Name("epoch/{generation}", "who is in it, who joins and leaves, what is restored")
-SETUP: Name[dict[str, Any]] = Name("setup", "what machines that join must have alike")
-STORE: Name[int] = Name("store", "process of the store")
-OVER: Name[bool] = Name("over", "the run is over")
-LEFT: Name[int] = Name("left/{machine}", "counter: this supervisor knows that the run is over")
-MACHINE: Name[int] = Name("machine/{machine}", "counter: signs of a supervisor")
-ORDERS: Name[int] = Name("orders/{machine}", "counter: workers that a supervisor was told to start")
-ORDER: Name[list[int]] = Name("order/{machine}/{number}", "the place of such a worker")
-REPORTS: Name[int] = Name("reports", "counter: reports to the lead")
-REPORT: Name[dict[str, Any]] = Name("report/{number}", "one of them: machine, ready, gone, error, lost, replayed, ..")
-LISTENS: Name[list[Any]] = Name("listens/{generation}/{worker}", "host and port of a worker")
-BOUNDARY: Name[list[Any]] = Name("boundary/{stage}", "shape and dtype of what a stage gives to the next")
+GENERATION: Entry[int] = Entry("generation", "counter: the newest generation")
+EPOCH: Entry[dict[str, Any]] = Entry("epoch/{generation}", "who is in it, who joins and leaves, what is restored")
+SETUP: Entry[dict[str, Any]] = Entry("setup", "what machines that join must have alike")
+STORE: Entry[int] = Entry("store", "process of the store")
+OVER: Entry[bool] = Entry("over", "the run is over")
+LEFT: Entry[int] = Entry("left/{machine}", "counter: this supervisor knows that the run is over")
+MACHINE: Entry[int] = Entry("machine/{machine}", "counter: signs of a supervisor")
+ORDERS: Entry[int] = Entry("orders/{machine}", "counter: workers that a supervisor was told to start")
+ORDER: Entry[list[int]] = Entry("order/{machine}/{number}", "the place of such a worker")
+REPORTS: Entry[int] = Entry("reports", "counter: reports to the lead")
+REPORT: Entry[dict[str, Any]] = Entry("report/{number}", "one of them: machine, ready, gone, error, lost, replayed, ..")
+LISTENS: Entry[list[Any]] = Entry("listens/{generation}/{worker}", "host and port of a worker")
+BOUNDARY: Entry[list[Any]] = Entry("boundary/{stage}", "shape and dtype of what a stage gives to the next")
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
-PLANS: Name[int] = Name("plans", "newest version of the plans made ahead")
-COSTS: Name[dict[str, Any]] = Name("costs/{version}", "what they were made for")
-PLAN: Name[dict[str, Any]] = Name("plan/{version}/{failures}", "schedule and period of one of them")
-PREPARED: Name[dict[str, Any]] = Name("prepared/{version}/{dead}", "the plan after a failure that may come next")
-PREPARED_KEYS: Name[list[str]] = Name("prepared", "which of these there are")
-MADE: Name[dict[str, Any]] = Name("made/{generation}", "the plan that one worker made for all")
-PERIOD: Name[float] = Name("period/{generation}", "period of the plan that is used")
-DURATIONS: Name[list[Any]] = Name("durations/{worker}", "what the worker's instructions took")
+PLANS: Entry[int] = Entry("plans", "newest version of the plans made ahead")
+COSTS: Entry[dict[str, Any]] = Entry("costs/{version}", "what they were made for")
+PLAN: Entry[dict[str, Any]] = Entry("plan/{version}/{failures}", "schedule and period of one of them")
+PREPARED: Entry[dict[str, Any]] = Entry("prepared/{version}/{dead}", "the plan after a failure that may come next")
+PREPARED_KEYS: Entry[list[str]] = Entry("prepared", "which of these there are")
+MADE: Entry[dict[str, Any]] = Entry("made/{generation}", "the plan that one worker made for all")
+PERIOD: Entry[float] = Entry("period/{generation}", "period of the plan that is used")
+DURATIONS: Entry[list[Any]] = Entry("durations/{worker}", "what the worker's instructions took")
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
-GATE: Name[str] = Name("gate/{generation}/{step}", "decision: go, or pause for those who join")
-PAUSE: Name[int] = Name("pause/{generation}", "counter: somebody wants to join")
-PAUSED: Name[int] = Name("paused/{generation}", "counter: workers that wait for that")
-VOTES: Name[int] = Name("votes/{generation}/{step}", "counter: workers that have come to the end of a step (sync)")
-DECISION: Name[str] = Name("decision/{generation}/{step}", "decision: commit, or abort (sync)")
-NORM: Name[str] = Name("norm/{since}/{step}/{stage}", "decision: squared norm of a stage's gradient, as hexadecimal")
-LOSS: Name[list[Any]] = Name("loss/{line}/{step}/{replica}", "losses of a worker's micro-batches at the last stage")
-DONE: Name[float] = Name("done/{line}/{step}", "when the step was done")
-FINISHED: Name[int] = Name("finished/{generation}", "counter: workers that have taken all steps")
-SAVED: Name[int] = Name("saved/{generation}/{version}", "counter: workers that have written their part of a checkpoint")
-SAVED_PART: Name[list[Any]] = Name("saved/{generation}/{version}/{worker}", "the tensors of that part, for the index")
-PERSISTED: Name[int] = Name("persisted", "steps of the newest whole checkpoint: logs from before may go")
+GATE: Entry[str] = Entry("gate/{generation}/{step}", "decision: go, or pause for those who join")
+PAUSE: Entry[int] = Entry("pause/{generation}", "counter: somebody wants to join")
+PAUSED: Entry[int] = Entry("paused/{generation}", "counter: workers that wait for that")
+VOTES: Entry[int] = Entry("votes/{generation}/{step}", "counter: workers that have come to the end of a step (sync)")
+DECISION: Entry[str] = Entry("decision/{generation}/{step}", "decision: commit, or abort (sync)")
+NORM: Entry[str] = Entry("norm/{since}/{step}/{stage}", "decision: squared norm of a stage's gradient, as hexadecimal")
+LOSS: Entry[list[Any]] = Entry("loss/{line}/{step}/{replica}", "losses of a worker's micro-batches at the last stage")
+DONE: Entry[float] = Entry("done/{line}/{step}", "when the step was done")
+FINISHED: Entry[int] = Entry("finished/{generation}", "counter: workers that have taken all steps")
+SAVED: Entry[int] = Entry(
+    "saved/{generation}/{version}", "counter: workers that have written their part of a checkpoint"
+)
+SAVED_PART: Entry[list[Any]] = Entry("saved/{generation}/{version}/{worker}", "the tensors of that part, for the index")
+PERSISTED: Entry[int] = Entry("persisted", "steps of the newest whole checkpoint: logs from before may go")
 
 # ---- recovery --------------------------------------------------------------------------------------------------------
 
-AT: Name[int | None] = Name("at/{generation}/{worker}", "steps that its state has taken; null: it has none yet")
-LOGS: Name[dict[str, Any]] = Name("logs/{generation}/{worker}", "which boundary messages the worker has kept")
-RECOVERY: Name[dict[str, float]] = Name("recovery/{generation}/{worker}", "times of its way to the first redone F or B")
-MISHAP: Name[list[Any]] = Name("mishap/{worker}/{life}", "a failure on purpose: what, and when")
+AT: Entry[int | None] = Entry("at/{generation}/{worker}", "steps that its state has taken; null: it has none yet")
+LOGS: Entry[dict[str, Any]] = Entry("logs/{generation}/{worker}", "which boundary messages the worker has kept")
+RECOVERY: Entry[dict[str, float]] = Entry(
+    "recovery/{generation}/{worker}", "times of its way to the first redone F or B"
+)
+MISHAP: Entry[list[Any]] = Entry("mishap/{worker}/{life}", "a failure on purpose: what, and when")
 
 
-def names() -> dict[str, Name[Any]]:
+def names() -> dict[str, Entry[Any]]:
     """All of them."""
-    return {name: value for name, value in globals().items() if isinstance(value, Name)}
+    return {name: value for name, value in globals().items() if isinstance(value, Entry)}

@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import Any
 
 from cedar.trainers.resilient.control import protocol as keys
-from cedar.trainers.resilient.control.beats import Beats, Clock, usage
+from cedar.trainers.resilient.control.beats import Clock, HeartbeatBoard, usage
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.schedule import Worker
 
@@ -32,10 +32,10 @@ class Supervisor:
 
     def __init__(
         self, name: str, board: Board, rows: int, heartbeat: float,
-        work: Callable[[Worker, int, int, Beats], None],
+        work: Callable[[Worker, int, int, HeartbeatBoard], None],
     ) -> None:  # fmt: skip
         self.name, self.board, self.heartbeat, self.work = name, board, heartbeat, work
-        self.beats = Beats(rows)
+        self.beats = HeartbeatBoard(rows)
         self.processes: dict[Worker, Any] = {}
         self.rows: dict[Worker, int] = {}
         self.started: dict[Worker, int] = {}

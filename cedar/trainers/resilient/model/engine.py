@@ -218,7 +218,7 @@ class Engine:
             self.losses[key] = float(output.detach())
             output = output * self.share
         if beside is not None:
-            output = _Beside.apply(output, beside * self.share)  # type: ignore[no-untyped-call]
+            output = _WithOwnLoss.apply(output, beside * self.share)  # type: ignore[no-untyped-call]
         self._kept[key] = x, output
         return output.detach()
 
@@ -265,7 +265,7 @@ class Engine:
         self._waiting.pop(key, None)
 
 
-class _Beside(torch.autograd.Function):
+class _WithOwnLoss(torch.autograd.Function):
     """The output of a stage; in the backward, a loss of the stage's own falls beside it."""
 
     @staticmethod
