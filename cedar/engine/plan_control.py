@@ -25,8 +25,8 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import is_remote
+from cedar.engine.warming import Warming
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
-from cedar.executors import processes
 from cedar.operators import beside as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -40,7 +40,6 @@ from cedar.profile import Profile
 _log = logging.getLogger("cedar")
 _AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
-_START_SECONDS = 20  # for the processes of a plan to start
 _STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
 _WHOLE = "all of it"  # of a rule that is refused altogether
 _FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
@@ -92,7 +91,7 @@ class Plans:
         self._renewed = 0  # tasks done when older figures were put aside
         self._looked = 0.0  # CPU seconds of looks and checks
         self._candidates: tuple[Candidate, ...] | None = None
-        self._warming: dict[str, float] = {}  # since when, by key
+        self._warming = Warming()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
         # Audits.
@@ -248,10 +247,9 @@ class Plans:
 
     def _observation(self, now: float) -> Observation:
         seen = self._figures.seen
-        self._unfit |= {key for key, since in self._warming.items() if time.perf_counter() > since + _START_SECONDS}
-        if self._warming and processes.ready(self._figures.processes):
-            self._ready |= set(self._warming)
-            self._warming.clear()
+        ready, unfit = self._warming.settled()
+        self._ready |= ready
+        self._unfit |= unfit
         return Observation(
             now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
             seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._candidates,
@@ -378,9 +376,8 @@ class Plans:
             self._unfit |= {key}
             return
         self._known[int(key)] = sound
-        if sound.in_processes and not processes.ready(self._figures.processes):
-            processes.warm(self._figures.processes)  # threads may be more, where they wait, or one alone
-            self._warming[key] = time.perf_counter()
+        if sound.in_processes:
+            self._warming.begin(key, sound, self._figures.processes)  # threads may be more, where they wait, or one
         else:
             self._ready |= {key}
 

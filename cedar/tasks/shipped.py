@@ -55,6 +55,11 @@ def call_shipped(code: Code) -> Any:
     return fn(*args, **kwargs)
 
 
+def load_shipped(code: Code) -> None:
+    """What code needs is imported here, so that a task of it begins at once."""
+    code.load()
+
+
 def same(value: Any) -> Any:
     """Its argument, for whoever measures the way there and back."""
     return value

@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 import cedar
 from cedar.core.observation import Observation
-from cedar.engine import account
+from cedar.engine import account, warming
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
 from cedar.engine.binding import Binding
@@ -180,31 +181,55 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_costs_changed(monkeypat
     assert run.plans.current.root is other.root
 
 
-def test_a_plan_takes_over_when_its_processes_are_there_whatever_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+class Starting:
+    """A pool whose workers take as long as a test wants to load what they are sent."""
+
+    def __init__(self) -> None:
+        self.loading: list[Future[None]] = []
+
+    def submit(self, *_: Any) -> Future[None]:
+        self.loading.append(Future())
+        return self.loading[-1]
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
+    pool = Starting()
+    monkeypatch.setattr(processes, "warm", lambda _: pool)
+    return pool
+
+
+def test_a_plan_takes_over_when_its_processes_are_there_whatever_the_epoch(
+    monkeypatch: pytest.MonkeyPatch, starting: Starting
+) -> None:
     run = Driven(monkeypatch)
     other = run.other("processes")
     run.planner.plans = (other,)
-    there = False
-    monkeypatch.setattr(processes, "warm", lambda _, at_once: None)
-    monkeypatch.setattr(processes, "ready", lambda _: there)
     for _ in range(3):
         run.goes_on(5, 1000)
         assert run.plans.current.root is run.first.root
         run.plans.close()
         run.begins()
-    there = True
+    assert len(starting.loading) == run.plans._figures.processes
+    for loading in starting.loading:
+        loading.set_result(None)
     run.goes_on(0.2, 1000)
     assert run.plans.current.root is other.root
 
 
-def test_a_plan_whose_processes_do_not_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_a_plan_whose_processes_cannot_run_it_is_given_up(
+    late: bool, monkeypatch: pytest.MonkeyPatch, starting: Starting
+) -> None:
     run = Driven(monkeypatch)
     run.planner.plans = (run.other("processes"),)
-    monkeypatch.setattr(processes, "warm", lambda _, at_once: None)
-    monkeypatch.setattr(processes, "ready", lambda _: False)
-    monkeypatch.setattr(planning, "_START_SECONDS", -1)
+    monkeypatch.setattr(warming, "_PATIENCE", -1 if late else 20)
     run.goes_on(5, 1000)
-    monkeypatch.setattr(processes, "ready", lambda _: True)
+    for loading in starting.loading:
+        if late:
+            loading.set_result(None)
+        else:
+            loading.set_exception(cedar.WorkerError("there is no module 'mine'"))
     run.goes_on(5, 1000)
     assert run.plans.current.root is run.first.root
 

@@ -1,0 +1,55 @@
+"""Workers load what a plan's functions need before it takes over."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import cedar
+from cedar.engine.warming import Warming
+from cedar.executors import processes
+from cedar.plan.data import Plan
+
+MODULE = """
+from pathlib import Path
+Path({path!r}).touch()
+def double(x): return 2 * x
+"""
+
+
+def settled(plan: Plan) -> tuple[set[str], set[str]]:
+    warming, deadline = Warming(), time.monotonic() + 60
+    warming.begin("1", plan, 1)
+    while (found := warming.settled()) == (set(), set()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert warming.settled() == (set(), set())
+    return found
+
+
+def plan_of(pipeline: cedar.Pipeline) -> Plan:
+    return Plan.as_written(pipeline.node)
+
+
+def test_modules_of_functions_are_imported_in_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text(MODULE.format(path=str(tmp_path / "imported")))
+    monkeypatch.syspath_prepend(tmp_path)
+    import slow_to_import  # type: ignore[import-not-found]
+
+    (tmp_path / "imported").unlink()
+    processes.close()
+    p = cedar.from_items([{"x": 1}]).map(slow_to_import.double, "x", dtype=int).batch(1)
+    assert settled(plan_of(p)) == ({"1"}, set())
+    assert (tmp_path / "imported").exists()
+
+
+def test_a_plan_whose_functions_no_worker_can_load_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("only_here")
+    exec("def double(x): return 2 * x", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    p = cedar.from_items([{"x": 1}]).map(module.double, "x", dtype=int).batch(1)
+    assert settled(plan_of(p)) == (set(), {"1"})
