@@ -84,6 +84,7 @@ class Observation:
         looked: CPU seconds that looks have taken so far, with their checks.
         candidates: what the look under way proposes, and expects of the plan that runs; None until it has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
+        opening: seconds that the first delivery of an iteration took: so long may that of another plan take.
     """
 
     now: float
@@ -100,6 +101,7 @@ class Observation:
     candidates: tuple[Candidate, ...] | None = None
     ready: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
+    opening: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -370,7 +372,7 @@ def _in_flight(state: State, seen: Observation, settings: ControllerSettings) ->
     regret = seen.now - seen.since - seen.delivered * before
     showed = seen.seconds / seen.rows if seen.rows else math.inf
     whole = seen.seconds >= _slot(seen, settings) and seen.deliveries >= settings.deliveries
-    lost = regret > settings.hopeless * max(_slot(seen, settings), state.pace.delivery)
+    lost = regret > seen.opening + settings.hopeless * max(_slot(seen, settings), state.pace.delivery)
     if not (whole or lost):
         return state, ()
     later = state.known[state.trial].later and not lost

@@ -229,8 +229,16 @@ class Timeline:
     @property
     def work(self) -> float:
         """CPU seconds of operators and of reading."""
+        return self._cpu("read", "operator")
+
+    @property
+    def around(self) -> float:
+        """CPU seconds of tasks around operators: they gather rows, and convert batches."""
+        return self._cpu("gather", "convert")
+
+    def _cpu(self, *kinds: Kind) -> float:
         parts = list(self.parts.items())  # asked by threads beside the run, which may add to them
-        return sum(spent.cpu for (kind, _), spent in parts if kind in ("read", "operator"))
+        return sum(spent.cpu for (kind, _), spent in parts if kind in kinds)
 
     @property
     def trainer(self) -> float:

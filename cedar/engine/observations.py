@@ -33,7 +33,7 @@ class Counters(NamedTuple):
         entered, delivered, deliveries: rows that were read, or given by a cache; rows handed over, and how often.
         elapsed, waited: wall seconds, and those in which somebody waited for a delivery.
         own: CPU seconds of the loader's thread.
-        work: CPU seconds of operators and of reading.
+        work, around: CPU seconds of operators and of reading, and of tasks around these.
         pool, crowded: seconds of the threads that run tasks: with a core, and waiting for one that others had.
     """
 
@@ -44,6 +44,7 @@ class Counters(NamedTuple):
     waited: float = 0.0
     own: float = 0.0
     work: float = 0.0
+    around: float = 0.0
     pool: float = 0.0
     crowded: float = 0.0
 
@@ -72,6 +73,8 @@ class RunFigures:
         self._earlier = (0.0, 0)  # rows read, and delivered, in earlier epochs
         self._begun: Counters | None = None  # when the plan made its first delivery in this epoch
         self._kept = Counters()  # of the plan, in earlier epochs
+        self.opening = 0.0  # seconds that the first delivery of the latest iteration took
+        self._started: float | None = None  # seconds of the run when one began that has none yet
 
     def start(self, runner: Runner) -> None:
         """An iteration begins, under the plan before: what it took until its first delivery is not of the plan."""
@@ -79,6 +82,7 @@ class RunFigures:
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
         self._earlier = (self._metrics.rows_entered, self._metrics.rows)
+        self._started = self._metrics.time.elapsed
 
     def renew(self, again: bool) -> None:
         """Another plan takes over, which reads ``again`` what was read ahead, or another number of threads."""
@@ -91,6 +95,8 @@ class RunFigures:
         """To be called between two deliveries: the first one of a plan begins what is measured of it."""
         if self._begun is None:
             self._begun = self._now(of_threads=True)
+            if self._started is not None:
+                self.opening, self._started = self._metrics.time.elapsed - self._started, None
 
     @property
     def seen(self) -> Counters:
@@ -101,7 +107,8 @@ class RunFigures:
     def _now(self, of_threads: bool = False) -> Counters:
         m, time = self._metrics, self._metrics.time
         pool = self._pool() if of_threads else (0.0, 0.0)
-        return Counters(m.rows_entered, m.rows, m.batches, time.elapsed, time.waited, time.own, time.work, *pool)
+        work = time.work, time.around
+        return Counters(m.rows_entered, m.rows, m.batches, time.elapsed, time.waited, time.own, *work, *pool)
 
     def _pool(self) -> tuple[float, float]:
         runner = self._runner
@@ -163,9 +170,8 @@ class RunFigures:
             return measured
         seen, inline = self._now(of_threads=True).minus(begun), self._runner is not None and self._runner.inline
         if seen.entered > 0:
-            own = max(0.0, seen.own - (seen.work if inline else 0.0)) / seen.entered
-            around = max(0.0, seen.pool - seen.work) / seen.entered if seen.pool else 0.0
-            measured = replace(measured, own=own, around=around)
+            own = max(0.0, seen.own - (seen.work + seen.around if inline else 0.0)) / seen.entered
+            measured = replace(measured, own=own, around=seen.around / seen.entered)
         if not local or self.executor != "threads":
             return measured
         busy = (seen.own + seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0

@@ -248,12 +248,11 @@ class Plans:
     def _observation(self, now: float) -> Observation:
         seen = self._figures.seen
         ready, unfit = self._warming.settled()
-        self._ready |= ready
-        self._unfit |= unfit
+        self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
             now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
             seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._candidates,
-            frozenset(self._ready), frozenset(self._unfit),
+            frozenset(self._ready), frozenset(self._unfit), self._figures.opening,
         )  # fmt: skip
 
     def _enough(self) -> bool:
@@ -261,12 +260,16 @@ class Plans:
         if kernels.under_way():
             self._renew()  # what stands in for them tells nothing of them
             return False
-        seen, index = self._metrics.seen, self._binding.index
-        wanted = [index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))]
-        calls = [seen[i].calls if i in seen else 0 for i in wanted]
+        calls = self._calls_seen()
         self._watcher.seeking = min(calls, default=CALLS) < CALLS and not self._state.looks
         tasks = self._metrics.tasks - self._renewed
         return bool(calls) and (min(calls) >= CALLS or (max(calls) > 0 and tasks >= CALLS * 4))
+
+    def _calls_seen(self) -> list[int]:
+        """Of each operator that tasks run."""
+        seen, index = self._metrics.seen, self._binding.index
+        wanted = [index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))]
+        return [seen[i].calls if i in seen else 0 for i in wanted]
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
@@ -463,7 +466,7 @@ class Plans:
     def told(self) -> Plan:
         """The current plan, with what the latest figures say of it."""
         current, planner = self.current, self.planner
-        if planner is None or self._broken or self._settled or current.prediction is None:
+        if planner is None or self._broken or self._settled or not min(self._calls_seen(), default=0):
             return current
         try:
             return planner.foretell(current, self.profile())

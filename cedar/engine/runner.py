@@ -382,8 +382,7 @@ def _named(args: tuple[Any, ...]) -> str:
 
 
 def _gather_and_run(program: Program, rows: Rows, env: Env) -> Result:
-    timing = Timing()
+    timing, worked = Timing(), time.thread_time()
     block = rows.gather()
-    wall = time.perf_counter() - timing.began
-    timing.parts.append((GATHER, wall, wall))
+    timing.parts.append((GATHER, time.perf_counter() - timing.began, time.thread_time() - worked))
     return run_block(program, block, env, timing)

@@ -139,7 +139,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
         env = env if last is None else replace(env, place=place if step is last else None)
         if not block.columns and block.aligned and not block.slots:
             return block
-        start, worked = time.perf_counter(), time.thread_time() if step.operators else 0.0
+        start, worked = time.perf_counter(), time.thread_time()
         try:
             if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
                 block = _row_by_row(step, block, env, env.marks)
@@ -155,11 +155,8 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             raise
         except raised() as error:
             raise _failed(step, block, error) from error
-        wall = time.perf_counter() - start
-        if step.operators:
-            timing.parts.append((("operator", step.operators), wall, time.thread_time() - worked))
-        else:
-            timing.parts.append((CONVERT, wall, wall))
+        part: Part = ("operator", step.operators) if step.operators else CONVERT
+        timing.parts.append((part, time.perf_counter() - start, time.thread_time() - worked))
     return block
 
 

@@ -24,7 +24,7 @@ from cedar.profile import Machine
 from cedar.tasks import clocks
 
 
-def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, spent = Metrics(), [0.0, 0.0]
     monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
     figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
@@ -38,7 +38,7 @@ def test_what_is_around_operators_is_what_threads_did_beside_them(monkeypatch: p
         metrics.rows_read += 100
         metrics.rows += 50
         metrics.time.own += 0.01
-        metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06)]))
+        metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06), (("gather", ()), 0.03, 0.02)]))
         spent[0] += 0.08
         spent[1] += 0.02
         figures.delivers()
