@@ -6,6 +6,7 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
+from cedar.core.errors import WorkerError
 from cedar.executors import processes
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -25,17 +26,23 @@ class Warming:
 
     def __init__(self) -> None:
         self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # since when, and in each process
+        self._unfit: set[str] = set()  # since it was last asked
 
     def begin(self, key: str, plan: Plan, workers: int) -> None:
         """Start so many workers, where they are not there, and load what the plan's operators need."""
         operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
-        code = Code.of([(type(operator), operator.code()) for operator in operators])
+        try:
+            code = Code.of([(type(operator), operator.code()) for operator in operators])
+        except WorkerError:  # threads go on with what no other process can be sent
+            self._unfit.add(key)
+            return
         pool = processes.warm(workers)
         self._loading[key] = time.perf_counter(), [pool.submit(load_shipped, code) for _ in range(workers)]
 
     def settled(self) -> tuple[set[str], set[str]]:
         """The plans that became ready since this was last asked, and those that cannot run there."""
-        ready, unfit, now = set(), set(), time.perf_counter()
+        ready, unfit, now = set(), self._unfit, time.perf_counter()
+        self._unfit = set()
         for key, (since, loading) in list(self._loading.items()):
             if all(each.done() for each in loading):
                 failed = any(each.cancelled() or each.exception() for each in loading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +46,12 @@ def test_modules_of_functions_are_imported_in_the_workers(tmp_path: Path, monkey
     p = cedar.from_items([{"x": 1}]).map(slow_to_import.double, "x", dtype=int).batch(1)
     assert settled(plan_of(p)) == ({"1"}, set())
     assert (tmp_path / "imported").exists()
+
+
+def test_a_plan_whose_functions_cannot_be_sent_is_unfit() -> None:
+    lock = threading.Lock()
+    p = cedar.from_items([{"x": 1}]).map(lambda x: (lock, x)[1], "x", dtype=int).batch(1)
+    assert settled(plan_of(p)) == (set(), {"1"})
 
 
 def test_a_plan_whose_functions_no_worker_can_load_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
