@@ -46,9 +46,9 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
 
     Example:
         >>> allowed(1000, 600, 200)
-        Allowed(ahead=50, cache=250, idle=True)
+        MemoryAllowance(ahead=50, cache=250, idle=True)
         >>> allowed(1000, 1100, 200)
-        Allowed(ahead=0, cache=100, idle=False)
+        MemoryAllowance(ahead=0, cache=100, idle=False)
     """
     free = limit - used
     ahead = max(free, 0) // _PART

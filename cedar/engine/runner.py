@@ -49,7 +49,7 @@ class UntakenResults:
     """Results of tasks that are there, and that nobody has taken yet.
 
     Example:
-        >>> untaken, done = Untaken(), Future()
+        >>> untaken, done = UntakenResults(), Future()
         >>> untaken.add(done).set_result(Result([], Timing()))
         >>> untaken.nbytes()
         0

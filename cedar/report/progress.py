@@ -47,7 +47,7 @@ class Remaining:
         """The share that is done, 0 to 1, and the seconds left; None where the whole is not known.
 
         Example:
-            >>> Left().of(50.0, 0, 25, 100)
+            >>> Remaining().of(50.0, 0, 25, 100)
             (0.25, 150.0)
         """
         if epoch != self._epoch or done < self._began[1]:

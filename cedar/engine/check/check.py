@@ -243,7 +243,7 @@ class _Check:
         kinds = [n.operator for n in [*self.binding.nodes, *graph.walk(self.plan.root)]]
         local = any(isinstance(kind, StreamOperator) and kind.local for kind in kinds)
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
-        self.vague: set[str] = set()  # see ``Twins``
+        self.vague: set[str] = set()  # see ``TwinGraphs``
         self._epochs = (0, 1) if any(kind.storage is not None for kind in kinds) else (0,)
 
     def _twins(self) -> TwinGraphs:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SIZES = (49, 1, 46)  # rows of the splits: a filter may leave nothing of the second
 _ROW_BYTES = 24.0
-_PRICE = 15  # of a second read: worth it for the first split, and not for the others (see ``Luck``)
+_PRICE = 15  # of a second read: worth it for the first split, and not for the others (see ``FilterHits``)
 _FAILS = 13  # one value in so many, where rows of the source itself may fail
 
 

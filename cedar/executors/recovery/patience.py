@@ -43,7 +43,7 @@ class StallTimer:
 
     Example:
         >>> time = iter([0.0, 1.0, 2.0, 3.0])
-        >>> still = Stillness(lambda: next(time), 1.0)
+        >>> still = StallTimer(lambda: next(time), 1.0)
         >>> [still.look({"one": state})["one"] for state in ("a", "a", "b")]
         [0.0, 1.0, 0.0]
     """

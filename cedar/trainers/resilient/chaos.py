@@ -34,7 +34,7 @@ def parse(text: str, workers: int) -> tuple[InjectedFault, ...]:
 
     Example:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4)[0]
-        Mishap(kind='kill', worker=2, step=40, at=7)
+        InjectedFault(kind='kill', worker=2, step=40, at=7)
     """
     mishaps = []
     for word in filter(None, (part.strip() for part in text.split(","))):
