@@ -41,8 +41,8 @@ class Warming:
 
     def settled(self) -> tuple[set[str], set[str]]:
         """The plans that became ready since this was last asked, and those that cannot run there."""
-        ready, unfit, now = set(), self._unfit, time.perf_counter()
-        self._unfit = set()
+        ready: set[str] = set()
+        unfit, self._unfit, now = self._unfit, set(), time.perf_counter()
         for key, (since, loading) in list(self._loading.items()):
             if all(each.done() for each in loading):
                 failed = any(each.cancelled() or each.exception() for each in loading)
