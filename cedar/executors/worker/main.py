@@ -26,11 +26,8 @@ from cedar.executors.worker.wire import Wire, decode, encode
 from cedar.tasks import clocks
 from cedar.tasks.code import UnknownCode
 
-# What tasks are likely to need is imported while no first one comes, after so many seconds: what functions of rows run
-# in, as soon as nobody waits for this worker; libraries, one by one, where it is not needed yet.
-_LIKELY = (
-    (0.01, "cedar.operators.map"), (0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"),
-)  # fmt: skip
+# Libraries that tasks are likely to need are imported while no first one comes, after so many seconds, one by one.
+_LIKELY = ((0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"))
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 
 

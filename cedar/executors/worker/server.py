@@ -55,7 +55,6 @@ class _Server:
             one.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads of Arrow's allocator
 
     def run(self, parent: int) -> None:
         later = list(_LATER)
@@ -97,7 +96,9 @@ class _Server:
             return False
         server = os.getpid()
         try:
-            pid = os.fork()
+            with warnings.catch_warnings():  # of forks beside threads of Arrow's allocator; workers have what users set
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
         except OSError as error:
             self._say(FAILED, error.errno or 0)
         else:

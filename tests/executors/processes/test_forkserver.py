@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,14 @@ def test_what_workers_inherit_is_that_of_the_moment(monkeypatch: pytest.MonkeyPa
     assert one.submit(told).result() == (None, False)
     one.shutdown()
     two.shutdown()
+
+
+def test_workers_warn_of_what_the_user_wants_to_hear_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error::DeprecationWarning")
+    pool = Pool(1)
+    with pytest.raises(DeprecationWarning, match="old"):
+        pool.submit(warnings.warn, "old", DeprecationWarning).result()
+    pool.shutdown()
 
 
 def test_a_server_that_died_takes_its_workers_along_and_is_replaced(pool: Pool, tmp_path: Path) -> None:
