@@ -44,21 +44,17 @@ def numba() -> Any:
         ) from error
 
 
-def kernel(signature: str | None = None, *, contract: bool = False) -> Callable[[F], F]:
+def kernel(signature: str | None = None) -> Callable[[F], F]:
     """Compile a function to machine code that runs without the GIL; kept on disk, so that a later process loads it.
 
     Args:
         signature: compiled (or loaded) at once for it, and takes no other types; None waits for the first call.
-        contract: a product and a sum may become one instruction, where the processor has it. Nothing else is
-            reordered, so that results are the same on every run on equal processors.
     """
     nb = numba()
 
     def compiled(fn: F) -> F:
         arguments = () if signature is None else (signature,)
         options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        if contract:
-            options["fastmath"] = {"contract"}
         try:
             return _timed(lambda fn: _kept(nb.njit(cache=True, **options)(fn), arguments), fn)
         except RuntimeError:  # no folder for the cache can be written: it is compiled in every process

@@ -1,7 +1,6 @@
 """The Fourier transform of many frames at once, compiled: one frame per lane of the processor's vectors.
 
-Stockham's algorithm in radices 4, 2, 3, 5 and any prime (Van Loan, Computational Frameworks for the Fast Fourier
-Transform, 1992), float32, with twiddles rounded from float64. Importing this module imports numba.
+No product and sum become one instruction: ``mel_plain`` has the same bits. Importing this module imports numba.
 
 Arrays are float32[2, n * lanes]: real and imaginary parts; element ``i`` of lane ``l`` is at ``i * lanes + l``.
 """
@@ -9,67 +8,15 @@ Arrays are float32[2, n * lanes]: real and imaginary parts; element ``i`` of lan
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cedar.operators.audio.fft_plan import C51, C52, HALF, S3, S51, S52, ZERO
 from cedar.operators.jit import kernel
 
-LANES = 32
 
-# Cosines and sines of thirds and fifths of a turn.
-_S3 = np.float32(math.sin(2 * math.pi / 3))
-_C51, _C52 = np.float32(math.cos(2 * math.pi / 5)), np.float32(math.cos(4 * math.pi / 5))
-_S51, _S52 = np.float32(math.sin(2 * math.pi / 5)), np.float32(math.sin(4 * math.pi / 5))
-HALF = np.float32(0.5)
-ZERO = np.float32(0)
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How to transform ``n`` values.
-
-    Args:
-        radices: int64[stages]; their product is n.
-        twiddles: float32[...]: for each stage, for each p, the real and imaginary parts of w^p to w^(p (radix - 1)).
-        starts: int64[stages]: where a stage's twiddles begin.
-    """
-
-    n: int
-    radices: npt.NDArray[np.int64]
-    twiddles: npt.NDArray[np.float32]
-    starts: npt.NDArray[np.int64]
-
-
-@lru_cache(maxsize=32)
-def plan(n: int) -> Plan:
-    """The stages for ``n`` values.
-
-    Example:
-        >>> plan(400).radices.tolist(), plan(14).radices.tolist()
-        ([4, 4, 5, 5], [2, 7])
-    """
-    radices: list[int] = []
-    starts: list[int] = []
-    twiddles: list[npt.NDArray[np.float32]] = []
-    rest = n
-    while rest > 1:
-        radix = next((r for r in (4, 2, 3, 5) if rest % r == 0), 0)
-        radix = radix or next(r for r in range(7, rest + 1) if rest % r == 0)
-        turns = np.outer(np.arange(rest // radix), np.arange(1, radix)) % rest / rest
-        roots = np.exp(-2j * np.pi * turns)
-        starts.append(sum(part.size for part in twiddles))
-        twiddles.append(np.stack([roots.real, roots.imag], axis=-1).ravel().astype(np.float32))
-        radices.append(radix)
-        rest //= radix
-    flat = np.concatenate(twiddles) if twiddles else np.zeros(0, dtype=np.float32)
-    return Plan(n, np.array(radices, dtype=np.int64), flat, np.array(starts, dtype=np.int64))
-
-
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, float32[::1])")
 def _radix2(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         wr, wi = tw[2 * p], tw[2 * p + 1]
@@ -85,7 +32,7 @@ def _radix2(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y1r[q], y1i[q] = ur * wr - ui * wi, ur * wi + ui * wr
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, float32[::1])")
 def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i = tw[4 * p], tw[4 * p + 1], tw[4 * p + 2], tw[4 * p + 3]
@@ -98,7 +45,7 @@ def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
         y2r, y2i = y[0, o + 2 * s : o + 3 * s], y[1, o + 2 * s : o + 3 * s]
         for q in range(s):
             sr, si = br[q] + cr[q], bi[q] + ci[q]
-            dr, di = _S3 * (br[q] - cr[q]), _S3 * (bi[q] - ci[q])
+            dr, di = S3 * (br[q] - cr[q]), S3 * (bi[q] - ci[q])
             mr, mi = ar[q] - HALF * sr, ai[q] - HALF * si
             y0r[q], y0i[q] = ar[q] + sr, ai[q] + si
             ur, ui = mr + di, mi - dr
@@ -107,7 +54,7 @@ def _radix3(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y2r[q], y2i[q] = ur * w2r - ui * w2i, ur * w2i + ui * w2r
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, float32[::1])")
 def _radix4(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i, w3r, w3i = (
@@ -140,7 +87,7 @@ def _radix4(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y3r[q], y3i[q] = ur * w3r - ui * w3i, ur * w3i + ui * w3r
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, float32[::1])")
 def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
     for p in range(m):
         w1r, w1i, w2r, w2i = tw[8 * p], tw[8 * p + 1], tw[8 * p + 2], tw[8 * p + 3]
@@ -161,10 +108,10 @@ def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             s2r, s2i, d2r, d2i = cr[q] + dr[q], ci[q] + di[q], cr[q] - dr[q], ci[q] - di[q]
             zr, zi = ar[q], ai[q]
             y0r[q], y0i[q] = zr + s1r + s2r, zi + s1i + s2i
-            m1r, m1i = zr + _C51 * s1r + _C52 * s2r, zi + _C51 * s1i + _C52 * s2i
-            m2r, m2i = zr + _C52 * s1r + _C51 * s2r, zi + _C52 * s1i + _C51 * s2i
-            n1r, n1i = _S51 * d1r + _S52 * d2r, _S51 * d1i + _S52 * d2i
-            n2r, n2i = _S52 * d1r - _S51 * d2r, _S52 * d1i - _S51 * d2i
+            m1r, m1i = zr + C51 * s1r + C52 * s2r, zi + C51 * s1i + C52 * s2i
+            m2r, m2i = zr + C52 * s1r + C51 * s2r, zi + C52 * s1i + C51 * s2i
+            n1r, n1i = S51 * d1r + S52 * d2r, S51 * d1i + S52 * d2i
+            n2r, n2i = S52 * d1r - S51 * d2r, S52 * d1i - S51 * d2i
             ur, ui = m1r + n1i, m1i - n1r
             y1r[q], y1i[q] = ur * w1r - ui * w1i, ur * w1i + ui * w1r
             ur, ui = m2r + n2i, m2i - n2r
@@ -175,7 +122,7 @@ def _radix5(x: Any, y: Any, m: int, s: int, tw: Any) -> None:
             y4r[q], y4i[q] = ur * w4r - ui * w4i, ur * w4i + ui * w4r
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, int64, float32[::1])")
 def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
     """A prime radix, term by term, summed in float64."""
     for p in range(m):
@@ -196,7 +143,7 @@ def _radix_any(x: Any, y: Any, radix: int, m: int, s: int, tw: Any) -> None:
                 y[0, o + q], y[1, o + q] = ur * wr - ui * wi, ur * wi + ui * wr
 
 
-@kernel(contract=True)
+@kernel("float32[:, ::1](float32[:, ::1], float32[:, ::1], int64, int64, int64[::1], float32[::1], int64[::1])")
 def transform(x: Any, y: Any, n: int, lanes: int, radices: Any, twiddles: Any, starts: Any) -> Any:
     """The transform of the lanes of ``x``, in ``x`` or in ``y``, whichever is returned."""
     s, rest = lanes, n

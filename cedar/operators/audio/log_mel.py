@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from cedar.core.columns import OBJECT, ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
+from cedar.operators import beside
+from cedar.operators.audio import mel_plain
 from cedar.operators.audio.clips import (
     BadClip,
     Clip,
@@ -21,6 +23,7 @@ from cedar.operators.audio.clips import (
     check_number,
     clip_type,
 )
+from cedar.operators.audio.fft_plan import plan
 from cedar.operators.audio.libraries import require
 from cedar.operators.jit import settle
 
@@ -144,19 +147,18 @@ class LogMel(ClipTransform):
         return self._logarithm(made)
 
     def _spectrogram(self, clip: Clip, out: Clip) -> None:
-        from cedar.operators.audio.fft_kernels import LANES, plan
-        from cedar.operators.audio.mel_kernels import mel_spectrogram
-
         n = self.n_fft
         window, turns = _window(n, self.window_length)
         stages = plan(n if n % 2 else n // 2)
         filters = bands(n, self.rate, self.n_mels, self.f_min, self.top, self.mel_scale, self.norm)
         begin = -(n // 2) if self.center else 0
-        mel_spectrogram(
-            np.ascontiguousarray(clip), begin, self.hop, window, LANES, stages.radices, stages.twiddles, stages.starts,
-            turns, filters.rows, filters.weights, self.power == 1, out,
+        compiled = beside.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram")
+        (compiled or mel_plain).mel_spectrogram(
+            np.require(clip, requirements=["C", "W"]), begin, self.hop, window, stages.radices, stages.twiddles,
+            stages.starts, turns, filters.rows, filters.weights, self.power == 1, out,
         )  # fmt: skip
-        settle()
+        if compiled:
+            settle()
 
     def _logarithm(self, made: Clip) -> Clip:
         if self.log is None:

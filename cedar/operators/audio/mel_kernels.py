@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from cedar.operators.audio.fft_kernels import HALF, ZERO, transform
+from cedar.operators.audio.fft_kernels import transform
+from cedar.operators.audio.fft_plan import HALF, ZERO
 from cedar.operators.jit import kernel
 
+LANES = 32
 
-@kernel(contract=True)
+
+@kernel("void(float32[:, ::1], float32[::1], int64, float32[::1], int64, int64)")
 def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> None:
     """A frame into a lane, windowed. The clip is reflected at its ends, its first and last sample not repeated."""
     n, last = len(window), len(clip) - 1
@@ -47,7 +50,7 @@ def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> 
             even[(i // 2) * lanes + lane] = value
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], int64, int64, float32[:, ::1], int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any, root: bool, mel: Any) -> None:
     """Adds the bins' powers to the bands: a bin belongs to two bands at most, neighbours.
 
@@ -81,7 +84,7 @@ def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any,
             far1[lane] += v1 * b
 
 
-@kernel(contract=True)
+@kernel("void(float32[:, ::1], int64, int64, int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, mel: Any) -> None:
     """The same for frames of odd length, transformed with imaginary parts of zero."""
     for k in range(n // 2 + 1):
@@ -96,7 +99,7 @@ def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, 
             second[lane] += w1 * a
 
 
-@kernel(contract=True)
+@kernel("int64(float32[::1], int64, int64, int64, int64)")
 def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     """How many frames there are up to the last one that is not all zeros, as padding is, whose transform is known."""
     samples = len(clip)
@@ -113,13 +116,15 @@ def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     return frame
 
 
-@kernel(contract=True)
+@kernel(
+    "void(float32[::1], int64, int64, float32[::1], int64[::1], float32[::1], int64[::1], float32[:, ::1],"
+    " int64[::1], float32[:, ::1], boolean, float32[:, ::1])"
+)
 def mel_spectrogram(  # noqa: PLR0913 - compiled code takes no structures
     clip: Any,
     begin: int,
     hop: int,
     window: Any,
-    lanes: int,
     radices: Any,
     twiddles: Any,
     starts: Any,
@@ -144,22 +149,22 @@ def mel_spectrogram(  # noqa: PLR0913 - compiled code takes no structures
     bands, frames = out.shape
     n = len(window)
     size = n if n % 2 else n // 2
-    x, y = np.zeros((2, size * lanes), np.float32), np.empty((2, size * lanes), np.float32)
-    mel = np.empty((bands + 2, lanes), np.float32)
+    x, y = np.zeros((2, size * LANES), np.float32), np.empty((2, size * LANES), np.float32)
+    mel = np.empty((bands + 2, LANES), np.float32)
     sounding = _sounding(clip, begin, hop, n, frames)
     frame = 0
     while frame < sounding:
-        left = min(lanes, sounding - frame)
-        if n % 2 or left < lanes:
+        left = min(LANES, sounding - frame)
+        if n % 2 or left < LANES:
             x[:] = ZERO
         for lane in range(left):
-            _fill(x, clip, begin + (frame + lane) * hop, window, lane, lanes)
-        z = transform(x, y, size, lanes, radices, twiddles, starts)
+            _fill(x, clip, begin + (frame + lane) * hop, window, lane, LANES)
+        z = transform(x, y, size, LANES, radices, twiddles, starts)
         mel[:] = ZERO
         if n % 2:
-            _bands_odd(z, n, lanes, rows, weights, root, mel)
+            _bands_odd(z, n, LANES, rows, weights, root, mel)
         else:
-            _bands_even(z, n, lanes, turns, rows, weights, root, mel)
+            _bands_even(z, n, LANES, turns, rows, weights, root, mel)
         for band in range(bands):
             row = out[band]
             for lane in range(left):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cedar.core.columns import OBJECT, TensorType, objects
 from cedar.core.errors import PipelineError
 from cedar.operators import audio
-from cedar.operators.audio.fft_kernels import plan, transform
+from cedar.operators.audio.fft_kernels import transform
+from cedar.operators.audio.fft_plan import plan
 from cedar.operators.audio.log_mel import mel_filters, to_hertz, to_mel
 from cedar.operators.transform import BadValues
 from tests.operators.audio.toy_sounds import EXPECTED, chirp, noise, plain_filters, plain_mel, same
