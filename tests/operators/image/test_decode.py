@@ -1,40 +1,22 @@
-"""decode: what each kind of file becomes, what damaged ones become, and that rows left out change nothing."""
+"""decode: what each kind of file becomes, and what damaged ones become."""
+
+from __future__ import annotations
 
 import io
 import struct
 import zlib
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.mutated_images import FORMATS, encoded, mutated, outcome, picture
-from cedar.core.errors import PipelineError
 from cedar.operators import image
-from cedar.operators.image.decoding import decode_image, first_rows
-from cedar.operators.image.headers import BadImage, read_header
-from cedar.operators.transform import BadValues
-
-LIMIT = 1 << 24
-
-
-def saved(pillow, format_, **options):
-    file = io.BytesIO()
-    pillow.save(file, format_, **options)
-    return file.getvalue()
+from tests.operators.image.image_files import saved, why_not
 
 
 def pillow_rgb(data):
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-
-def why_not(data, **options):
-    with pytest.raises(BadValues) as caught:
-        image.decode(**options).columns(pa.array([data], pa.large_binary()))
-    return caught.value.rows[0]
 
 
 # ---- what files become -----------------------------------------------------------------------------------------------
@@ -115,14 +97,6 @@ def test_animations_give_their_first_frame():
         assert (image.decode()(data) == (255, 0, 0)).all(), format_
 
 
-@pytest.mark.parametrize("format_", ["EPS", "PDF", "PPM", "ICO", "JPEG2000", "TGA", "PCX", "SGI"])
-def test_formats_that_are_not_on_the_list_reach_no_plugin(format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pillow's plugin for EPS starts Ghostscript."""
-    data = saved(Image.new("RGB", (32, 32), (9, 8, 7)), format_)
-    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
-    assert "no image of a format that is read" in why_not(data)
-
-
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_a_single_pixel(format_):
     options = {"lossless": True} if format_ == "WEBP" else {}
@@ -155,29 +129,6 @@ def saved_with(pixels, orientation):
 
 
 # ---- limits and damage -----------------------------------------------------------------------------------------------
-
-
-def test_a_huge_size_in_the_header_fails_before_decoding():
-    jpeg = bytearray(encoded("jpeg"))
-    frame = jpeg.find(b"\xff\xc0")
-    jpeg[frame + 5 : frame + 9] = (65000).to_bytes(2, "big") * 2
-    png = bytearray(encoded("png"))
-    png[16:24] = (65000).to_bytes(4, "big") * 2
-    bmp = bytearray(encoded("bmp"))
-    bmp[18:26] = (65000).to_bytes(4, "little") * 2
-    for data in (jpeg, png, bmp):
-        assert "pixels" in why_not(bytes(data))
-    assert "65,000 x 65,000 pixels, more than the limit" in why_not(bytes(jpeg))
-
-
-def test_the_limit_is_the_users(monkeypatch):
-    monkeypatch.setenv("CEDAR_MAX_PIXELS", str(48 * 72 - 1))
-    assert "more than the limit of 3,455" in why_not(encoded("webp"))
-    monkeypatch.setenv("CEDAR_MAX_PIXELS", str(48 * 72))
-    assert image.decode()(encoded("webp")).shape == (48, 72, 3)
-    monkeypatch.setenv("CEDAR_MAX_PIXELS", "many")
-    with pytest.raises(PipelineError):
-        image.decode()(encoded("webp"))
 
 
 FIRST_FRAME = {"webp-animated": 0.3, "gif": 0.5}  # behind this share of the file the first frame is whole
@@ -233,47 +184,6 @@ def test_mutated_files_give_an_image_or_an_error_and_the_same_again(kind):
         again = outcome(mutated(data, seed))
         assert type(found) is type(again)
         assert found == again if isinstance(found, str) else np.array_equal(found, again)
-
-
-# ---- rows that are not needed ----------------------------------------------------------------------------------------
-
-
-@given(
-    st.integers(1, 70), st.integers(1, 70), st.integers(1, 70), st.sampled_from([0, 1, 2]),
-    st.sampled_from([{}, {"progressive": True}, {"restart_marker_blocks": 3}]), st.booleans(),
-)  # fmt: skip
-def test_first_rows_of_a_jpeg_file_are_the_same(height, width, rows, subsampling, options, gray):
-    pillow = Image.fromarray(picture(height, width)).convert("L" if gray else "RGB")
-    data = saved(pillow, "JPEG", quality=80, **({} if gray else {"subsampling": subsampling}), **options)
-    header = read_header(data, LIMIT)
-    part = decode_image(data, header, "RGB", rows=min(rows, height))
-    assert np.array_equal(part[:rows], decode_image(data, header, "RGB")[:rows])
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "jpeg-progressive", "jpeg-restarts", "jpeg-gray"])
-def test_first_rows_of_a_damaged_jpeg_file_are_the_same(kind):
-    data = encoded(kind)
-    for seed in range(120):
-        damaged = mutated(data, seed)
-        whole = outcome(damaged)
-        for rows in (1, 20):
-            part = outcome(damaged, rows)
-            assert part == whole if isinstance(whole, str) else np.array_equal(part, whole[:rows])
-
-
-def test_rows_below_are_not_decoded():
-    data = encoded("jpeg", picture(200, 40))
-    header = read_header(data, LIMIT)
-    assert decode_image(data, header, "RGB", rows=10).shape[0] == 32
-    assert first_rows(data, header, 199) == (data, 200)
-
-
-def test_read_header_says_what_is_stored():
-    for kind in FORMATS:
-        header = read_header(encoded(kind), LIMIT)
-        assert (header.height, header.width) == (48, 72)
-    with pytest.raises(BadImage):
-        read_header(b"\xff\xd8\xff\xd9", LIMIT)
 
 
 def test_an_odd_colour_profile_is_no_news(caplog):

@@ -1,5 +1,7 @@
 """The chain: whatever runs as one kernel is, bit for bit, what its operators make one after the other."""
 
+from __future__ import annotations
+
 import itertools
 
 import numpy as np
@@ -132,16 +134,6 @@ def test_is_its_operators_one_by_one(links, data, seed, tensors):
         left = column.take(pa.array(rows)) if isinstance(column, pa.Array) else column[rows]
         if len(rows) or isinstance(left, pa.Array):
             assert same(left, expected[name]), name
-
-
-def test_what_joins():
-    decode = Link(image.decode(), ("bytes",), ("image",))
-    flip = Link(image.horizontal_flip(), ("image",), ("image",))
-    assert IMAGES.joins([decode], flip)
-    assert IMAGES.joins([decode, flip], flip)
-    assert not IMAGES.joins([decode], Link(image.horizontal_flip(), ("image",), ("view",)))  # the image stays
-    assert not IMAGES.joins([decode], Link(image.horizontal_flip(), ("other",), ("other",)))
-    assert not IMAGES.joins([flip], decode)
 
 
 def test_result_types_hold_for_blocks_without_rows():

@@ -1,5 +1,7 @@
 """Scaled decoding: near the exact result, of the same rows and boxes, and only where it was asked for."""
 
+from __future__ import annotations
+
 import io
 
 import numpy as np
@@ -13,20 +15,10 @@ from cedar.operators import image
 from cedar.operators.chains import Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import IMAGES
-from cedar.operators.image.decoding import decode_image
-from cedar.operators.image.headers import read_header
 from cedar.testing.deterministic import blocks_of
+from tests.operators.image.image_files import photo
 
 NEAR = 2.0  # of 255, on average
-
-
-def photo(height, width):
-    """Smooth, with an edge and a little noise."""
-    y, x = np.mgrid[:height, :width] / 40
-    planes = [128 + 90 * np.sin(x + c) * np.cos(y - c) for c in range(3)]
-    made = np.stack(planes, axis=2) + np.random.default_rng(0).normal(0, 3, (height, width, 3))
-    made[height // 3 : height // 2, width // 4 : width // 2] = (250, 60, 90)
-    return np.clip(made, 0, 255).astype(np.uint8)
 
 
 def chain(operators, data, *, exact):
@@ -85,16 +77,6 @@ def test_turned_images_are_turned_first(orientation):
     links[0] = Link(links[0].transform, ("bytes",), ("image",), exact=False)
     made, _ = IMAGES.run(links, data, [None, None])
     assert apart(exact["image"], made["image"]) < NEAR
-
-
-def test_decodes_at_a_half_a_quarter_an_eighth():
-    data = encoded("jpeg", photo(301, 203))
-    header = read_header(data, 1 << 30)
-    for by in (1, 2, 4, 8):
-        assert decode_image(data, header, "RGB", shrink=by).shape == (-(-301 // by), -(-203 // by), 3)
-        top = decode_image(data, header, "RGB", shrink=by, rows=100)
-        assert 100 / by <= len(top) < 150 / by
-        assert np.array_equal(top[: 100 // by], decode_image(data, header, "RGB", shrink=by)[: 100 // by])
 
 
 SAME = [
