@@ -1,7 +1,7 @@
 """Files to clips: every format against libsndfile, parts against wholes, and what is damaged."""
 
-import importlib
-import struct
+from __future__ import annotations
+
 from functools import cache
 
 import numpy as np
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
 from cedar.operators import audio
-from cedar.operators.audio import flac
 from cedar.operators.transform import BadValues
-from tests.operators.audio.toy_sounds import SHARED, binary, draws, file, noise, peer, same
+from tests.operators.audio.toy_sounds import FLAC_FILE, SHARED, binary, draws, file, noise, peer, same, wav
 
 soxr = pytest.importorskip("soxr")
 
@@ -33,15 +32,6 @@ def test_samples_are_those_of_libsndfile(format, subtype, channels):
     clip = audio.decode()(data)
     assert clip.dtype == np.float32
     assert same([clip], [peer(data)])
-
-
-@pytest.mark.parametrize(("format", "subtype"), [("FLAC", "PCM_16"), ("FLAC", "PCM_24")])
-def test_flac_is_the_same_without_miniaudio(format, subtype, monkeypatch):
-    data = file(noise(50_000, 2), 44100, format, subtype)
-    fast = audio.decode()(data)
-    part = audio.decode(start=0.5, duration=0.25)(data)
-    monkeypatch.setattr(importlib.import_module("cedar.operators.audio.decode"), "installed", lambda module: False)
-    assert same([fast, part], [audio.decode()(data), audio.decode(start=0.5, duration=0.25)(data)])
 
 
 def test_real_recordings():
@@ -115,17 +105,6 @@ def test_no_samples():
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
-def wav(body=b"\0" * 64, size=None, number=1, channels=1, rate=8000, align=2, bits=16, extra=b""):
-    form = struct.pack("<HHIIHH", number, channels, rate, rate * align, align, bits) + extra
-    chunks = b"fmt " + struct.pack("<I", len(form)) + form
-    chunks += b"data" + struct.pack("<I", len(body) if size is None else size) + body
-    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
-
-
-GUID = bytes.fromhex("000000001000800000aa00389b71")
-FLAC_FILE = file(noise(20_000), 48000, "FLAC")
-
-
 def claims(frames):
     """A FLAC file whose header claims so many samples."""
     low = int.from_bytes(FLAC_FILE[18:26], "big") >> 36 << 36
@@ -166,57 +145,6 @@ def test_what_is_damaged_is_told(why):
     assert set(raised.value.rows) == {1}
     assert why in raised.value.rows[1]
     assert raised.value.fix
-
-
-def test_defined_results_of_odd_files():
-    body = np.arange(-16, 16, dtype="<i2").tobytes()
-    want = np.arange(-16, 16, dtype=np.float32) / 32768
-    extensible = struct.pack("<HHI", 22, 16, 4) + b"\x01\x00" + GUID
-    odd = {
-        "streamed": wav(body, size=0xFFFFFFFF),
-        "a tail": wav(body) + b"LIST\4\0\0\0abcd",
-        "a long format": wav(body, extra=b"\0\0"),
-        "extensible": wav(body, number=0xFFFE, extra=extensible),
-        "chunks before": wav(body)[:12] + b"junk\3\0\0\0abc\0" + wav(body)[12:],
-    }
-    for data in odd.values():
-        assert same([audio.decode()(data)], [want])
-    silent = audio.decode()(file(np.zeros(100)))
-    assert not silent.any()
-    many = audio.decode()(file(noise(50, 32), format="WAVEX"))
-    assert many.shape == (50, 32)
-
-
-def test_a_limit_is_kept_and_can_be_raised(monkeypatch):
-    data = file(noise(1000, 2))
-    with pytest.raises(ValueError, match="1,000 samples of 2 channels are more than the limit of 1,999"):
-        audio.decode(most=1999)(data)
-    assert audio.decode(most=1999, duration=0.05)(data).shape == (800, 2)
-    monkeypatch.setenv("CEDAR_MAX_SAMPLES", "1500")
-    limited = audio.decode()
-    monkeypatch.setenv("CEDAR_MAX_SAMPLES", "2000")
-    assert audio.decode()(data).shape == (1000, 2)
-    with pytest.raises(ValueError, match="CEDAR_MAX_SAMPLES|the limit of 1,500"):
-        limited(data)
-    monkeypatch.setenv("CEDAR_MAX_SAMPLES", "lots")
-    with pytest.raises(PipelineError, match="CEDAR_MAX_SAMPLES='lots'"):
-        audio.decode()
-
-
-def test_a_rate_of_one_hertz_fills_no_memory():
-    with pytest.raises(ValueError, match="480,000,000 samples of 1 channels are more than the limit"):
-        audio.decode(rate=16000)(file(np.zeros(30_000), 1))
-    with pytest.raises(ValueError, match="160 samples of 1 channels are more than the limit of 100"):
-        audio.resample(16000, most=100)(np.zeros(10, np.float32), 1000)
-
-
-def test_flac_reads_no_more_than_its_part():
-    damaged = FLAC_FILE[:-5000]
-    whole = peer(FLAC_FILE)
-    assert same([audio.decode(duration=0.1)(damaged)], [whole[:4800]])
-    with pytest.raises(ValueError, match="FLAC"):
-        audio.decode()(damaged)
-    assert flac.open_flac(memoryview(FLAC_FILE)).frames == 20_000
 
 
 @pytest.mark.parametrize(

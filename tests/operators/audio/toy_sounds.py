@@ -1,7 +1,10 @@
 """Sounds, files of them, draws, and plain references."""
 
+from __future__ import annotations
+
 import io
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +38,14 @@ def file(values, rate=16000, format="WAV", subtype=None):
     return made.getvalue()
 
 
+def wav(body=b"\0" * 64, size=None, number=1, channels=1, rate=8000, align=2, bits=16, extra=b""):
+    """A WAV file, chunk by chunk: what of it is wrong, the caller says."""
+    form = struct.pack("<HHIIHH", number, channels, rate, rate * align, align, bits) + extra
+    chunks = b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", len(body) if size is None else size) + body
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
 def peer(data):
     """What soundfile reads from a file's bytes: float32."""
     return soundfile.read(io.BytesIO(data), dtype="float32")[0]
@@ -47,6 +58,10 @@ def binary(files):
 
 def draws(n, seed=0):
     return Draws(np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64))
+
+
+CLIPS = [noise(n, c, seed=n).astype(np.float32) for n, c in ((0, 1), (1, 1), (50, 1), (99, 2), (300, 1), (0, 2))]
+FLAC_FILE = file(noise(20_000), 48000, "FLAC")
 
 
 def same(one, other):
