@@ -8,9 +8,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.boundary import as_column
 from cedar.operators.transform import BadValues
+from tests.toy_sessions import sessions
 
+SMALL = st.integers(-2, 2)
 IDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 0.5, 1.0, float("nan")])
 
@@ -57,3 +60,8 @@ def refused(transform: Any, columns: list[Any]) -> dict[int, str]:
     except BadValues as bad:
         return bad.rows
     return {}
+
+
+def log(rows: int = 64, samples: int = 8, repeats: float = 0.9, **more: Any) -> cedar.Pipeline:
+    """A log of clicks, whose rows repeat the lists of their session."""
+    return cedar.from_arrow(sessions(rows, samples, repeats, **more))
