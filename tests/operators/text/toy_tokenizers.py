@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
@@ -23,6 +24,10 @@ CORPUS = [
 ] * 3  # fmt: skip
 # A few characters of every class, and of those that normalizers change, drop or make to white space.
 CLASSES = list(" \t\n\r\x0b'_/asSv1.<\xe9\xa0\u3000\x00\x1c\u0301\x85\uff01\u4e8c\xb2\u200d\ufeff\u2028\u2581\xb4")
+PIECES = st.sampled_from(
+    [*CLASSES, "'s", "'LL", "  ", "<|end|>", "[CLS]", "[UNK]", "end|>", "The", "12", "\u2581", "</s>"]
+)
+TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.text(max_size=12)
 _NAMES = {"gpt2": 0, "cl100k": 3, "qwen2": 4, "o200k": 7}
 
 
@@ -129,3 +134,8 @@ def _units() -> dict[int, str]:
 def column(texts: list[Any], kind: Any = None) -> pa.Array:
     """A column as blocks hold it: sliced, so that offsets do not begin at 0."""
     return pa.array(["before", *texts] if kind is None else [b"before", *texts], kind or pa.large_string()).slice(1)
+
+
+def ids_of(made: Any, texts: list[str], special: bool = True) -> list[list[int]]:
+    """What the library itself makes of each text."""
+    return [made.encode(text, add_special_tokens=special).ids for text in texts]

@@ -1,0 +1,59 @@
+"""Encoding: texts of any kind and length, in stretches of any size, give the ids of the library."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.operators.text import encoding, tokenise
+from cedar.operators.transform import BadValues
+from tests.operators.text.toy_tokenizers import NAMES, TEXTS, column, ids_of, tokenizer
+
+
+@pytest.fixture(params=[7, 1 << 18], ids=["cut short", "as it is"])
+def stretch(request, monkeypatch):
+    """How many bytes are worked on at a time."""
+    monkeypatch.setattr(encoding, "_STRETCH", request.param)
+
+
+@pytest.mark.usefixtures("stretch")
+@pytest.mark.parametrize("name", NAMES)
+def test_any_text(name):
+    made = tokenizer(name)
+
+    @given(st.lists(TEXTS | st.none(), max_size=6), st.booleans())
+    def run(texts, special):
+        found = tokenise(made, special=special).columns(column(texts)).to_pylist()
+        assert found == [None if t is None else made.encode(t, add_special_tokens=special).ids for t in texts]
+
+    run()
+
+
+def test_special_tokens_inside_a_text_are_those_tokens():
+    made = tokenizer("gpt2 prefix")
+    texts = ["a b", "a<|end|>b c", "<|end|>", "<|end", " <|end|> x<|end|>", "<|end|", ""]
+    assert tokenise(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
+    assert 0 in tokenise(made)("a<|end|>b")
+
+
+@pytest.mark.usefixtures("stretch")
+def test_a_row_that_cannot_be_cut_fails_beyond_a_length():
+    made = tokenizer("gpt2")
+    texts = ["short", "x" * 2000, "many words " * 500, "<|end|> many words " * 500]
+    with pytest.raises(BadValues) as caught:
+        tokenise(made, longest=1000).columns(column(texts))
+    assert caught.value.rows == {1: "tokenise: 2,000 bytes without a place to cut; 1,000 are allowed"}
+    del texts[1]
+    with pytest.raises(BadValues) as caught:
+        tokenise(made, longest="1KB").columns(column(texts))
+    assert caught.value.rows == {2: "tokenise: 9,500 bytes as a whole; 1,000 are allowed"}
+    assert tokenise(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
+
+
+def test_no_rows_and_empty_rows():
+    transform = tokenise(tokenizer("gpt2"))
+    assert transform.columns(column([])).to_pylist() == []
+    assert transform.columns(column(["", "", None])).to_pylist() == [[], [], None]
+    assert transform.columns(pa.array([], pa.large_string())).type == pa.large_list(pa.int32())
