@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import threadpoolctl
 
@@ -16,8 +13,6 @@ import cedar
 from cedar.core import numeric
 from cedar.core.errors import PlanError, ResumeError
 from cedar.core.numeric import NumericEnvironment, flushes, hold_threads
-from cedar.operators.base import Instances
-from cedar.operators.constructing import constructed
 from cedar.plan.data import Plan
 from tests.toy_runs import saved
 
@@ -167,26 +162,6 @@ def test_a_plan_keeps_the_environment(tmp_path, monkeypatch):
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
-def test_constructors_get_the_same_generators_which_are_put_back():
-    torch = pytest.importorskip("torch")
-
-    def drawn() -> Any:
-        return random.random(), np.random.normal(), torch.rand(()).item()  # noqa: NPY002 - as users do
-
-    def seed() -> None:
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
-        torch.manual_seed(1)
-
-    seed()
-    first = constructed(drawn, "Some", None)
-    then = drawn()
-    seed()
-    assert drawn() == then
-    assert constructed(drawn, "Some", None) == first
-    assert constructed(drawn, "Other", None) != first
-
-
 class Slow:
     """Counts how many are made at a time."""
 
@@ -211,43 +186,6 @@ def test_one_instance_is_made_at_a_time():
         assert sum(len(batch["x"]) for batch in loader) == 400
     assert Slow.most == 1
     assert Slow.made > 1
-
-
-def test_none_is_made_while_the_caller_is_at_work():
-    instances, made = Instances(), threading.Event()
-
-    def borrow() -> None:
-        with instances.borrow(0, lambda: made.set() or "one"):
-            pass
-
-    instances.leave()
-    thread = threading.Thread(target=borrow)
-    thread.start()
-    assert not made.wait(0.05)
-    with instances.borrow(0, lambda: "by the caller itself") as one:
-        assert one == "by the caller itself"
-    thread.join(5)
-    assert not made.is_set()  # one was there meanwhile
-    instances.enter()
-
-
-def test_who_waits_for_an_instance_ends_with_the_run():
-    instances, errors = Instances(), []
-
-    def borrow() -> None:
-        try:
-            with instances.borrow(0, object):
-                pass
-        except cedar.PipelineError as error:
-            errors.append(str(error))
-
-    instances.leave()
-    thread = threading.Thread(target=borrow)
-    thread.start()
-    time.sleep(0.02)
-    instances.end()
-    thread.join(5)
-    assert errors == ["the run ended while an instance of a class was waited for"]
 
 
 def test_a_constructor_may_run_a_pipeline_with_classes():

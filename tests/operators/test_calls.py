@@ -13,28 +13,11 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, RowError
-from cedar.core.skip import Skip
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator
-from cedar.operators.failures import ErrorContext
+from tests.operators.toy_calls import SKIPS, STOPS, call, reciprocal, reciprocal_later
 from tests.toy_blocks import SITE
-
-SKIPS = ErrorContext(0, "map(f)", SITE, Skip())
-STOPS = ErrorContext(0, "map(f)", SITE, None)
-
-
-def call(fn, *columns, blame=SKIPS, env=None, hashes=None, **options):
-    return Call(fn, blame, **options).run(env or Env(), columns, len(columns[0]), hashes)
-
-
-def reciprocal(x):
-    return 1 / x
-
-
-async def reciprocal_later(x):
-    await asyncio.sleep(0)
-    return 1 / x
 
 
 class Doubles:
@@ -284,42 +267,6 @@ def test_a_class_that_cannot_be_made_is_no_rows_fault():
     assert caught.value.site == SITE
 
 
-def test_connections_of_an_async_class_keep_their_loop():
-    class Client:
-        def __init__(self):
-            self.loops = set()
-
-        async def __call__(self, x):
-            self.loops.add(asyncio.get_running_loop())
-            return len(self.loops)
-
-    env = Env()
-    assert call(Client, [1, 2], env=env)[0] == [1, 1]
-    assert call(Client, [1, 2], env=env)[0] == [1, 1]
-
-
-def test_many_rows_are_in_flight_and_order_is_kept():
-    flying, most = 0, 0
-
-    async def fn(x):
-        nonlocal flying, most
-        flying += 1
-        most = max(most, flying)
-        await asyncio.sleep(0.001 * (x % 3))
-        flying -= 1
-        return x
-
-    assert call(fn, list(range(200)))[0] == list(range(200))
-    assert 1 < most <= 64
-
-
-def test_async_functions_run_inside_a_running_loop():
-    async def notebook():
-        return call(reciprocal_later, [1, 2])[0]
-
-    assert asyncio.run(notebook()) == [1, 0.5]
-
-
 def test_a_row_that_takes_too_long_fails():
     release = threading.Event()
 
@@ -338,13 +285,6 @@ def test_a_row_that_takes_too_long_fails():
         assert failures[1].short == "TimeoutError: no result within timeout=0.5 s"
         assert isinstance(failures[1].cause, TimeoutError)
     release.set()
-
-
-def test_a_timeout_of_the_users_own_keeps_its_text():
-    async def fn(x):
-        raise TimeoutError("the server is down")
-
-    assert call(fn, [1], timeout=60)[1][0].short == "TimeoutError: the server is down"
 
 
 def test_a_stuck_instance_is_not_used_again():
@@ -395,39 +335,6 @@ def test_draws_are_keyed_by_the_row(timeout):
     assert call(fn, [1], hashes=hashes[1:2], random=True, draw=9)[0] != [first[1]]
     generator = keyed_generator(6, Env().draw_seed(0))
     assert fn(1, generator) == first[1]
-
-
-def test_items_are_collected_within_the_call():
-    def fails_late(x):
-        yield x
-        yield 1 / x
-
-    async def later(x):
-        for i in range(x):
-            await asyncio.sleep(0)
-            yield i
-
-    results, failures = call(fails_late, [1, 0], items=True)
-    assert results == [[1, 1.0], None]
-    assert list(failures) == [1]
-    assert call(later, [2, 0], items=True)[0] == [[0, 1], []]
-    assert "async generator" in call(later, [1])[1][0].short
-    for wrong in ("text", b"bytes", {"a": 1}, None, 5):
-        assert "not an iterable of rows" in call(lambda x, wrong=wrong: wrong, [1], items=True)[1][0].short
-
-
-def test_errors_whose_text_fails_are_still_reported():
-    class TwoArguments(Exception):
-        def __init__(self, a, b):
-            super().__init__()
-
-        def __str__(self):
-            raise ValueError
-
-    def fn(x):
-        raise TwoArguments(1, 2)
-
-    assert "TwoArguments" in call(fn, [1])[1][0].short
 
 
 def test_kinds_of_functions():

@@ -6,7 +6,7 @@ import pytest
 import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators.dedup_estimate import Reach, Sampled, factor, find_groups, sliding_factor
-from tests.operators.test_dedup import GROUP, grouped_names, run, toy
+from tests.operators.toy_groups import GROUP, grouped_names, run, toy
 from tests.toy_sessions import interleaved, sessions
 
 # ---- finding groups --------------------------------------------------------------------------------------------------

@@ -26,13 +26,12 @@ from cedar.operators.elementwise import check_elementwise, tree
 from cedar.operators.expression_effects import judge
 from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
-from cedar.operators.expression_steps import Where, With, Without, compile_steps
-from cedar.operators.failures import ErrorContext
+from cedar.operators.expression_steps import With, compile_steps
 from tests.how_much import LONG
 from tests.operators.column_values import columns
-from tests.toy_blocks import SITE, block
+from tests.operators.toy_expressions import BLAME
+from tests.toy_blocks import block
 
-BLAME = ErrorContext(0, "with_columns", SITE, None)
 ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 COLUMNS = columns()
 NAMES: dict[str, Any] = {"pl": pl, "e": pl.element(), **{name: pl.col(name) for name in "xyisb"}}
@@ -279,73 +278,3 @@ def test_two_processes_give_the_same() -> None:
     found = [json.loads(process.communicate(timeout=120)[0]) for process in (first, second)]
     assert found[0]
     assert found[0] == found[1]
-
-
-CATEGORY = pl.col("s").cast(pl.Categorical)
-
-
-@pytest.mark.parametrize(
-    "expr",
-    [
-        CATEGORY.to_physical(),
-        pl.struct(CATEGORY).hash(),
-        pl.col("t").is_in("t"),
-        pl.col("t").is_in(pl.concat_list("t", "t")),
-        pl.col("n").is_in("n"),
-        pl.col("f").list.eval(pl.element() + 0),
-        pl.col("f").list.eval(pl.element() - (pl.lit(1.0) - 1)),
-        pl.arctan2(pl.struct("s"), pl.struct("s")),  # ends the process
-        pl.col("n").cast(pl.Struct({"a": pl.Int64})),
-    ],
-    ids=str,
-)
-def test_types_that_are_not_row_wise_are_refused(expr: pl.Expr) -> None:
-    given = block(s=["b", "a"], t=[[1], [2]], f=[[-0.0], [1.0]], n=[1, 2])
-    assert check_elementwise(expr) is None
-    with pytest.raises(PipelineError, match="is not row-wise") as caught:
-        compile_steps((With((("r", expr),), BLAME),), tuple(given.types.items()))
-    assert caught.value.site == SITE
-    assert caught.value.fix
-
-
-X = pl.col("x")
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        (With((("z", X + 0),), BLAME),),
-        (Where(X < 1, BLAME), With((("z", X + 0),), BLAME)),
-        (Where(X < 1, BLAME), Without(("y",), BLAME), With((("k", X),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
-        (With((("k", pl.lit(-0.0)),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
-    ],
-    ids=["alone", "filtered", "renamed", "constant"],
-)
-def test_one_row_is_worked_on_as_many_are(steps: tuple[Any, ...]) -> None:
-    """-0.0 + 0 is 0.0 for polars where there is one row, or one value for all, and -0.0 where there are more."""
-    for values in ([-0.0], [-0.0, 5.0], [-0.0, -0.0, 5.0], [-0.0, 0.5, 0.25, 9.0]):
-        given = block(x=pa.array(values), y=pa.array(values))
-        done = run(compile_steps(steps, tuple(given.types.items())), given)
-        left = [value for value in values if value < 1 or not isinstance(steps[0], Where)]
-        assert done.columns["x"].to_pylist() == left
-        assert len(done) == len(done.columns["z"]) == len(left)
-        assert repr(done.columns["z"][0].as_py()) == "-0.0"
-
-
-def test_sums_of_lists_do_not_depend_on_nulls_of_other_rows() -> None:
-    """Polars adds up in another order once any list of the block holds a null."""
-    items = [1e16, 1.0, -1e16, 1e-3, 3.0, 1e8] * 40
-    for expr in (pl.col("t").list.sum(), pl.col("t").list.mean()):
-        steps = (With((("r", expr),), BLAME),)
-        seen = set()
-        for rows in ([items], [items, [1.0, None]], [[None], items], [None, items, []]):
-            given = block(t=pa.array(rows, pa.large_list(pa.float64())))
-            done = run(compile_steps(steps, tuple(given.types.items())), given).columns["r"]
-            seen.add(repr(done[rows.index(items)].as_py()))
-        assert len(seen) == 1
-
-
-def test_integers_of_128_bits_are_refused_by_name() -> None:
-    given = block(i=pa.array([1], pa.int64()), u=pa.array([1], pa.uint64()))
-    with pytest.raises(PipelineError, match="gives what no column holds"):
-        compile_steps((With((("r", pl.col("i") + pl.col("u")),), BLAME),), tuple(given.types.items()))

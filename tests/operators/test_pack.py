@@ -2,18 +2,16 @@
 
 import random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import UNKNOWN, TensorType
-from cedar.core.errors import CedarError, PipelineError
+from cedar.core.errors import PipelineError
 from cedar.operators import pack
 from cedar.operators.pack import Pack
-from cedar.operators.packing import best_fit
-from tests.toy_stream import ListStream, block_of, check, context, drain
+from tests.toy_stream import ListStream, check, context, drain
 
 SEEDS = st.integers(0, 10**6)
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=14)
@@ -79,20 +77,6 @@ def test_best_keeps_documents_whole_and_closes_at_windows(lengths, length, dead,
     assert len({key for key, _ in units}) == len(units)
 
 
-@given(st.lists(st.integers(1, 10), max_size=40), st.integers(10, 16))
-def test_best_fit_is_best_fit(sizes, room):
-    bins = best_fit(np.array(sizes, dtype=np.int64), room)
-    left: dict[int, int] = {}
-    for item in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        fitting = [space for space in left.values() if space >= sizes[item]]
-        number = int(bins[item])
-        if fitting:
-            assert left[number] == min(fitting)
-        else:
-            assert number not in left
-        left[number] = left.get(number, room) - sizes[item]
-
-
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), SEEDS)
 def test_a_window_without_end_closes_after_so_many_documents(lengths, seed):
     kept, pack._WINDOW = pack._WINDOW, 4
@@ -115,49 +99,12 @@ def test_long_documents_run_through_many_rows():
     assert units[24][1] == {"t": [401, 402, 0, 0], "segment_ids": [1, 1, 0, 0], "positions": [1, 2, 0, 0]}
 
 
-def test_columns_are_packed_together_and_keep_their_dtype():
-    source = ListStream({"a": [[1, 2], [3]], "b": [[0.5, 1.5], [2.5]], "name": ["x", "y"]})
-    ((_, first), (_, second)) = check(Pack(2), [source])
-    assert (first["a"], first["b"]) == ([1, 2], [0.5, 1.5])
-    assert (second["a"], second["b"]) == ([3, 0], [2.5, 0.0])
-    sample = Pack(2).sample(source.block(0))
-    assert sample.types["b"] == TensorType((2,), "float64")
-    assert sample.types["segment_ids"] == TensorType((2,), "int32")
-    assert len(sample) == 2
-
-
-def test_arrays_and_fixed_size_lists_are_packed_too():
-    source = ListStream({"a": np.arange(6, dtype=np.int16).reshape(3, 2)})
-    assert [row["a"] for _, row in check(Pack(4), [source])] == [[0, 1, 2, 3], [4, 5, 0, 0]]
-    fixed = block_of({"a": [0, 0]}).with_columns({"a": pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2))})
-    assert Pack(3).sample(fixed).columns["a"].tolist() == [[1, 2, 3], [4, 0, 0]]
-
-
 def test_rows_that_were_cut_before_are_told_apart():
     outer = Pack(2).stream((ListStream({"t": tokens([4, 4])}, late=0),), context())
     inner = Pack(1, ("t",)).stream((outer,), context())
     units, _, _ = drain(inner.open([inner.start(), 0]), random.Random(0))
     assert [row["t"] for _, row in units] == [[t] for document in tokens([4, 4]) for t in document]
     assert len({key for key, _ in units}) == len(units)
-
-
-@pytest.mark.parametrize("fit", ["concat", "best"])
-@pytest.mark.parametrize(
-    ("columns", "packed", "text"),
-    [
-        ({"a": [[1], [2, 3]], "b": [[1], [2]]}, (), "2 and 1 tokens"),
-        ({"a": [[1], None]}, (), "missing"),
-        ({"a": [[1], [2, None]]}, (), "missing number"),
-        ({"a": [[1]]}, ("b",), "no column 'b'"),
-        ({"a": ["x"]}, ("a",), "lists of numbers"),
-        ({"a": ["x"]}, (), "no column is a list of numbers"),
-        ({"positions": [[1]]}, (), "pack adds"),
-    ],
-)
-def test_bad_input(fit, columns, packed, text):
-    stream = Pack(4, packed, fit=fit).stream((ListStream(columns),), context())
-    with pytest.raises(CedarError, match=text):
-        drain(stream.open([stream.start(), 0]), random.Random(0))
 
 
 @pytest.mark.parametrize(("arguments", "text"), [((0,), "whole number"), ((4, (), "worst"), "fit='worst'")])

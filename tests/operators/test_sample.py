@@ -72,16 +72,6 @@ def test_weights_that_look_at_other_rows_are_refused():
         Sample(col("w") / col("w").sum())
 
 
-def test_expressions_are_weights_too():
-    import polars as pl
-
-    source = ListStream({"a": [0, 1, 0, 1, 1, 0], "b": [1, 1, 1, 0, 2, 0]})
-    units = check(Sample(pl.col("a") * pl.col("b"), n=50), [source])
-    assert {key[3] for key, _ in units} == {1, 4}
-    alike = check(Sample(pl.lit(2.0), n=50), [source])
-    assert [key[3] for key, _ in alike] == [key[3] for key, _ in check(Sample(n=50), [source])]
-
-
 def test_skipped_rows_weigh_as_much_as_the_average():
     source = ListStream({"w": [1.0, 1.0, 1.0, 1.0]}, dead=[1, 2])
     units = check(Sample("w", n=100), [source])

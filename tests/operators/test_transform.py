@@ -6,14 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cedar
 from cedar.operators.draws import Draws
-from tests.operators.toy_transforms import AddNoise, Refuse, Swap, ran
-
-ROWS = [{"x": i, "y": -i} for i in range(50)]
+from tests.operators.toy_transforms import ROWS, AddNoise, Swap
 
 
 def test_a_random_transform_draws_by_row_whatever_runs_it():
@@ -42,52 +38,6 @@ def test_a_transform_may_write_as_many_columns_as_it_reads():
     assert kept[1] == {"x": 1, "y": -1, "a": -1, "b": 1}
     with pytest.raises(cedar.PipelineError, match="writes 2 columns, not 1"):
         cedar.from_items(ROWS).map(Swap(), "x", "y", into="x")
-
-
-def test_neighbours_of_a_family_run_as_one_and_draw_as_alone():
-    p = cedar.from_items(ROWS).map(AddNoise(), "x").map(Refuse(-1), "x").map(AddNoise(7), "x")
-    ran().clear()
-    together = [row["x"] for row in p]
-    assert max(ran()) == 3
-    apart = cedar.from_items(ROWS).map(AddNoise(), "x").map(lambda x: x, "x", dtype="int64")
-    apart = apart.map(AddNoise(7), "x")
-    assert together == [row["x"] for row in apart]
-
-
-def test_a_row_that_fails_in_a_chain_is_blamed_on_its_transform():
-    p = cedar.from_items(ROWS).map(AddNoise(1), "x").map(Refuse(9), "x").map(Refuse(3), "x")
-    with pytest.raises(cedar.RowError, match="9 is refused") as caught:
-        list(p)
-    assert "map(Refuse)" in str(caught.value)
-    assert "#2" not in str(caught.value)
-    with p.loader(on_error=cedar.Skip()) as loader:
-        assert [row["x"] for row in loader] == [i for i in range(50) if i not in (3, 9)]
-        assert "map(Refuse) #2" in str(loader.report())
-
-
-def test_only_the_transform_with_a_policy_may_lose_rows():
-    p = cedar.from_items(ROWS).map(Refuse(9), "x", on_error=cedar.Skip()).map(Refuse(30), "x")
-    with pytest.raises(cedar.RowError, match="30 is refused"):
-        list(p)
-
-
-@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=8), k=st.integers(1, 5))
-def test_draws_follow_from_a_rows_word_alone(words: list[int], k: int):
-    draws = Draws(np.array(words, dtype=np.uint64))
-    numbers = draws.uniform(k)
-    assert numbers.shape == (len(words), k)
-    assert ((numbers >= 0) & (numbers < 1)).all()
-    for row in range(len(words)):
-        assert (draws.take(np.array([row])).uniform(k) == numbers[row]).all()
-    assert (draws.uniform(1, first=k - 1)[:, 0] == numbers[:, -1]).all()
-    whole = draws.integers(3, 9, k)
-    assert ((whole >= 3) & (whole < 9)).all()
-
-
-def test_draws_are_even():
-    numbers = Draws(np.arange(20_000, dtype=np.uint64)).uniform(3)
-    assert abs(numbers.mean() - 0.5) < 0.01
-    assert abs(np.corrcoef(numbers.T)[0, 1]) < 0.03
 
 
 def test_a_random_transform_on_one_row():

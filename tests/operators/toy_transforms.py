@@ -14,6 +14,8 @@ from cedar.operators.chains import Fault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform
 
+ROWS = [{"x": i, "y": -i} for i in range(50)]
+
 
 def ran() -> list[int]:
     """How many links each run of the chain had."""

@@ -1,0 +1,37 @@
+"""What is refused at the user's line, before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cedar.core.errors import PipelineError
+from cedar.operators.map import Map
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: Map(5), "int cannot be called"),  # type: ignore[arg-type]
+        (lambda: Map(lambda x: x, ("x", "y")), "cannot be called with 2 arguments"),
+        (lambda: Map(lambda x: x, ("x",), random=True), "has no parameter rng"),
+        (lambda: Map(abs, ("x",), into=()), "names nothing"),
+        (lambda: Map(abs, ("x",), into=""), "names nothing"),
+        (lambda: Map(abs, ("x",), into=("a", "a")), "a column twice"),
+        (lambda: Map(abs, "x"), "is no column name"),  # type: ignore[arg-type]
+        (lambda: Map(abs, (3,)), "3 is no column name"),  # type: ignore[arg-type]
+        (lambda: Map(abs, ("x",), dtype="foo"), "no type of column"),
+        (lambda: Map(abs, ("x",), ("a", "b"), dtype="int8"), "2 columns are written"),
+        (lambda: Map(abs, ("x",), dtype={"y": int}), "names 'y', which is not written"),
+        (lambda: Map(dict, dtype=int), "returns whole rows"),
+        (lambda: Map(abs, ("x",), timeout=0), "no time to wait"),
+        (lambda: Map(abs, ("x",), on_error="skip"), "is no policy"),  # type: ignore[arg-type]
+        (lambda: Map(torch.nn.Linear, ("x",)), "the class needs arguments"),
+    ],
+)
+def test_what_is_refused_at_the_users_line(build, says):
+    with pytest.raises(PipelineError) as caught:
+        build()
+    assert says in caught.value.what
+    assert caught.value.site.file == __file__
+    assert caught.value.fix

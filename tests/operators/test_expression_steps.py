@@ -1,0 +1,111 @@
+"""Steps of expressions, compiled: their columns and types, and rows that are worked on as if alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+import pyarrow as pa
+import pytest
+
+from cedar import col
+from cedar.core.columns import OBJECT, UNKNOWN, TensorType
+from cedar.core.errors import PipelineError
+from cedar.operators.base import RowOperator
+from cedar.operators.columns_ops import Drop, rename
+from cedar.operators.expression_kernel import run as run_program
+from cedar.operators.expression_steps import Where, With, Without, compile_steps
+from cedar.operators.expressions import FilterExpression, select, with_columns
+from tests.operators.toy_expressions import BLAME, one_by_one, sample
+from tests.toy_blocks import SITE, block, run
+
+
+def test_columns_that_are_missing_or_unreadable() -> None:
+    cases: list[tuple[RowOperator, str]] = [
+        (with_columns(x=col("aa") + 1), "no column 'aa'; the columns are 'a'"),
+        (FilterExpression(col("q") > 1), "no column 'q'"),
+        (select("zz"), "no column 'zz'"),
+        (Drop(("aa",)), "no column 'aa'"),
+        (rename({"aa": "b"}), "no column 'aa'"),
+        (with_columns(x=col("t") + 1), "column 't' of float64"),
+        (with_columns(x=col("o") == 1), "column 'o' of object"),
+        (with_columns(x=pl.all()), "of float64|of object"),
+        (with_columns(s=col("s") * 2), "does not fit its columns"),
+        (FilterExpression(col("a")), "gives int64, not a boolean"),
+    ]
+    for operator, message in cases:
+        with pytest.raises(PipelineError, match=message) as caught:
+            run(operator, sample())
+        assert caught.value.site == SITE
+        with pytest.raises(PipelineError, match=message):
+            operator.schema(sample().types)
+
+
+def test_schemas_tell_without_running() -> None:
+    types = sample().types | {"u": UNKNOWN}
+    known = with_columns(a=col("a") / 2, b=col("u") + 1, ids=col("ids").list.len()).schema(types)
+    assert known == types | {"a": pa.float64(), "b": UNKNOWN, "ids": pa.uint32()}
+    assert select("t", "u", x=col("s").str.len_chars()).schema(types) == {
+        "t": TensorType((2,), "float64"),
+        "u": UNKNOWN,
+        "x": pa.uint32(),
+    }
+    assert with_columns(cs.numeric() * 2).schema(types) is None  # a selector by type, and a type unknown
+    assert select("a", b=col("a")).schema(None) == {"a": UNKNOWN, "b": UNKNOWN}
+    assert select(cs.numeric()).schema(None) is None
+    assert with_columns(a=1).schema(None) is None
+    assert FilterExpression(col("u") > 1).schema(types) == types
+    assert rename({"a": "b"}).schema({"a": pa.int64()}) == {"b": pa.int64()}
+    assert Drop(("a",)).schema({"a": pa.int64(), "o": OBJECT}) == {"o": OBJECT}
+    assert Drop(("a",)).schema(None) is None
+
+
+def test_types_hold_in_every_block() -> None:
+    operators = [with_columns(a=col("a") / 2, s=col("s").str.split(","), d=pl.date(2020, 1, 1), c=pl.lit("x"))]
+    for part in (sample(), sample().slice(0, 0), sample().slice(3, 4)):
+        out = one_by_one(operators, part)  # type: ignore[arg-type]
+        assert out.types == operators[0].schema(sample().types)
+
+
+X = pl.col("x")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (With((("z", X + 0),), BLAME),),
+        (Where(X < 1, BLAME), With((("z", X + 0),), BLAME)),
+        (Where(X < 1, BLAME), Without(("y",), BLAME), With((("k", X),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
+        (With((("k", pl.lit(-0.0)),), BLAME), With((("z", pl.col("k") + 0),), BLAME)),
+    ],
+    ids=["alone", "filtered", "renamed", "constant"],
+)
+def test_one_row_is_worked_on_as_many_are(steps: tuple[Any, ...]) -> None:
+    """-0.0 + 0 is 0.0 for polars where there is one row, or one value for all, and -0.0 where there are more."""
+    for values in ([-0.0], [-0.0, 5.0], [-0.0, -0.0, 5.0], [-0.0, 0.5, 0.25, 9.0]):
+        given = block(x=pa.array(values), y=pa.array(values))
+        done = run_program(compile_steps(steps, tuple(given.types.items())), given)
+        left = [value for value in values if value < 1 or not isinstance(steps[0], Where)]
+        assert done.columns["x"].to_pylist() == left
+        assert len(done) == len(done.columns["z"]) == len(left)
+        assert repr(done.columns["z"][0].as_py()) == "-0.0"
+
+
+def test_sums_of_lists_do_not_depend_on_nulls_of_other_rows() -> None:
+    """Polars adds up in another order once any list of the block holds a null."""
+    items = [1e16, 1.0, -1e16, 1e-3, 3.0, 1e8] * 40
+    for expr in (pl.col("t").list.sum(), pl.col("t").list.mean()):
+        steps = (With((("r", expr),), BLAME),)
+        seen = set()
+        for rows in ([items], [items, [1.0, None]], [[None], items], [None, items, []]):
+            given = block(t=pa.array(rows, pa.large_list(pa.float64())))
+            done = run_program(compile_steps(steps, tuple(given.types.items())), given).columns["r"]
+            seen.add(repr(done[rows.index(items)].as_py()))
+        assert len(seen) == 1
+
+
+def test_integers_of_128_bits_are_refused_by_name() -> None:
+    given = block(i=pa.array([1], pa.int64()), u=pa.array([1], pa.uint64()))
+    with pytest.raises(PipelineError, match="gives what no column holds"):
+        compile_steps((With((("r", pl.col("i") + pl.col("u")),), BLAME),), tuple(given.types.items()))

@@ -1,0 +1,92 @@
+"""The columns that results become: what fixes their types, and what does not fit them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from cedar.core.columns import OBJECT, TensorType
+from cedar.core.errors import PipelineError, RowError
+from cedar.core.skip import Skip
+from cedar.operators.map import Map
+from tests.operators.toy_maps import XS, failing
+from tests.toy_blocks import SITE, bind, block, run, values
+
+
+def test_where_types_come_from():
+    def annotated(x: float) -> float:
+        return x
+
+    def never(block):
+        raise AssertionError
+
+    assert run(Map(annotated, ("x",)), XS).types["x"] == pa.float64()
+    assert run(Map(annotated, ("x",), dtype="int32"), XS).types["x"] == pa.int32()
+    both = run(Map(lambda x: (x, x), ("x",), ("a", "b"), dtype={"b": float}), XS).types
+    assert (both["a"], both["b"]) == (pa.int64(), pa.float64())
+    assert run(Map(lambda x: (x, x), ("x",), ("a", "b"), dtype=(int, object)), XS).types["b"] == OBJECT
+    assert run(Map(lambda x: torch.full((2,), x), ("x",)), XS).types["x"] == TensorType((2,), "int64")
+    assert run(Map(lambda row: {"y": row["x"]}, dtype={"y": "float32"}), XS).types == {"y": pa.float32()}
+    pair: tuple[str, ...] = ("a", "b")
+
+    def two(x) -> tuple[int, float]:
+        return x, x
+
+    assert list(run(Map(two, ("x",), pair), XS).types.values())[2:] == [pa.int64(), pa.float64()]
+
+
+def test_the_sample_fixes_the_type():
+    many = block(x=list(range(100)))
+    error = failing(Map(lambda x: x if x < 80 else x / 2, ("x",)), many)
+    assert "40.0 (float) does not fit int64, the type fixed by the first rows" in error.what
+    assert error.row.row == 80
+    assert "dtype=" in error.fix
+    assert "dtype=" in failing(Map(lambda x: "a", ("x",), dtype=int)).what
+    assert (
+        "ndarray int64[80]"
+        in failing(Map(lambda x: np.zeros((2, 2), int) if x < 80 else np.zeros(x, int), ("x",)), many).what
+    )
+    skipped = run(Map(lambda x: x if x < 98 else x / 2, ("x",), on_error=Skip()), many)
+    assert sorted(skipped.dead) == [98, 99]
+    nulls = run(Map(lambda x: x if x < 80 else None, ("x",)), many)
+    assert values(nulls, "x")[78:82] == [78, 79, None, None]
+
+
+def test_rows_whose_keys_change():
+    many = block(x=list(range(100)))
+    error = failing(Map(lambda row: {"a": 1} if row["x"] < 70 else {"b": 1}), many)
+    assert error.what == "map(<lambda>) returned a row without 'a' and the new column 'b'"
+    assert error.row.row == 70
+    assert "not a row" in failing(Map(lambda row: row if row["x"] < 70 else 5), many).what
+    assert "not a tuple of 2" in failing(Map(lambda x: (x, x) if x < 70 else (x,), ("x",), ("a", "b")), many).what
+    kept = run(Map(lambda row: row if row["x"] < 99 else {}, on_error=Skip(refill=True)), many)
+    assert (len(kept), kept.slots) == (99, 100)
+
+
+async def later(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (lambda x: None, "returned None for each of the first 3 rows"),
+        (lambda x: later(x), "returned a coroutine to be awaited"),
+        (lambda x: x.nothing, "has no attribute 'nothing'"),
+        (lambda x: "a" if x == 2 else x, "1 (int) and 'a' (str) do not fit into one column"),
+    ],
+)
+def test_samples_that_fix_nothing(fn, says):
+    with pytest.raises((PipelineError, RowError)) as caught:
+        bind(Map(fn, ("x",)), XS)
+    assert says in caught.value.what
+    assert caught.value.site == SITE
+
+
+def test_a_sample_without_rows():
+    nothing = XS.slice(0, 0)
+    assert len(run(Map(abs, ("x",)), nothing)) == 0
+    assert "a sample that had no rows" in failing(Map(abs, ("x",)), sample=nothing).what
+    assert values(run(Map(abs, ("x",), dtype=int), XS, sample=nothing), "x") == [1, 2, 3]
