@@ -8,36 +8,10 @@ import cedar
 from cedar import col
 from cedar.operators.base import Effects, RowOperator
 from cedar.optimizer.cost import REMOTE, RESOURCES
-from cedar.optimizer.loads import find_loads
 from cedar.optimizer.ordering import as_written
-from cedar.optimizer.predict import predict
 from cedar.profile import Machine
-from tests.operators.toy_transforms import Refuse
+from tests.optimizer.toy_costs import ROWS, first, measured, two_maps
 from tests.optimizer.toy_profiles import cost_of, facts_of, figures, model_of
-
-ROWS = [{"a": 1, "b": 2.0, "c": "x"}]
-
-
-def first(x):
-    return x
-
-
-def second(x):
-    return x
-
-
-def two_maps():
-    return cedar.from_items(ROWS).filter(col("b") > 1).map(first, "a").map(second, "b").node
-
-
-def measured(**more):
-    found = {
-        0: figures(1e-6, columns={"a": 8.0, "b": 8.0, "c": 100.0}),
-        1: figures(2e-6, keep=0.25),
-        2: figures(40e-6, gil=0.5, columns={"a": 8.0}),
-        3: figures(10e-6, gil=1.0, columns={"b": 8.0}),
-    }
-    return found | {int(key[1:]): value for key, value in more.items()}
 
 
 def use(cost, order, places=None, start=0):
@@ -59,23 +33,6 @@ def test_waiting_keeps_workers_and_no_core():
     found = use(cost_of(root, facts, workers=8), (0, 1, 2))
     assert found["workers"] == pytest.approx((3 + 0.25 * 2050) * 1e-6 / 8)
     assert found["cores"] == pytest.approx((3 + 0.25 * 50) * 1e-6 / 4)
-
-
-@pytest.mark.parametrize(("workers", "gil"), [(4, 1.0), (16, 0.0)])
-def test_a_wall_time_that_others_explain_is_no_waiting(workers, gil):
-    root = two_maps()
-    crowded = {i: figures(10e-6, wall=39e-6, gil=gil) for i in range(4)}
-    alone = facts_of(root, crowded, workers=1)
-    assert find_loads(root, alone)[id(root)].wait == pytest.approx(29e-6)
-    assert find_loads(root, facts_of(root, crowded, workers=workers))[id(root)].wait == 0
-
-
-def test_what_only_computes_waits_for_nothing():
-    root = cedar.from_items(ROWS).map(first, "a").map(Refuse(7), "a").node
-    facts = facts_of(root, {i: figures(10e-6, wall=900e-6) for i in range(3)}, workers=1)
-    found = find_loads(root, facts)
-    assert found[id(root)].wait == 0
-    assert found[id(root.inputs[0])].wait == pytest.approx(890e-6), "a function of the user's may"
 
 
 def test_only_what_is_needed_is_shipped():
@@ -166,27 +123,6 @@ def _walk(root):
     from cedar.plan import graph
 
     return list(graph.walk(root))
-
-
-def test_a_prediction_names_what_limits_it_and_what_would_help():
-    root = two_maps()
-    model = model_of(root, facts_of(root, measured(o2=figures(40e-6, gil=0.0))))
-    found = predict(model, [as_written(model.costs[0], 0)])
-    assert found.bottleneck == "cores"
-    assert 0.9 * 4 / 15.5e-6 < found.rows_per_second < 4 / 15.5e-6  # now and then two wait for the GIL
-    assert found.more == {"one more core": pytest.approx(0.2, abs=0.05)}
-    assert found.operators == {
-        0: pytest.approx(1e-6), 1: pytest.approx(2e-6), 2: pytest.approx(10e-6), 3: pytest.approx(2.5e-6)
-    }  # fmt: skip
-
-
-def test_a_slow_source_is_named():
-    root = two_maps()
-    model = model_of(root, facts_of(root, measured(o0=figures(1e-6, wall=1e-3))))
-    found = predict(model, [as_written(model.costs[0], 0)])
-    assert found.bottleneck == "storage"
-    assert set(found.more) == {"storage twice as fast", "one more core", "one more worker"}
-    assert found.more["storage twice as fast"] == pytest.approx(1, rel=0.05)
 
 
 def test_rows_of_several_sources_add_up():

@@ -4,8 +4,6 @@ import random
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +26,8 @@ from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
-from tests.optimizer.test_search import BOTH, late, pipelines, work
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
+from tests.optimizer.toy_searches import BOTH, late, pipelines, work
 from tests.toy_plans_random import profile
 
 ROWS = [{"a": 1.0, "b": 2.0}]
@@ -114,38 +112,6 @@ def test_the_loaders_own_work_is_part_of_a_prediction():
     found = search(root, slow, Budget(), ("threads",), 4).prediction
     assert found.rows_per_second == pytest.approx(1 / 1.1e-4, rel=1e-3)  # half of what is around holds the GIL
     assert found.use["one task at a time"] == pytest.approx(1e-4)
-
-
-def test_there_is_a_candidate_for_each_kind_of_place():
-    pipeline = cedar.from_items(ROWS).map(work, "a").batch(2)
-    made = planner_for(pipeline.node, Budget(), "auto", None, None, exact=True)
-    made.workers = 4
-    drawn = profile(made.root, random.Random(1))
-    dear = replace(drawn.operators[1], wall=1e-3, cpu=1e-3, keep=1.0)
-    known = replace(drawn, operators={0: drawn.operators[0], 1: replace(dear, gil=None)})
-    found = made.candidates(known)
-    assert [("processes" in {n.place for n in graph.walk(p.root)}, p.workers == 1) for p in found] == [
-        (False, False),
-        (False, True),
-        (True, False),
-    ]
-    made.most_workers = None  # their number is the user's
-    assert len(made.candidates(known)) == 2
-
-
-def test_a_plan_is_predicted_as_it_is_after_all_rules(tmp_path):
-    rows = pa.table({"a": range(100), "b": ["x" * 100] * 100})
-    pq.write_table(rows, tmp_path / "t.parquet")
-    pipeline = cedar.read_parquet(str(tmp_path / "t.parquet")).map(work, "a", dtype=int).select("a").batch(2)
-    made = planner_for(pipeline.node, Budget(), "auto", 2, None, exact=True)
-    drawn = profile(made.root, random.Random(1))
-    read = replace(figures(1e-3, columns={"a": 8.0, "b": 104.0}), label="read")
-    drawn = replace(drawn, operators={0: read, 1: figures(1e-6, columns={"a": 8.0}), 2: figures(1e-9)})
-    plan = made.best(drawn)
-    assert next(getattr(n.operator, "columns", None) for n in graph.walk(plan.root)) == ("a",)
-    assert plan.prediction.operators[0] == pytest.approx(1e-3 * 8 / 112)  # a part of what reading both takes
-    assert plan.prediction.use["cores"] * drawn.machine.cores < 1e-4
-    assert plan.prediction == made.foretell(plan, drawn).prediction
 
 
 def test_the_bytes_of_a_budget_reach_what_a_loader_keeps():

@@ -100,13 +100,6 @@ def test_what_is_shared_stays_shared():
     assert root.inputs[0].inputs[0] is root.inputs[1].inputs[0]
 
 
-def test_columns_come_in_their_order_wherever_that_shows():
-    p = table("a", "b", "c").map(f, "b", into="a").map(lambda row: row, dtype={"a": int})
-    assert after(p, *RULES) == "read[b,c] -> map(f) -> select(a, b, c) -> map(<lambda>)"
-    q = table("a", "b", "c").map(f, "b", into="a").shuffle().batch(2)
-    assert after(q, *RULES) == "read[b,c] -> map(f) -> shuffle -> batch -> select(a, b, c)"
-
-
 def test_sixty_operators_take_no_time_to_speak_of():
     p = table("a", "b", "c")
     for i in range(29):

@@ -1,4 +1,6 @@
-"""The search against brute force, and what it chooses where the answer is plain."""
+"""What a search chooses where the answer is plain."""
+
+from __future__ import annotations
 
 import itertools
 import random
@@ -6,33 +8,16 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import cedar
 from cedar import col
-from cedar.optimizer import joint
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.commute import may_swap
-from cedar.optimizer.ordering import count_sets, find_precedence
 from cedar.optimizer.search import search
 from cedar.plan import graph
 from cedar.profile import Machine
-from tests.optimizer.toy_profiles import MACHINE, all_paths, facts_of, figures, model_of, names
-
-ROWS = [{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}]
-BOTH = ("threads", "processes")
-
-
-def work(x):
-    return x
-
-
-def clean(x):
-    return x
-
-
-def late(x):
-    return x > 0
+from tests.optimizer.toy_profiles import facts_of, figures, names
+from tests.optimizer.toy_searches import BOTH, ROWS, clean, gil_bound, late, pipelines, places, work
 
 
 class Squares:
@@ -43,73 +28,6 @@ class Squares:
 
     def __getitem__(self, i):
         return {"a": i * i}
-
-
-@st.composite
-def pipelines(draw, most=5, least=1):
-    """A pipeline of maps and filters on four columns, its figures, and how many row operators it has."""
-    pipeline, found = cedar.from_items(ROWS), {0: figures(1e-6, columns=dict.fromkeys("abcd", draw(SIZES)))}
-    for i in range(1, draw(st.integers(least, most)) + 1):
-        reads, writes = draw(st.sampled_from("abcd")), draw(st.sampled_from("abcd"))
-        cpu = draw(st.floats(1e-7, 1e-3))
-        wall, gil = cpu + draw(st.sampled_from([0.0, 0.0, 1e-3])), draw(st.sampled_from([0.0, 0.3, 1.0]))
-        kind = draw(st.sampled_from(["map", "filter", "expression"]))
-        if kind == "map":
-            pipeline = pipeline.map(work, reads, into=writes)
-            found[i] = figures(cpu, wall, gil=gil, columns={writes: draw(SIZES)})
-        else:
-            pipeline = pipeline.filter(late, reads) if kind == "filter" else pipeline.filter(col(reads) > 0)
-            found[i] = figures(cpu, wall, keep=draw(st.floats(0.01, 1)), gil=gil)
-    return pipeline.node, found
-
-
-SIZES = st.sampled_from([8.0, 100.0, 30_000.0])
-
-
-def precedences_of(model, facts):
-    return [find_precedence(cost.chain, facts, may_swap) for cost in model.costs]
-
-
-def least(model, precedences):
-    """The largest use of the best of all plans."""
-    ways = [list(all_paths(c, p)) for c, p in zip(model.costs, precedences, strict=True)]
-    return min(max(sum(uses) for uses in zip(model.base, *chosen, strict=True)) for chosen in itertools.product(*ways))
-
-
-@given(pipelines(), st.sampled_from([("threads",), BOTH, ("processes",)]))
-def test_the_exact_search_finds_the_best_of_all_plans(made, places):
-    root, found = made
-    facts = facts_of(root, found)
-    model = model_of(root, facts, places)
-    precedences = precedences_of(model, facts)
-    plan, method = joint.best(model, precedences)
-    assert method == "exact"
-    assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
-
-
-@given(pipelines(most=2), pipelines(most=2), st.sampled_from([("threads",), BOTH]))
-def test_chains_are_searched_together(first, second, places):
-    (left, found), (right, more) = first, second
-    root = cedar.concat(cedar.Pipeline(left), cedar.Pipeline(right)).node
-    facts = facts_of(root, found | {i + len(found): each for i, each in more.items()})
-    model = model_of(root, facts, places)
-    precedences = precedences_of(model, facts)
-    plan, _ = joint.best(model, precedences)
-    assert plan.slowest == pytest.approx(least(model, precedences), rel=1e-6)
-
-
-@given(pipelines(most=7, least=4), st.sampled_from([("threads",), BOTH]))
-def test_the_beam_comes_near(made, places):
-    root, found = made
-    facts = facts_of(root, found)
-    model = model_of(root, facts, places)
-    precedences = precedences_of(model, facts)
-    exact, _ = joint.best(model, precedences)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint, "MOST_SETS", 0)
-        near, method = joint.best(model, precedences)
-    assert method == "beam"
-    assert near.slowest <= exact.slowest * 1.1
 
 
 @given(pipelines())
@@ -127,9 +45,6 @@ def test_the_chosen_graph_is_legal_complete_and_no_worse(made):
     assert chosen.method == "exact"
 
 
-# ---- plain answers ---------------------------------------------------------------------------------------------------
-
-
 def test_a_filter_at_the_end_comes_first():
     root = cedar.from_items(ROWS).map(work, "a").map(clean, "b").filter(col("c") > 0).node
     found = {0: figures(1e-6), 1: figures(40e-6), 2: figures(10e-6), 3: figures(0.2e-6, keep=0.1)}
@@ -142,33 +57,6 @@ def test_a_filter_at_the_end_comes_first():
     assert decision.what.endswith("before map(work), map(clean)")
     assert decision.why == "keeps 10% of rows, costs 0.2 us; map(work) costs 40 us"
     assert chosen.root.inputs[0].inputs[0].origin is root.inputs[0].inputs[0] or chosen.root.origin is not None
-
-
-def test_a_filter_that_may_not_move_says_why():
-    root = cedar.from_items(ROWS).map(work, "a").filter(col("a") > 0).node
-    found = {0: figures(1e-6), 1: figures(40e-6), 2: figures(0.2e-6, keep=0.1)}
-    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4)
-    (decision,) = chosen.decisions
-    assert not decision.applied
-    assert "before map(work)" in decision.what
-    assert "'a'" in decision.why
-
-
-def test_what_gains_nothing_stays():
-    root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).filter(col("b") > 0).node
-    found = {0: figures(1e-3), 1: figures(1e-6), 2: figures(1e-6, keep=0.9), 3: figures(1e-6, keep=0.5)}
-    chosen = search(root, facts_of(root, found), Budget(), ("threads",), 4)
-    assert names(chosen.root) == names(root)
-    assert chosen.decisions == ()
-
-
-def gil_bound():
-    root = cedar.from_items(ROWS).map(work, "a").filter(col("b") > 0).node
-    return root, {0: figures(1e-7, columns={"a": 8.0, "b": 8.0}), 1: figures(1e-4, gil=1.0), 2: figures(1e-7)}
-
-
-def places(chosen):
-    return {node.operator.name: node.place for node in graph.walk(chosen.root)}
 
 
 def test_a_map_that_holds_the_gil_goes_to_processes():
@@ -251,43 +139,6 @@ def test_rows_on_their_way_fit_the_memory():
     assert [d.rule for d in chosen.decisions] == ["memory"]
 
 
-def test_an_operator_that_no_row_reached_says_so():
-    root = cedar.from_items(ROWS).map(work, "a").filter(col("b") > 0).node
-    facts = facts_of(root, {0: figures(1e-6), 1: figures(1e-5)})
-    chosen = search(root, facts, Budget(), ("threads",), 4)
-    assert names(chosen.root) == names(root)
-    assert [(d.rule, d.applied) for d in chosen.decisions] == [("profile", False)]
-
-
-def test_inserted_selections_fall_away_but_for_the_last():
-    from cedar.operators.expressions import select
-    from cedar.plan.graph import Node
-
-    root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).node
-    found = {0: figures(1e-6), 1: figures(1e-4), 2: figures(1e-7, keep=0.1)}
-    facts = facts_of(root, found)
-    inner = Node(select("a", "c"), (root.inputs[0],))
-    physical = Node(select("a"), (Node(root.operator, (inner,), root.site, origin=root),))
-    chosen = search(physical, facts, Budget(), ("threads",), 4)
-    assert [name.split("(")[0] for name in names(chosen.root)[1:]] == ["filter", "map", "select"]
-    assert chosen.root.origin is None
-    assert chosen.root.place == "threads"
-
-
-def test_stream_operators_and_shared_nodes_hold_still():
-    shared = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0)
-    root = cedar.concat(shared.map(clean, "b"), shared).shuffle().map(work, "a").filter(col("d") > 0).batch(2).node
-    found = {i: figures(1e-6 if "filter" in n else 1e-4, keep=0.1 if "filter" in n else 1.0) for i, n in
-             enumerate(names(root))}  # fmt: skip
-    chosen = search(root, facts_of(root, found), Budget(), BOTH, 4)
-    short = [name.split("(")[0] for name in names(chosen.root)]
-    assert short[1:3] == ["filter", "map"]
-    assert short[3:] == ["map", "concat", "shuffle", "filter", "map", "batch"]
-    concat = chosen.root.inputs[0].inputs[0].inputs[0].inputs[0]
-    assert concat.operator.name == "concat"
-    assert concat.inputs[0].inputs[0] is concat.inputs[1]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_of_a_tenth_seldom_changes_the_plan(seed):
     rng = random.Random(seed)
@@ -304,14 +155,3 @@ def test_noise_of_a_tenth_seldom_changes_the_plan(seed):
 
     plans = [measure() for _ in range(10)]
     assert max(plans.count(plan) for plan in plans) >= 9
-
-
-def test_the_sets_of_free_operators_are_counted():
-    pipeline = cedar.from_items(ROWS)
-    for name in "abcd":
-        pipeline = pipeline.filter(late, name)
-    root = pipeline.node
-    facts = facts_of(root, {0: figures(1e-6)}, machine=MACHINE)
-    (cost,) = model_of(root, facts).costs
-    assert count_sets(find_precedence(cost.chain, facts, may_swap), 100) == 16
-    assert count_sets(find_precedence(cost.chain, facts, may_swap), 10) > 10

@@ -1,0 +1,70 @@
+"""What rules may know beside the node they look at, while the graph changes under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar import col
+from cedar.core.errors import PipelineError
+from cedar.optimizer.edit import only, rebuilt
+from cedar.optimizer.facts import Facts
+from cedar.optimizer.rewrite import facts_of
+from cedar.plan.graph import Node
+from cedar.profile import Profile
+from tests.optimizer.plan_lines import measured, table
+
+
+def f(x: Any) -> Any:
+    return x
+
+
+def facts_at(root: Node, profile: Profile | None = None) -> Facts:
+    return facts_of(root, root, lambda node: False, profile)
+
+
+def test_a_node_is_known_by_its_place_in_the_pipeline_as_written() -> None:
+    top = table("a", "b").map(f, "a").map(f, "b").node
+    facts = facts_at(top, measured(cpu={2: 1e-3}))
+    again = rebuilt(top, top.inputs, facts)
+    assert [facts.ordinal(node) for node in (top.inputs[0], top, again)] == [1, 2, 2]
+    assert [facts.label(node) for node in (top.inputs[0], top, again)] == ["map(f)", "map(f) #2", "map(f) #2"]
+    figures = facts.figures(again)
+    assert figures is not None
+    assert figures.cpu == 1e-3
+    put_in = only(top, ("a",))  # by the optimizer
+    assert (facts.ordinal(put_in), facts.figures(put_in)) == (None, None)
+
+
+def test_what_follows_for_new_nodes_is_learnt_and_old_ones_are_let_go() -> None:
+    top = table("a", "b", "c").map(f, "a", dtype=int).filter(col("b") > 1).select("a").node
+    written = facts_at(top)
+    facts, old = written.moving(), top.inputs[0]
+    read = old.inputs[0].inputs[0]
+    below = rebuilt(old, (read,), facts)
+    new = rebuilt(old.inputs[0], (below,), facts)
+    facts.learn(new)
+    assert facts.schemas[id(new)] == facts.schemas[id(old)]
+    facts.stands_for(new, old)
+    assert facts.consumers[id(new)] == [top]
+    assert facts.consumers[id(read)] == [below]
+    assert facts.live[id(new)] == written.live[id(old)] == {"a"}
+    assert written.consumers[id(read)] == [old.inputs[0]]  # of the graph before
+
+
+def test_a_node_that_does_not_fit_is_an_error_at_the_users_line() -> None:
+    top = table("a", "b").map(f, "b").node
+    facts = facts_at(top)
+    with pytest.raises(PipelineError, match="no column 'b'") as caught:
+        facts.learn(rebuilt(top, (only(top.inputs[0], ("a",)),), facts))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_sources_are_told_apart_by_what_they_read() -> None:
+    one = table("a")
+    both = cedar.zip(one, one.rename({"a": "b"})).node
+    assert [len(nodes) for nodes in facts_at(both).readers.values()] == [1]
+    assert len(facts_at(cedar.concat(one, table("a")).node).readers) == 2

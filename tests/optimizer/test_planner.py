@@ -1,0 +1,75 @@
+"""The planner: its candidates and what it predicts of them, and what it checks on sample rows, or need not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.operators import recsys
+from cedar.optimizer.budget import Budget
+from cedar.optimizer.planner import _known_functions
+from cedar.pipeline.planning import planner_for
+from cedar.plan import graph
+from tests.optimizer.toy_profiles import figures
+from tests.optimizer.toy_searches import ROWS, work
+from tests.toy_plans_random import profile
+
+
+def twice(x):
+    return 2 * x
+
+
+LISTS = pa.table({"a": pa.array([[1, 2]] * 4, pa.large_list(pa.int64())), "x": np.arange(4)})
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (lambda p: p.map(recsys.FirstX(1), "a").batch(2), True),
+        (lambda p: p.map(recsys.FirstX(1), "a").map(twice, "x"), False),
+        (lambda p: p.map_batches(lambda x: x, "x"), False),
+        (lambda p: p.filter(col("x") > 1), False),  # an expression may call functions
+        (lambda p: p.filter(twice, "x"), False),
+    ],
+)
+def test_functions_of_users_may_do_another_thing_the_next_time(make, known):
+    assert _known_functions(make(cedar.from_arrow(LISTS)).node) is known
+
+
+def test_there_is_a_candidate_for_each_kind_of_place():
+    pipeline = cedar.from_items(ROWS).map(work, "a").batch(2)
+    made = planner_for(pipeline.node, Budget(), "auto", None, None, exact=True)
+    made.workers = 4
+    drawn = profile(made.root, random.Random(1))
+    dear = replace(drawn.operators[1], wall=1e-3, cpu=1e-3, keep=1.0)
+    known = replace(drawn, operators={0: drawn.operators[0], 1: replace(dear, gil=None)})
+    found = made.candidates(known)
+    assert [("processes" in {n.place for n in graph.walk(p.root)}, p.workers == 1) for p in found] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+    made.most_workers = None  # their number is the user's
+    assert len(made.candidates(known)) == 2
+
+
+def test_a_plan_is_predicted_as_it_is_after_all_rules(tmp_path):
+    rows = pa.table({"a": range(100), "b": ["x" * 100] * 100})
+    pq.write_table(rows, tmp_path / "t.parquet")
+    pipeline = cedar.read_parquet(str(tmp_path / "t.parquet")).map(work, "a", dtype=int).select("a").batch(2)
+    made = planner_for(pipeline.node, Budget(), "auto", 2, None, exact=True)
+    drawn = profile(made.root, random.Random(1))
+    read = replace(figures(1e-3, columns={"a": 8.0, "b": 104.0}), label="read")
+    drawn = replace(drawn, operators={0: read, 1: figures(1e-6, columns={"a": 8.0}), 2: figures(1e-9)})
+    plan = made.best(drawn)
+    assert next(getattr(n.operator, "columns", None) for n in graph.walk(plan.root)) == ("a",)
+    assert plan.prediction.operators[0] == pytest.approx(1e-3 * 8 / 112)  # a part of what reading both takes
+    assert plan.prediction.use["cores"] * drawn.machine.cores < 1e-4
+    assert plan.prediction == made.foretell(plan, drawn).prediction
