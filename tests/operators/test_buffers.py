@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -48,7 +49,7 @@ def test_chunks_have_so_many_units_but_for_the_last(rows, units, seed):
 
 def test_results_come_in_order_and_an_error_in_its_turn():
     futures: list[Future[str]] = [Future(), Future()]
-    begun = iter([("a", futures[0]), ("b", futures[1]), ("c", None)])
+    begun: Iterator[tuple[str, Future[str] | None]] = iter([("a", futures[0]), ("b", futures[1]), ("c", None)])
 
     def step(wait: bool) -> tuple[str, Future[str] | None]:
         for each in begun:
