@@ -3,27 +3,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import feather
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.arrow import read_arrow
-from cedar.datasets.table import from_arrow, from_polars
+from tests.datasets.arrow_tables import table
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
-
-
-def table(n: int, start: int = 0) -> pa.Table:
-    ids = range(start, start + n)
-    return pa.table(
-        {
-            "name": pa.array([f"n{i}" for i in ids], pa.string()),
-            "id": pa.array(ids, pa.int64()),
-            "tags": pa.array([list(range(i % 3)) for i in ids], pa.list_(pa.int32())),
-            "kind": pa.array(["a" if i % 2 else None for i in ids]).dictionary_encode(),
-        }
-    )
 
 
 def write(path: Path, data: pa.Table, rows: int, stream: bool = False, **options) -> Path:
@@ -112,44 +99,3 @@ def test_damaged_files_give_an_error_or_the_right_number_of_rows(tmp_path: Path,
             outcomes.add("named" if "damaged.arrow" in str(error) else str(error))
     # A stream that ends between two batches looks whole: the format does not say how many there are.
     assert outcomes <= ({"named", 200} | ({0, 50, 100, 150} if stream else set()))
-
-
-# ---- in memory -------------------------------------------------------------------------------------------------------
-
-
-def test_from_arrow():
-    data = table(70_000)
-    source = from_arrow(data)
-    assert [(s.start, s.rows) for s in source.splits()] == [(0, 65_536), (65_536, 4_464)]
-    assert column(source, "id") == list(range(70_000))
-    assert source.row_bytes is not None
-    assert read_rows(travelled(from_arrow(data.slice(3, 5)))) == data.slice(3, 5).to_pylist()
-    assert read_rows(from_arrow(data.to_batches()[0].slice(0, 2))) == data.slice(0, 2).to_pylist()
-    assert read_rows(source.select(["id"]))[1] == {"id": 1}
-
-
-def test_from_arrow_with_many_chunks_and_none():
-    chunks = pa.chunked_array([[1], [], [2, 3]], pa.int64())
-    assert column(from_arrow(pa.table({"x": chunks})), "x") == [1, 2, 3]
-    assert from_arrow(pa.table({"x": pa.array([], pa.int64())})).splits() == []
-
-
-def test_from_polars():
-    frame = pl.DataFrame({"x": [1, 2], "c": pl.Series(["a", "b"], dtype=pl.Categorical), "l": [[1], []]})
-    source = from_polars(frame)
-    assert source.schema() == {"x": pa.int64(), "c": pa.large_string(), "l": pa.large_list(pa.int64())}
-    assert read_rows(source) == frame.to_dicts()
-    assert source.describe() == "from_polars(2 rows)"
-
-
-def test_what_is_no_table():
-    with pytest.raises(PipelineError, match=r"from_arrow takes a pyarrow\.Table") as error:
-        from_arrow(pl.DataFrame({"x": [1]}))
-    assert "from_polars" in (error.value.fix or "")
-    with pytest.raises(PipelineError, match=r"takes a polars\.DataFrame, not LazyFrame") as error:
-        from_polars(pl.LazyFrame({"x": [1]}))
-    assert "collect" in (error.value.fix or "")
-    with pytest.raises(PipelineError, match=r"takes a polars\.DataFrame, not Table"):
-        from_polars(pa.table({"x": [1]}))
-    with pytest.raises(PipelineError, match="two columns 'a'"):
-        from_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]))

@@ -12,41 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.block import Block, Skipped
-from cedar.core.boundary import as_column
-from cedar.core.columns import TensorType, objects
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.sinks import to_arrow_table, write_parquet
+from tests.datasets.blocks import block, cut, files_of
 from tests.datasets.reading import read_rows
-
-
-def block(columns, n: int | None = None, start: int = 0) -> Block:
-    made = {name: as_column(c if isinstance(c, (np.ndarray, pa.Array)) else pa.array(c)) for name, c in columns.items()}
-    count = n if n is not None else len(next(iter(made.values())))
-    return Block(made, Keys(np.arange(start, start + count)))
-
-
-def cut(rows: int, sizes: list[int]) -> list[Block]:
-    """Blocks of x = 0, 1, ... cut at some sizes."""
-    blocks, start = [], 0
-    for size in [*sizes, rows]:
-        stop = min(rows, start + size)
-        blocks.append(block({"x": np.arange(start, stop), "s": [f"s{i}" for i in range(start, stop)] or as_empty()}))
-        start = stop
-    return blocks
-
-
-def as_empty() -> pa.Array:
-    return pa.array([], pa.large_string())
 
 
 def layout(urls: list[str]) -> list[list[int]]:
     return [[m.row_group(i).num_rows for i in range(m.num_row_groups)] for m in map(pq.read_metadata, urls)]
-
-
-def files_of(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -134,73 +109,6 @@ def test_no_rows(tmp_path: Path):
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
-    write_parquet(cut(3, []), tmp_path / "out")
-    before = files_of(tmp_path)
-    with pytest.raises(PipelineError, match="holds 1 data files already, such as 'part-00000.parquet'"):
-        write_parquet(cut(3, []), tmp_path / "out")
-    with pytest.raises(PipelineError, match="exists already"):
-        write_parquet(cut(3, []), tmp_path / "out" / "part-00000.parquet")
-    assert files_of(tmp_path) == before
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "README").write_text("hello")
-    write_parquet(cut(3, []), tmp_path / "notes")
-    assert files_of(tmp_path / "notes") == ["README", "part-00000.parquet"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_nothing_remains_after_an_interruption(tmp_path: Path, error):
-    def blocks():
-        for i in range(5):
-            yield block({"x": np.arange(100), "k": np.arange(100) % 3})
-            if i == 3:
-                raise error("stop")
-
-    with pytest.raises(error):
-        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50)
-    assert files_of(tmp_path) == []
-    write_parquet(cut(3, []), tmp_path / "out")
-
-
-def test_no_file_is_seen_before_it_is_whole(tmp_path: Path):
-    def blocks():
-        for _ in range(3):
-            yield block({"x": np.arange(100)})
-            assert not [f for f in files_of(tmp_path) if not f.rpartition("/")[2].startswith(".")]
-
-    write_parquet(blocks(), tmp_path / "out", row_group_rows=10)
-    assert files_of(tmp_path) == ["out/part-00000.parquet"]
-
-
-def test_python_objects_are_refused(tmp_path: Path):
-    odd = Block({"x": pa.array([1]), "o": objects([{1, 2}])}, Keys(np.arange(1)))
-    with pytest.raises(PipelineError, match="column 'o' holds Python objects"):
-        write_parquet([odd], tmp_path / "out")
-    with pytest.raises(PipelineError, match="column 'o' holds Python objects"):
-        to_arrow_table([odd])
-    with pytest.raises(PipelineError, match="column 'c': Arrow has no type for complex128"):
-        to_arrow_table([Block({"c": np.zeros((1, 2), dtype=complex)}, Keys(np.arange(1)))])
-    assert files_of(tmp_path) == []
-
-
-def test_a_type_that_changes(tmp_path: Path):
-    blocks = [block({"x": [1]}), block({"x": ["a"]})]
-    with pytest.raises(PipelineError, match="column 'x' is int64 in the first rows and large_string in later ones"):
-        write_parquet(blocks, tmp_path / "out")
-    with pytest.raises(PipelineError, match="column 'x' is int64"):
-        to_arrow_table(blocks)
-    with pytest.raises(PipelineError, match="column 'y' is missing in the first rows"):
-        to_arrow_table([block({"x": [1]}), block({"x": [1], "y": [2]})])
-
-
-def test_a_place_that_cannot_be_written_to(tmp_path: Path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises((SourceError, PipelineError), match="file"):
-        write_parquet(cut(3, []), tmp_path / "file" / "out")
-    with pytest.raises(SourceError, match=r"cannot write to 'nosuch://\*\*\*@x/out'"):
-        write_parquet(cut(3, []), "nosuch://me:secret@x/out")
-
-
 def test_numbers_that_are_not_positive(tmp_path: Path):
     with pytest.raises(PipelineError, match="row_group_rows=0"):
         write_parquet([], tmp_path / "out", row_group_rows=0)
@@ -216,19 +124,3 @@ def test_other_storage():
             write_parquet(cut(3, []), "memory://sinktest/out")
     finally:
         fs.rm("sinktest", recursive=True)
-
-
-# ---- to_arrow --------------------------------------------------------------------------------------------------------
-
-
-def test_to_arrow_table():
-    table = to_arrow_table([block({"x": [1, 2]}), block({"x": pa.array([], pa.int64())}), block({"x": [3]})])
-    assert table.equals(pa.table({"x": [1, 2, 3]}))
-    images = to_arrow_table([block({"i": np.arange(8).reshape(2, 2, 2)})])
-    assert images["i"].to_pylist() == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-
-
-def test_to_arrow_table_without_blocks():
-    assert to_arrow_table([]).num_columns == 0
-    empty = to_arrow_table([], {"x": pa.int64(), "v": TensorType((2,), "float32")})
-    assert empty.schema == pa.schema([("x", pa.int64()), ("v", pa.list_(pa.float32(), 2))])

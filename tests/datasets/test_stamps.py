@@ -18,20 +18,14 @@ import pytest
 
 import cedar
 from cedar.core.errors import ResumeError, SourceError
-from cedar.datasets.listing import list_files
 from cedar.datasets.stamps import changed_runs, pieces
-
-ROWS = 64
+from tests.datasets.text_files import ROWS, text
 
 
 def parquet(path: Path, first: int) -> None:
     values = [(i + first) % ROWS for i in range(ROWS)]  # of equal statistics and size
     table = pa.table({"x": values, "y": [v * 7 for v in values]})
     pq.write_table(table, path, row_group_size=8, use_dictionary=False, compression=None)
-
-
-def text(path: Path, first: int) -> None:
-    path.write_text("".join(f'{{"x": {(i + first) % ROWS + 100}}}\n' for i in range(ROWS)))
 
 
 def arrow(path: Path, first: int) -> None:
@@ -136,35 +130,3 @@ def test_all_of_a_small_file_is_looked_at() -> None:
     assert pieces(65536) == [(0, 65536)]
     assert [stop - start for start, stop in pieces(10**9)] == [16384] * 3
     assert pieces(10**9)[-1][1] == 10**9
-
-
-# ---- links -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_with_links_to_itself_is_read_once(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    (root / "a" / "b").mkdir(parents=True)
-    for path in (root / "0.jsonl", root / "a" / "1.jsonl", root / "a" / "b" / "2.jsonl"):
-        text(path, 0)
-    (root / "self").symlink_to(root)
-    (root / "again").symlink_to(root)  # two of them: any walk that follows both never ends
-    (root / "a" / "b" / "up").symlink_to(root / "a")
-    (root / "a" / "over").symlink_to(tmp_path)
-    for paths in (str(root), f"{root}/**", f"{root}/**/*.jsonl"):
-        listing = list_files([paths], (".jsonl",))
-        assert [file.name for file in listing] == ["0.jsonl", "a/1.jsonl", "a/b/2.jsonl"]
-    assert cedar.read_jsonl(f"{root}/**/*.jsonl").count() == 3 * ROWS
-    assert len(list_files([f"{root}/**/b/**/*.jsonl"])) == 1
-
-
-def test_two_links_to_a_folder_or_a_file_are_two(tmp_path: Path) -> None:
-    root, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
-    root.mkdir()
-    elsewhere.mkdir()
-    text(elsewhere / "0.jsonl", 0)
-    for name in ("first", "second"):
-        (root / name).symlink_to(elsewhere)
-        (root / f"{name}.jsonl").symlink_to(elsewhere / "0.jsonl")
-    names = ["first.jsonl", "first/0.jsonl", "second.jsonl", "second/0.jsonl"]
-    assert sorted(f.name for f in list_files([str(root)], (".jsonl",))) == names
-    assert cedar.read_jsonl(f"{root}/**/*.jsonl").count() == 4 * ROWS

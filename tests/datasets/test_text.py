@@ -1,102 +1,15 @@
 from __future__ import annotations
 
-import bz2
-import codecs
-import gzip
-import lzma
 from dataclasses import replace
 from pathlib import Path
 
 import fsspec
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.text import TextSource, read_text
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
-
-
-def model(data: bytes) -> list[tuple[int, str]]:
-    """(byte offset, text) of each line, the plain way."""
-    lines, offset = [], 0
-    for line in data.split(b"\n"):
-        whole = offset + len(line) < len(data)
-        if line or whole:
-            text = line[:-1] if whole and line.endswith(b"\r") else line
-            lines.append((offset, text.decode("utf-8" if offset else "utf-8-sig")))
-        offset += len(line) + 1
-    return lines
-
-
-def write(folder: Path, data: bytes, name: str = "t.txt") -> Path:
-    (folder / name).write_bytes(data)
-    return folder / name
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("text")
-
-
-@given(
-    st.lists(st.sampled_from(["", "a", "bc", "é", "\ufeff", "long line of text", "\r", "x\r"]), max_size=30),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-    st.integers(1, 40) | st.just(1000),
-    st.sampled_from([1, 7, 30, 1 << 20]),
-    st.randoms(use_true_random=False),
-)
-def test_lines_are_what_splitting_the_whole_file_gives(place: Path, lines, end, ended, size, piece, chance):
-    data = (end.join(lines) + (end if ended else "")).encode()
-    source = replace(read_text(write(place, data)), split_bytes=size)
-    order = list(range(len(source.splits())))
-    chance.shuffle(order)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cedar.datasets.text._PIECE_BYTES", piece)
-        rows = read_keyed(source, order)
-    assert [(key[1], row["text"]) for key, row in rows] == model(data)
-    assert [row["line"] for _, row in rows] == list(range(len(rows)))
-    assert {row["path"] for _, row in rows} <= {str(place / "t.txt")}
-
-
-@given(
-    st.lists(st.sampled_from([b"", b"a", b"bc" * 50]), max_size=20),
-    st.integers(1, 60),
-    st.sampled_from(["line", "text"]),
-)
-def test_the_lines_of_one_split_alone(place: Path, lines, size, name):
-    data = b"\n".join(lines)
-    source = replace(read_text(write(place, data)), split_bytes=size)
-    expected = dict(read_keyed(source))
-    for split in source.splits():
-        fresh = replace(source).select([name])
-        for chunk in fresh.read(split):
-            assert chunk.offsets is not None
-            for offset, value in zip(chunk.offsets.tolist(), chunk.columns[name].to_pylist(), strict=True):
-                assert expected[0, offset][name] == value
-
-
-@pytest.mark.parametrize(
-    ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", None)]
-)
-def test_compressed_files_are_one_streaming_split(tmp_path: Path, suffix: str, compress, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.lines._BLOCK", 1000)
-    data = "".join(f"line {i} {'x' * (i % 90)}\n" for i in range(300)).encode() + b"y" * 5000 + b"\nlast"
-    compress = compress or (lambda raw: pa.compress(raw, "zstd", asbytes=True))
-    source = read_text(write(tmp_path, compress(data), f"t.txt{suffix}"))
-    assert [split.streaming for split in source.splits()] == [True]
-    rows = read_keyed(source)
-    assert [(key[1], row["text"]) for key, row in rows] == model(data)
-    assert [row["line"] for _, row in rows] == list(range(302))
-
-
-@pytest.mark.parametrize("size", [1, 3, 5, 1000])
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, size: int):
-    path = write(tmp_path, codecs.BOM_UTF8 + "one\r\n\ufefftwo".encode())
-    rows = read_rows(replace(read_text(path), split_bytes=size))
-    assert [(row["line"], row["text"]) for row in rows] == [(0, "one"), (1, "\ufefftwo")]
+from tests.datasets.text_files import write
 
 
 def test_several_files(tmp_path: Path):
@@ -144,24 +57,6 @@ def test_bytes_that_are_not_utf8(tmp_path: Path):
     assert "replace" in error.value.fix
     assert column(read_text(path, errors="replace"), "text") == ["fine", "also é", "bad � here"]
     assert len(read_rows(read_text(path).select(["line"]))) == 3
-
-
-def test_a_file_that_vanishes_or_changes_after_listing(tmp_path: Path):
-    source = read_text(write(tmp_path, b"a\nb\n"))
-    (split,) = source.splits()
-    write(tmp_path, b"a\nb\nc\n")
-    with pytest.raises(SourceError, match=r"t\.txt: changed while in use: 4 bytes when listed, 6 now"):
-        list(source.read(split))
-    (tmp_path / "t.txt").unlink()
-    with pytest.raises(SourceError, match=r"t\.txt: the file is not there any more"):
-        list(source.read(split))
-
-
-def test_a_compressed_file_cut_short(tmp_path: Path):
-    whole = gzip.compress(b"".join(b"%d some text\n" % i for i in range(10_000)))
-    source = read_text(write(tmp_path, whole[: len(whole) // 2], "t.txt.gz"))
-    with pytest.raises(SourceError, match=r"t\.txt\.gz"):
-        read_rows(source)
 
 
 def test_columns_and_arguments(tmp_path: Path):

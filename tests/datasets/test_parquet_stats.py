@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,28 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.datasets.parquet import leaf_bounds, leaves_of, read_parquet
+from cedar.datasets.parquet import read_parquet
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.truth import Bounds
-
-NAN = float("nan")
-BIG = 1 << 53
-
-
-def holds(values, predicate, rows=None, **options):
-    """Whether a file of one row group of column ``x`` may hold the predicate, checked against polars."""
-    array = values if isinstance(values, pa.Array) else pa.array(values)
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"x": array}), sink, **options)
-    group = pq.read_metadata(sink).row_group(0)
-    ((leaf, kind),) = leaves_of(pq.read_metadata(sink)).values()
-    excluded = excludes(predicate, lambda path: leaf_bounds(group.column(leaf), kind, len(array)), {"x": kind})
-    if excluded:
-        assert pl.DataFrame({"x": pl.Series(array)}).filter(predicate).height == 0
-    return not excluded
-
-
-x = pl.col("x")
+from tests.datasets.pruning import BIG, NAN, holds, x
 
 
 @pytest.mark.parametrize(
@@ -97,88 +78,6 @@ def test_what_may_fail_on_a_row_excludes_nothing():
     assert holds(texts, x > 3), "polars refuses this when it is bound"
 
 
-def test_statistics_leave_nan_out_and_nan_is_above_all_numbers():
-    values = [1.0, 2.0, NAN]
-    assert holds(values, x > 5)
-    assert holds(values, x >= NAN)
-    assert holds(values, x == NAN)
-    assert holds(values, x.is_in([NAN, 9.0]))
-    assert not holds(values, x < 1)
-    assert not holds(values, x == 9)
-    assert not holds(values, x.is_in([9.0]))
-    assert not holds([1.0, 2.0], x < 0.5)
-    assert holds([1.0, 2.0], x > 5), "there might be NaN"
-    assert holds([NAN, NAN], x > 5)
-
-
-def test_signed_zeros_are_equal():
-    assert holds([-0.0], x == 0.0)
-    assert holds([0.0], x >= 0.0)
-    assert holds([0.0], x == -0.0)
-    assert holds([0.0], x.is_in([-0.0]))
-
-
-def test_large_integers_meet_floats_as_polars_rounds_them():
-    assert holds([BIG + 1], x <= float(BIG)) is (pl.DataFrame({"x": [BIG + 1]}).filter(x <= float(BIG)).height > 0)
-    assert not holds([BIG + 1], x <= BIG)
-    assert holds([BIG + 1], x == BIG + 1)
-    assert not holds(pa.array([1 << 63, (1 << 64) - 1], pa.uint64()), x < 1 << 63)
-    assert holds(pa.array([1 << 63, (1 << 64) - 1], pa.uint64()), x == (1 << 64) - 1)
-    assert not holds(pa.array([-5, 5], pa.int8()), x > 300)
-
-
-def test_plain_numbers_take_the_width_of_the_column():
-    narrow = pa.array([0.1, 0.7], pa.float32())
-    assert holds(narrow, x <= 0.1)
-    assert holds(narrow, x == 0.7)
-    assert not holds(narrow, x < 0.1)
-    assert holds(pa.array([16777216.0], pa.float32()), x < 16777217) is False
-    assert holds(pa.array([16777216.0], pa.float32()), x <= 16777217)
-
-
-def test_nulls():
-    assert holds([1, None], x.is_null())
-    assert holds(pa.nulls(2), x.is_not_null()), "no statistics"
-    empty = pa.array([None, None], pa.int64())
-    assert not holds(empty, x.is_not_null())
-    assert not holds(empty, x > 0)
-    assert not holds(empty, ~(x > 0))
-    assert holds(empty, x.is_in([1, None], nulls_equal=True))
-    assert holds([1, None], x.is_in([9, None], nulls_equal=True))
-
-
-def test_text_that_statistics_may_have_cut():
-    bounds = {"x": Bounds(10, 0, pa.array(["b", "d" + "\U0010ffff" * 8], pa.large_string()))}
-    assert not excludes(x > "da", lambda path: bounds[path[0]], {"x": pa.large_string()}), (
-        "'dz' begins with the greatest"
-    )
-    assert excludes(x > "e", lambda path: bounds[path[0]], {"x": pa.large_string()})
-    assert not holds(["b", "d"], x > "e")
-    assert holds(["b", "d"], x > "d")
-    assert not holds(["b", "d"], x < "b")
-    assert not holds(pa.array([b"b", b"d"]), x == b"e")
-
-
-def test_dates_times_flags_and_decimals():
-    days = pa.array([dt.date(2024, 1, 1), dt.date(2024, 2, 1)])
-    assert not holds(days, x > dt.date(2024, 2, 1))
-    assert not holds(days, x.is_in([dt.date(2023, 1, 1)]))
-    assert not holds(days, x > dt.datetime(2024, 2, 1))
-    assert holds(days, x >= dt.datetime(2024, 2, 1))
-    for unit in ("s", "ms", "us", "ns"):
-        moments = pa.array([dt.datetime(2024, 1, 1), dt.datetime(2024, 2, 1)], pa.timestamp(unit))
-        assert not holds(moments, x > dt.datetime(2024, 2, 1))
-        assert holds(moments, x >= dt.datetime(2024, 2, 1))
-    zoned = pa.array([dt.datetime(2024, 1, 1)], pa.timestamp("us", "UTC"))
-    assert not holds(zoned, x > dt.datetime(2024, 2, 1, tzinfo=dt.UTC))
-    assert not holds([True, True], ~x)
-    assert not holds([False, None], x)
-    assert holds([False, True], x)
-    amounts = pa.array([Decimal("-2.50"), Decimal("1.50")])
-    assert not holds(amounts, x > Decimal("1.5"))
-    assert holds(amounts, x >= Decimal("1.5"))
-
-
 def test_without_statistics_everything_may_hold():
     assert holds([1, 2], x > 9, write_statistics=False)
     assert holds([1, 2], x.is_null(), write_statistics=False)
@@ -193,17 +92,6 @@ def test_fields_of_structs_and_columns_of_lists(tmp_path: Path):
     assert [source.prune(s, n.is_null()) for s in source.splits()] == [False, True]
     assert [source.prune(s, pl.col("tags").list.len() > 9) for s in source.splits()] == [False, False]
     assert [source.prune(s, pl.col("tags").is_null()) for s in source.splits()] == [False, False]
-
-
-def test_partition_columns_are_constant_in_a_file(tmp_path: Path):
-    for value in ("1", "2", "__HIVE_DEFAULT_PARTITION__"):
-        (tmp_path / f"day={value}").mkdir()
-        pq.write_table(pa.table({"x": [1]}), tmp_path / f"day={value}" / "t.parquet")
-    source = read_parquet(tmp_path)
-    day = pl.col("day")
-    assert [source.prune(s, day == 2) for s in source.splits()] == [True, False, True]
-    assert [source.prune(s, day.is_null()) for s in source.splits()] == [True, True, False]
-    assert [source.select(["x"]).prune(s, day != 1) for s in source.splits()] == [True, False, True]
 
 
 def test_files_whose_leaves_stand_in_another_order(tmp_path: Path):

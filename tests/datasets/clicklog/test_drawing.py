@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cedar.core.errors import PipelineError
-from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
+from cedar.datasets.clicklog import ClickLog, write_sessions
 
 
 def by_session(table):
@@ -23,22 +23,6 @@ def repeats(table, name):
     table, inside = by_session(table)
     lists = table[name].to_pylist()
     return np.mean([a == b for a, b, i in zip(lists[1:], lists[:-1], inside, strict=True) if i])
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    log = ClickLog(
-        samples=8,
-        lists=(
-            ListFeature("hist_items", 12, 0.9, ids=5000),
-            ListFeature("slides", 12, 0.5, shift=2, ids=1000),
-            ListFeature("a", 4, 0.7, group="g"),
-            ListFeature("b", 4, 0.7, group="g"),
-        ),
-        scalars=2, item_scalars=1, dense=3,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("log") / "log"
-    return log, write_sessions(folder, 20_000, 5, log=log, rows_per_file=12_000, row_group_rows=4000), folder
 
 
 def test_columns_and_files(written):
@@ -95,58 +79,6 @@ def test_the_same_seed_gives_the_same_rows(tmp_path):
         tables.append(pq.read_table(tmp_path / str(i)))
     assert tables[0].equals(tables[1])
     assert not tables[0].equals(tables[2])
-
-
-def test_the_bayes_auc_is_that_of_the_planted_probabilities(written):
-    from cedar.datasets.clicklog.drawing import draw_file
-    from cedar.datasets.clicklog.model import world_of
-
-    log, made, folder = written
-    drawn = [draw_file(log, world_of(log, 5), 5, file, rows) for file, rows in enumerate((12_000, 8_000))]
-    p, label = (np.concatenate([getattr(d, name) for d in drawn]) for name in ("probability", "label"))
-    assert pq.read_table(folder)["label"].to_pylist() == label.tolist()
-    ranks = np.argsort(np.argsort(p)) + 1
-    clicks = int(label.sum())
-    auc = (ranks[label == 1].sum() - clicks * (clicks + 1) / 2) / (clicks * (len(label) - clicks))
-    assert made.bayes_auc == pytest.approx(auc, abs=1e-4)
-    assert made.clicks == pytest.approx(label.mean())
-    assert 0.7 < auc < 0.95
-
-
-def test_labels_depend_on_items_and_histories(written):
-    """Without either, the probabilities tell clicks apart less well: both are worth learning."""
-    from cedar.datasets.clicklog.drawing import draw_file
-    from cedar.datasets.clicklog.model import BayesAuc, world_of
-
-    log, made, _ = written
-    world = world_of(log, 5)
-    drawn = draw_file(log, world, 5, 0, 12_000)
-    dense = np.stack([drawn.columns[f"d{i}"].to_numpy() for i in range(3)])
-    item = drawn.columns["item_id"].to_numpy()
-
-    def auc(logit):
-        found = BayesAuc()
-        found.add(1 / (1 + np.exp(-logit)), drawn.label)
-        return found.value
-
-    without_history = auc(world.logit(dense, item, np.zeros(len(item))))
-    only_dense = auc(world.weights @ dense)
-    assert made.bayes_auc > without_history + 0.01 > only_dense + 0.02
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"samples": 0}, "samples=0"),
-        ({"repeats": 1.5}, "repeats=1.5"),
-        ({"lists": (ListFeature("label"),)}, "two columns 'label'"),
-        ({"lists": (ListFeature("x", ids=0),)}, "ListFeature"),
-        ({"lists": (ListFeature("hist_items", ids=9_000),)}, "hist_items has ids up to 9000"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(arguments, said):
-    with pytest.raises(PipelineError, match=said):
-        ClickLog(**arguments)
 
 
 def test_no_rows_are_refused(tmp_path):

@@ -1,0 +1,110 @@
+"""Names and types of Parquet columns: what a selection gives, and whether files agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cedar.core.errors import PipelineError, SourceError
+from cedar.datasets.parquet import read_parquet
+from tests.datasets.parquet_files import table, two_files
+from tests.datasets.reading import column, read_rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return two_files(tmp_path)
+
+
+def test_types_are_canonical(folder: Path):
+    schema = read_parquet(folder).schema()
+    assert schema == {
+        "id": pa.int64(),
+        "x": pa.float32(),
+        "name": pa.large_string(),
+        "tags": pa.large_list(pa.int64()),
+        "kind": pa.large_string(),
+        "pos": pa.struct([("lat", pa.float64()), ("name", pa.large_string())]),
+    }
+
+
+def test_columns_come_in_the_order_asked_for(folder: Path):
+    source = read_parquet(folder, columns=["tags", "id"])
+    assert list(source.schema()) == ["tags", "id"]
+    assert read_rows(source)[2] == {"tags": [0, 1], "id": 2}
+    assert sum(s.bytes or 0 for s in source.splits()) < sum(s.bytes or 0 for s in read_parquet(folder).splits())
+
+
+def test_parts_of_structs(folder: Path):
+    source = read_parquet(folder, columns=["id", "pos.lat"])
+    assert source.schema()["pos"] == pa.struct([("lat", pa.float64())])
+    assert read_rows(source)[3] == {"id": 3, "pos": {"lat": 3.0}}
+
+
+def test_no_columns_still_counts_rows(folder: Path):
+    source = read_parquet(folder, columns=[])
+    assert len(read_rows(source)) == 15
+    assert source.schema() == {}
+
+
+def test_nested_columns_of_all_kinds(tmp_path: Path):
+    nested = pa.table(
+        {
+            "m": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+            "ll": pa.array([[[1], []], [], None]),
+            "ls": pa.array([[{"p": 1, "q": "x"}], [], None]),
+            "f": pa.array([[1.0, 2.0], [3.0, 4.0], None], pa.list_(pa.float32(), 2)),
+            "after": pa.array([1, 2, 3]),
+        }
+    )
+    pq.write_table(nested, tmp_path / "n.parquet")
+    source = read_parquet(tmp_path / "n.parquet")
+    rows = read_rows(source)
+    assert rows[0]["ls"] == [{"p": 1, "q": "x"}]
+    assert rows[1] == {"m": [], "ll": [], "ls": [], "f": [3.0, 4.0], "after": 2}
+    assert rows[2] == {"m": None, "ll": None, "ls": None, "f": None, "after": 3}
+    assert column(read_parquet(tmp_path / "n.parquet", columns=["after"]), "after") == [1, 2, 3]
+    picked = read_parquet(tmp_path / "n.parquet", columns=["ls.list.element.q", "after"])
+    assert read_rows(picked)[0] == {"ls": [{"q": "x"}], "after": 1}
+
+
+def test_a_column_that_does_not_exist(folder: Path):
+    with pytest.raises(PipelineError, match="there is no column 'nmae'") as error:
+        read_parquet(folder, columns=["nmae"]).schema()
+    assert error.value.fix == "did you mean 'name'?"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop_columns(["name"]), r"column 'name' \(large_string\) is missing in the second"),
+        (lambda t: t.append_column("more", pa.array([1] * 3)), r"column 'more' \(int64\) is missing in the first"),
+        (
+            lambda t: t.set_column(0, "id", t["id"].cast(pa.int32())),
+            "'id' is int64 in the first and int32 in the",
+        ),
+    ],
+)
+def test_files_whose_schemas_differ(folder: Path, change, message: str):
+    pq.write_table(change(table(3)), folder / "c.parquet")
+    with pytest.raises(SourceError, match=message) as error:
+        read_parquet(folder).splits()
+    assert "a.parquet and " in str(error.value)
+    assert "c.parquet have" in str(error.value)
+    assert len(read_rows(read_parquet(folder, columns=["x", "tags"]))) == 18
+
+
+def test_order_of_columns_and_widths_of_strings_may_differ(folder: Path):
+    other = table(3, 15)
+    other = other.set_column(2, "name", other["name"].cast(pa.large_string())).select(other.column_names[::-1])
+    pq.write_table(other, folder / "c.parquet")
+    assert read_rows(read_parquet(folder)) == table(18).to_pylist()
+
+
+def test_two_columns_of_one_name(tmp_path: Path):
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match="two columns 'a'"):
+        read_parquet(tmp_path).schema()

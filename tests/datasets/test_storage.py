@@ -1,0 +1,81 @@
+"""Where sinks write: whole files get their names, and nothing is left of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cedar
+from cedar.core.errors import PipelineError, SourceError
+from cedar.datasets.sinks import write_parquet
+from cedar.testing.storage import flaky
+from tests.datasets.blocks import block, cut, files_of
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sink_writes_all_rows_to_a_storage_that_fails(memory: Any):
+    url = flaky("memory://out", status=0.15, reset=0.1, seed=4)
+    written = cedar.from_items([{"x": i} for i in range(300)]).write_parquet(url)
+    assert [u.rpartition("/")[2] for u in written] == ["part-00000.parquet"]
+    assert [path for path in memory.find("/out") if "/_cedar/" not in path] == ["/out/part-00000.parquet"]
+    assert cedar.read_parquet("memory://out").to_arrow()["x"].to_pylist() == list(range(300))
+
+
+def test_nothing_is_sent_of_files_that_an_error_cut_short(memory: Any):
+    def rows() -> Iterator[dict[str, int]]:
+        yield from ({"x": i} for i in range(100_000))
+        raise ValueError("enough")
+
+    with pytest.raises(cedar.CedarError):
+        cedar.from_iterable(rows).write_parquet("memory://out")
+    assert memory.find("/out") == ["/out/_cedar/job.json"]
+
+
+def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
+    write_parquet(cut(3, []), tmp_path / "out")
+    before = files_of(tmp_path)
+    with pytest.raises(PipelineError, match="holds 1 data files already, such as 'part-00000.parquet'"):
+        write_parquet(cut(3, []), tmp_path / "out")
+    with pytest.raises(PipelineError, match="exists already"):
+        write_parquet(cut(3, []), tmp_path / "out" / "part-00000.parquet")
+    assert files_of(tmp_path) == before
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README").write_text("hello")
+    write_parquet(cut(3, []), tmp_path / "notes")
+    assert files_of(tmp_path / "notes") == ["README", "part-00000.parquet"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_nothing_remains_after_an_interruption(tmp_path: Path, error):
+    def blocks():
+        for i in range(5):
+            yield block({"x": np.arange(100), "k": np.arange(100) % 3})
+            if i == 3:
+                raise error("stop")
+
+    with pytest.raises(error):
+        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50)
+    assert files_of(tmp_path) == []
+    write_parquet(cut(3, []), tmp_path / "out")
+
+
+def test_no_file_is_seen_before_it_is_whole(tmp_path: Path):
+    def blocks():
+        for _ in range(3):
+            yield block({"x": np.arange(100)})
+            assert not [f for f in files_of(tmp_path) if not f.rpartition("/")[2].startswith(".")]
+
+    write_parquet(blocks(), tmp_path / "out", row_group_rows=10)
+    assert files_of(tmp_path) == ["out/part-00000.parquet"]
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises((SourceError, PipelineError), match="file"):
+        write_parquet(cut(3, []), tmp_path / "file" / "out")
+    with pytest.raises(SourceError, match=r"cannot write to 'nosuch://\*\*\*@x/out'"):
+        write_parquet(cut(3, []), "nosuch://me:secret@x/out")
