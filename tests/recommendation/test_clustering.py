@@ -17,43 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.core.errors import PipelineError, RowError, SourceError, WorkerError
+from cedar.core.errors import PipelineError, SourceError, WorkerError
 from cedar.recommendation import add_sessions, cluster, history
-from tests.toy_sessions import interleaved, sessions
+from tests.recommendation.clustered_logs import check, mixed_log, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def rows_of(table):
-    names = sorted(table.column_names)
-    return sorted(repr([row[name] for name in names]) for row in table.to_pylist())
-
-
-def check(folder, session, sort):
-    """Sessions whole in their row groups, and in order of time."""
-    seen = set()
-    for name in sorted(os.listdir(folder)):
-        file = pq.ParquetFile(folder / name)
-        for i in range(file.num_row_groups):
-            group = file.read_row_group(i)
-            keys, times = group[session].to_pylist(), group[sort].to_pylist()
-            runs = [key for j, key in enumerate(keys) if j == 0 or keys[j - 1] != key]
-            assert len(runs) == len(set(runs)), "a session's rows are next to each other"
-            assert not seen & set(runs), "a session is in one row group"
-            seen |= set(runs)
-            assert all(times[j - 1] <= times[j] for j in range(1, len(keys)) if keys[j] == keys[j - 1])
-    return seen
-
-
 @pytest.fixture
 def log(tmp_path):
-    """3,000 rows of 300 sessions, mixed; in two files of several row groups."""
-    table = interleaved(sessions(3000, 10, 0.9, vary=True), 40)
-    table = table.append_column("ts", pa.array(np.arange(3000)))
-    (tmp_path / "log").mkdir()
-    pq.write_table(table.slice(0, 1800), tmp_path / "log" / "a.parquet", row_group_size=250)
-    pq.write_table(table.slice(1800), tmp_path / "log" / "b.parquet", row_group_size=250)
-    return tmp_path / "log"
+    return mixed_log(tmp_path / "log")
 
 
 def test_the_same_rows_with_whole_sessions(log, tmp_path):
@@ -132,38 +105,6 @@ def test_sessions_of_users_with_histories_are_those_of_the_whole_table(log, tmp_
     check(tmp_path / "out", "session_id", "ts")
 
 
-def test_a_part_that_is_too_large_is_sorted_in_passes(log, tmp_path, monkeypatch):
-    from cedar.recommendation import sorting
-
-    passes = []
-    monkeypatch.setattr(sorting, "parts_of", lambda *a, **k: passes.append(a[1]) or parts_of(*a, **k))
-    from cedar.datasets.parquet import read_parquet
-    from cedar.recommendation.spill import Job, parts_of, pieces, spill
-
-    (tmp_path / "work" / "out").mkdir(parents=True)
-    source = read_parquet(log)
-    job = Job(source, "session", "ts", str(tmp_path / "work"), 1, 20_000, 100)
-    todo = pieces(source.splits(), 60_000)
-    for i, piece in enumerate(todo):
-        spill(job, i, piece)
-    assert sorting.write_part(job, 0, len(todo)) == 3000
-    assert max(passes) > 3
-    check_folder = tmp_path / "work" / "out"
-    os.remove(check_folder / "part-00000.parquet.done")
-    assert rows_of(pq.read_table(check_folder)) == rows_of(pq.read_table(log))
-    check(check_folder, "session", "ts")
-
-
-def test_columns_read_most_come_first_and_with_zstd_there_are_no_dictionaries(log, tmp_path):
-    made = cluster(log, tmp_path / "out", session="session", sort="ts", columns_first=["ts", "b"], compression="zstd")
-    assert pq.read_schema(made.files[0]).names == ["ts", "b", "session", "row", "a"]
-    group = pq.read_metadata(made.files[0]).row_group(0)
-    for i in range(group.num_columns):
-        column = group.column(i)
-        assert column.compression == "ZSTD"
-        assert "RLE_DICTIONARY" not in column.encodings
-
-
 def test_a_shuffle_by_session_keeps_sessions_whole_and_ranks_cut_one_at_most(log, tmp_path):
     cluster(log, tmp_path / "out", session="session", sort="ts", row_group_rows=100, memory="64KiB")
     p = cedar.read_parquet(str(tmp_path / "out")).shuffle(seed=1, by="session", window=100)
@@ -176,21 +117,6 @@ def test_a_shuffle_by_session_keeps_sessions_whole_and_ranks_cut_one_at_most(log
         assert len(runs) == len(set(runs))
     assert len(shares[0]) == len(shares[1]) + len(shares[2]) == 3000
     assert len(set(shares[1]) & set(shares[2])) <= 1
-
-
-def test_columns_without_nulls_say_so_and_others_keep_theirs(tmp_path):
-    lists = pa.array([[1], None, [], [2, None]] * 5, pa.list_(pa.int64()))
-    columns = {"s": range(20), "t": range(20), "full": lists, "gaps": lists, "n": [None, *range(19)]}
-    columns["full"] = pa.array([[1, 2], []] * 10, pa.list_(pa.int64()))
-    pq.write_table(pa.table(columns), tmp_path / "in.parquet", row_group_size=5)
-    made = cluster(tmp_path / "in.parquet", tmp_path / "out", session="s", sort="t", row_group_rows=4, memory="100B")
-    assert len(made.files) > 1
-    schemas = {str(pq.read_schema(path).remove_metadata()) for path in made.files}
-    assert len(schemas) == 1
-    schema = pq.read_schema(made.files[0])
-    assert [field.nullable for field in schema] == [False, False, False, True, True]
-    assert rows_of(pq.read_table(tmp_path / "out")) == rows_of(pa.table(columns))
-    assert cedar.read_parquet(str(tmp_path / "out")).schema["full"] == pa.large_list(pa.int64())
 
 
 # ---- interruptions ---------------------------------------------------------------------------------------------------
@@ -312,17 +238,6 @@ def test_no_scheduler_is_said(log, tmp_path):
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["session", "ts"])
-def test_a_null_key_names_its_row(tmp_path, name):
-    columns = {"session": [1, 1, 2, 2], "ts": [1, 2, 3, 4]} | {name: [1, 2, None, 3]}
-    pq.write_table(pa.table(columns), tmp_path / "in.parquet", row_group_size=2)
-    with pytest.raises(RowError, match=f"column '{name}', is null") as failure:
-        cluster(tmp_path / "in.parquet", tmp_path / "out", session="session", sort="ts")
-    assert failure.value.row.row == 2
-    assert "in.parquet" in str(failure.value)
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_clustered_is_refused(log, tmp_path):

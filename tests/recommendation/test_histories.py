@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -51,15 +49,6 @@ def test_sessions_and_histories_are_those_of_the_model(events, gap, n, at, click
         found["session_id"].to_pylist(), found["hist_item"].to_pylist(), strict=True,
     )  # fmt: skip
     assert list(rows) == model(events, gap, n, at, clicked_only)
-
-
-def test_times_may_be_timestamps_or_numbers_of_a_unit():
-    start = dt.datetime(2024, 1, 1)
-    minutes = [0, 10, 41]
-    stamps = [start + dt.timedelta(minutes=m) for m in minutes]
-    for ts, unit in ((stamps, "s"), ([m * 60_000 for m in minutes], "ms"), ([m * 60.0 for m in minutes], "s")):
-        table = pa.table({"u": ["a"] * 3, "ts": ts})
-        assert add_sessions(table, "u", "ts", gap=30, unit=unit)["session_id"].to_pylist() == [0, 0, 1]
 
 
 def test_without_a_gap_a_user_is_one_session():
