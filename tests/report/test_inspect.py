@@ -1,11 +1,9 @@
 """inspect: a row's cells hold what a run makes of it, and beside it stands what was drawn for it there."""
 
-import base64
 import io
 import subprocess
 import sys
 import wave
-from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +18,8 @@ from cedar.operators.draws import Draws, keyed_generator
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.recsys import Sampling
 from cedar.operators.transform import Transform
-from cedar.report import cells
-
-ROWS = 12
-
-
-def pictures(rows=ROWS):
-    drawn = np.random.default_rng(1)
-    return [{"id": i, "image": drawn.integers(9, 240, (40 + i, 60, 3), dtype=np.uint8)} for i in range(rows)]
-
-
-def clips(rows=ROWS):
-    drawn = np.random.default_rng(2)
-    return [{"id": i, "clip": drawn.normal(0, 0.1, 900 + i).astype(np.float32)} for i in range(rows)]
+from tests.report.html_pages import Page
+from tests.report.toy_rows import ROWS, clips, pictures
 
 
 def of_run(pipeline, column, **options):
@@ -317,131 +304,6 @@ def test_no_rows_make_a_sheet_without_any():
     sheet = cedar.from_arrow(pa.table({"x": pa.array([], pa.int64())})).map(bad, "x", dtype=int).inspect()
     assert sheet.rows == ()
     assert "0 rows before and after" in str(sheet)
-
-
-# ---- the page --------------------------------------------------------------------------------------------------------
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order; keeps those seen, and the text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], ""
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("img", "meta"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-    def all(self, tag):
-        return [attrs for name, attrs in self.tags if name == tag]
-
-
-def page_of(sheet, tmp_path):
-    sheet.html(tmp_path / "sheet.html")
-    return Page((tmp_path / "sheet.html").read_text(encoding="utf-8"))
-
-
-def opened(img):
-    from PIL import Image
-
-    head, data = img["src"].split(",", 1)
-    assert head == "data:image/png;base64"
-    return Image.open(io.BytesIO(base64.b64decode(data)))
-
-
-def test_images_are_thumbnails_that_can_be_read(tmp_path):
-    rows = [{"image": np.full((300, 200, 3), (9, 99, 199), dtype=np.uint8)}]
-    p = cedar.from_items(rows).map(image.resize((32, 48)), "image").map(image.to_float(), "image")
-    p = p.map(image.normalize((0.5,) * 3, (0.5,) * 3), "image").map(image.channels_first(), "image")
-    page = page_of(p.inspect(), tmp_path)
-    images = [opened(img) for img in page.all("img")]
-    assert [found.size for found in images] == [(85, 128), (48, 32), (48, 32), (48, 32), (48, 32)]
-    assert all(found.mode == "RGB" for found in images)
-    for found in images[:3]:
-        assert found.getpixel((5, 5)) == (9, 99, 199)
-    assert page.all("html") == [{"lang": "en"}]
-    assert all("an image" in img["alt"] for img in page.all("img"))
-    assert "float32 (3, 32, 48)" in page.text
-
-
-@pytest.mark.parametrize(
-    ("shape", "shown"), [((8, 16), ("64", "32")), ((60, 80), ("80", "60")), ((1, 1), ("64", "64"))]
-)
-def test_small_images_are_shown_enlarged_and_keep_their_shape(shape, shown):
-    (img,) = Page(cells.markup("x", np.zeros((*shape, 3), np.uint8))).all("img")
-    assert (img["width"], img["height"]) == shown
-
-
-def test_sound_is_a_waveform_and_grey_floats_are_images(tmp_path):
-    rows = [{"clip": clip["clip"], "s": np.arange(800.0).reshape(20, 40), "box": np.ones((2, 4))} for clip in clips(1)]
-    page = page_of(cedar.from_items(rows).inspect(), tmp_path)
-    (svg,) = page.all("svg")
-    assert svg["aria-label"].startswith("clip: a waveform, 900 samples")
-    assert svg["role"] == "img"
-    (img,) = page.all("img")
-    assert opened(img).getextrema() == (0, 255)
-    assert "float64 (2, 4)" in page.text
-
-
-def test_whatever_rows_and_errors_hold_is_escaped(tmp_path):
-    evil = "<script>alert('&')</script>"
-    rows = [{"<i>": evil, "image": np.zeros((9, 9, 3), np.uint8)}, {"<i>": "y", "image": np.zeros((9, 9, 3), np.uint8)}]
-
-    def fails(text):
-        if text != "y":
-            raise ValueError(text + "\ud800")
-        return text
-
-    p = cedar.from_items(rows).rename({"image": '"><script>'}).map(fails, "<i>")
-    page = page_of(p.inspect(), tmp_path)
-    assert not page.all("script")
-    assert "<script>alert('&')</script>" in page.text
-    assert page.all("img")
-    policy = next(meta["content"] for meta in page.all("meta") if "content" in meta)
-    assert policy.startswith("default-src 'none'")
-    for _, attrs in page.tags:
-        assert not any(name.startswith("on") for name in attrs)
-        assert attrs.get("src", "data:").startswith("data:")
-
-
-ODD = [
-    np.full((9, 9), np.nan), np.zeros((0, 9, 3), np.uint8), np.full((80,), np.inf, np.float32), None, float("nan"),
-    np.zeros((9, 9), bool), np.zeros((9, 9, 4), np.uint8), np.zeros((9, 9, 1), np.float16), np.zeros((64, 2)),
-    [0.5] * 64, [None] * 64, {"a": [1] * 99}, "x" * 999, b"abc", np.zeros((), np.int8), np.array([1, None]),
-    np.zeros((2, 5000, 3), np.uint8), np.zeros((3, 3), complex), np.datetime64("2020-01-01"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
-def test_any_value_can_be_shown(value):
-    assert len(cells.text(value)) < 120
-    found = Page(cells.markup("x", value))
-    for img in found.all("img"):
-        assert opened(img).height <= 128
-
-
-def test_without_pillow_images_are_told_in_words(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    assert cells.markup("x", np.zeros((9, 9, 3), np.uint8)) == "uint8 (9, 9, 3) (no thumbnail: pip install pillow)"
-
-
-def test_a_notebook_shows_the_sheet():
-    page = Page(cedar.from_items(pictures(1)).inspect()._repr_html_())
-    assert len(page.all("img")) == 1
-    assert not page.all("html")
 
 
 def test_the_module_needs_neither_pillow_nor_torch():
