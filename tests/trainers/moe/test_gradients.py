@@ -9,7 +9,6 @@ import torch
 from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
 from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import OptimizerOptions
@@ -115,17 +114,6 @@ def test_a_run_tells_what_the_all_reduce_sends(crew, tmp_path):
     lines = Console(file=io.StringIO(), width=120)
     lines.print(table([line]))
     assert any("reduction, kB" in row and "2.6" in row for row in lines.file.getvalue().splitlines())
-
-
-def test_groups_of_ranks_need_all_processes(crew):
-    assert 'exchange="ring"' in crew.run(refused, ranks=2)[0]
-
-
-def refused(group):
-    try:
-        group.register_runs()
-    except CedarError as error:
-        return str(error)
 
 
 def test_offloaded_state_stays_in_host_memory():

@@ -6,22 +6,19 @@ import subprocess
 import sys
 import urllib.request
 from functools import partial
-from unittest import mock
 
 import pytest
 
 from cedar.cli import main
-from cedar.core.errors import CedarError
 from cedar.trainers.common import config
-from cedar.trainers.common.files import MetricsFile, read_lines
+from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.run import run as run_trainer
 from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import Options
 from cedar.trainers.moe.trainer import Trainer
 from tests.how_much import LONG
-from tests.trainers.moe.toy_text import options, write_text
+from tests.trainers.moe.toy_text import STEPS, settings, write_text
 
-STEPS = 8
 run = partial(run_trainer, Trainer)
 SETTINGS = """
 [data]
@@ -49,17 +46,6 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=80)
 
 
-def settings(text, folder, **more):
-    changes = {"steps": STEPS, "folder": str(folder), "save_every": 3, "evaluate_every": 4, "sparse_window": 2} | more
-    return options(text, slots=8, run=changes)
-
-
-def facts(line):
-    """What does not depend on the clock."""
-    kept = {key: value for key, value in line.items() if key not in ("seconds", "layers")}
-    return kept | {"layers": [{k: v for k, v in layer.items() if k != "seconds"} for layer in line["layers"]]}
-
-
 def test_a_run_leaves_metrics_checkpoints_and_a_plot(text, tmp_path):
     path = run(settings(text, tmp_path), quiet=True)
     lines = read_lines(path)
@@ -83,52 +69,6 @@ def test_a_run_leaves_metrics_checkpoints_and_a_plot(text, tmp_path):
     assert "block1" in told
     assert "8 steps" in told
     assert "survival" in told
-
-
-@pytest.mark.parametrize("window", [0, 2])
-def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window):
-    whole = read_lines(run(settings(text, tmp_path / "whole", sparse_window=window), quiet=True))
-    begun = settings(text, tmp_path / "part", sparse_window=window)
-    with pytest.raises(KeyboardInterrupt):
-        run_until(begun, 5)
-    part = read_lines(str(tmp_path / "part" / "metrics.jsonl"))
-    assert len(part) == 5
-    path = run(begun, resume=True, quiet=True)
-    assert [facts(line) for line in read_lines(path)] == [facts(line) for line in whole]
-
-
-def test_a_new_run_does_not_begin_where_another_has_left_checkpoints(text, tmp_path):
-    """A later --resume would take the old ones, which may be further, for its own."""
-    run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
-    with pytest.raises(CedarError, match="holds the files of another run: checkpoints, metrics.jsonl, run.json"):
-        run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
-
-
-def test_ranks_that_see_other_folders_do_not_go_on(crew, text, tmp_path):
-    """Rank 1 has no checkpoint, as on a machine that does not share the folder."""
-    run(settings(text, tmp_path / "0", steps=2, sparse_window=0), quiet=True)
-    for said in crew.run(resumed_apart, [settings(text, tmp_path / str(rank)) for rank in range(2)], ranks=2):
-        assert "ranks disagree: [1] differ from rank 0 in the newest checkpoint" in said
-
-
-def resumed_apart(group, options):
-    try:
-        run(options[group.rank], group, resume=True, quiet=True)
-    except CedarError as error:
-        return str(error)
-
-
-def run_until(options, steps):
-    """A run that ends after so many steps, as by Ctrl-C."""
-    write = MetricsFile.write
-
-    def write_and_stop(file, record):
-        write(file, record)
-        if record.step + 1 == steps:
-            raise KeyboardInterrupt
-
-    with mock.patch.object(MetricsFile, "write", write_and_stop):
-        run(options, quiet=True)
 
 
 def test_the_command_trains_resumes_and_tells(text, tmp_path, capsys):
@@ -210,14 +150,6 @@ def test_ranks_run_as_processes(text, tmp_path):
     for a, b in zip(two, read_lines(run(chosen, quiet=True)), strict=True):
         assert [layer["counts"] for layer in a["layers"]] == [layer["counts"] for layer in b["layers"]]
         assert abs(a["loss"] - b["loss"]) < 1e-5
-
-
-def test_lines_that_were_cut_off_are_left_out(tmp_path):
-    (tmp_path / "m.jsonl").write_text(
-        json.dumps({"step": 0}) + "\n" + json.dumps({"step": 1}) + "\n" + '{"step": 2, "lo'
-    )
-    assert [line["step"] for line in read_lines(str(tmp_path / "m.jsonl"))] == [0, 1]
-    assert read_lines(str(tmp_path / "none.jsonl")) == []
 
 
 def test_a_run_is_served_to_who_asks(text, tmp_path):

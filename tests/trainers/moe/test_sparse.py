@@ -3,11 +3,8 @@
 import os
 import threading
 import time
-from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.files import seal, unseal
@@ -30,26 +27,6 @@ MORE = {
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=60)
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.data())
-def test_no_cut_has_a_smaller_largest_step(sizes, data):
-    steps = data.draw(st.integers(1, len(sizes)))
-    window = plan_window(sizes, steps)
-    assert [at for run in window for at in run] == list(range(len(sizes)))
-    assert len(window) == steps
-    assert all(window)
-    cuts = ((0, *inner, len(sizes)) for inner in combinations(range(1, len(sizes)), steps - 1))
-    others = ([range(a, b) for a, b in pairwise(cut)] for cut in cuts)
-    largest = lambda runs: max(step_bytes(sizes, runs, at) for at in range(steps))
-    assert largest(window) == min(largest(runs) for runs in others)
-
-
-@pytest.mark.parametrize(("steps", "share"), [(3, 0.5), (8, 0.3)])
-def test_the_largest_step_is_a_part_of_a_dense_checkpoint(steps, share):
-    sizes = [1000] * 40
-    window = plan_window(sizes, steps)
-    assert max(step_bytes(sizes, window, at) for at in range(steps)) <= share * 12 * sum(sizes)
 
 
 def test_windows_that_cannot_be_cut_are_refused(text, tmp_path):

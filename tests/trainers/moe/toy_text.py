@@ -4,6 +4,8 @@ import random
 
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
 
+STEPS = 8
+
 
 def write_text(path, lines=400, seed=0):
     """Lines of words whose frequencies fall off, as those of real text do."""
@@ -24,3 +26,9 @@ def options(path, *, slots=4, data=None, experts=None, run=None, optimizer=None,
         OptimizerOptions(**({"rate": 5e-3, "warmup": 3, "clip": 0.5} | (optimizer or {}))),
         RunOptions(**({"dtype": "float64", "steps": 30, "folder": "", "device": "cpu"} | (run or {}))),
     )
+
+
+def settings(text, folder, **more):
+    """Those of a run that leaves checkpoints of both kinds and looks at what is held out."""
+    changes = {"steps": STEPS, "folder": str(folder), "save_every": 3, "evaluate_every": 4, "sparse_window": 2} | more
+    return options(text, slots=8, run=changes)
