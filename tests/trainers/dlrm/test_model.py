@@ -1,18 +1,14 @@
-"""Modules: sequences as slow loops pool them, interactions by their formulas, and what unique rows must not run."""
+"""Modules: sequences as slow loops pool them, interactions by their formulas."""
 
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.model import Cross, Dot, SequencePooling
 from cedar.trainers.dlrm.trainer import Trainer
-from cedar.trainers.dlrm.unique import Expansion, on_lists, tells_apart
 from tests.trainers.dlrm.toy_clicks import options
 
 
@@ -101,60 +97,6 @@ def test_crosses_are_those_of_dcn():
     for down, up in zip(cross.down, cross.up, strict=True):
         found = start * (found @ down.weight.T @ up.weight.T + up.bias) + found
     assert torch.allclose(cross(rows), found)
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Dropout(0.1),
-        nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)),
-        nn.MultiheadAttention(4, 2, dropout=0.1),
-        nn.RReLU(),
-    ],
-)
-def test_modules_that_tell_equal_rows_apart_are_named(module):
-    assert tells_apart(module)
-
-
-def test_modules_that_treat_rows_alike_are_taken():
-    assert not tells_apart(
-        nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Dropout(0.0), nn.MultiheadAttention(4, 2))
-    )
-
-
-class Summed(nn.Module):
-    """Sums of lists, behind a module that sees every value."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, rows, offsets):
-        return torch.stack([part.sum(0) for part in self.inner(rows).split(offsets.diff().tolist())])
-
-
-@given(data=st.data())
-def test_lists_are_pooled_on_all_rows_where_equal_ones_differ(data):
-    lengths = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5))
-    index = data.draw(st.permutations([*range(len(lengths)), *data.draw(st.lists(st.integers(0, len(lengths) - 1)))]))
-    by = Expansion.of(torch.tensor(index), len(lengths))
-    offsets = torch.tensor([0, *lengths]).cumsum(0)
-    rows = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
-    lists = [rows[a:b] for a, b in pairwise(offsets.tolist())]
-    every, ends = torch.cat([lists[u] for u in index]), torch.tensor([0, *(lengths[u] for u in index)]).cumsum(0)
-    drops, alike = Summed(nn.Dropout(0.5)), Summed(nn.Identity())
-    torch.manual_seed(1)
-    found, due = on_lists(drops, rows, offsets, by)
-    torch.manual_seed(1)
-    wanted = drops(every, ends)
-    assert due is None
-    assert torch.equal(found, wanted)
-    gradients = [torch.autograd.grad(one.square().sum(), rows, allow_unused=True)[0] for one in (found, wanted)]
-    assert torch.allclose(*gradients, atol=1e-12)
-    for module, anyway in ((alike, False), (drops, True), (drops.eval(), False)):
-        found, due = on_lists(module, rows, offsets, by, anyway=anyway)
-        assert due is by
-        assert len(found) == len(lengths)
 
 
 def test_a_model_with_dropout_says_what_it_does_not_save(log):

@@ -14,10 +14,9 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.run import run as run_trainer
-from cedar.trainers.dlrm import fbgemm
 from cedar.trainers.dlrm.trainer import Trainer
 from cedar.trainers.resilient.options import RunOptions as ResilientRunOptions
-from tests.trainers.dlrm.toy_clicks import ITEMS, options
+from tests.trainers.dlrm.toy_clicks import options
 
 run = partial(run_trainer, Trainer)
 CONFIG = """
@@ -140,66 +139,6 @@ def test_negative_ids_are_found_in_footers_or_batches(tmp_path):
         )  # fmt: skip
         with pytest.raises(CedarError, match="'item' has the id -4"):
             Trainer(chosen, Group()).train_step()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"features": [], "data": {"dense": [], "log": []}}, "there are no features"),
-        (
-            {"features": [{"column": "a", "rows": 3}, {"column": "b", "rows": 4, "table": "a"}]},
-            "table 'a' has 3 rows, and 4",
-        ),
-        ({"features": [{"column": "a", "rows": 3}] * 2}, "a column is one feature"),
-        ({"features": [{"column": "a", "rows": 3, "pooling": "mean", "weights": "w"}]}, "its pooling must be sum"),
-        ({"model": {"width": 9}}, "cannot be cut into 2 heads"),
-        ({"data": {"dedup": "always"}}, "dedup is 'always'"),
-        ({"data": {"pipeline": "a:b"}}, "either paths or a pipeline"),
-        ({"data": {"log": ["d7"]}}, "log names d7, which dense does not"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(changes, told):
-    with pytest.raises(CedarError) as failed:
-        options("log.parquet", **changes)
-    assert told in str(failed.value)
-
-
-def test_a_missing_fbgemm_is_told_with_what_to_install_where_it_is_asked_for(log, monkeypatch):
-    monkeypatch.setattr(fbgemm, "_installed", lambda: None)
-    fbgemm.module_or_reason.cache_clear()
-    try:
-        with pytest.raises(CedarError, match=r"pip install torch==.* fbgemm-gpu-cpu=="):
-            Trainer(options(log, tables={"backend": "fbgemm"}), Group())
-        trainer = Trainer(options(log, tables={"backend": "auto"}), Group())
-    finally:
-        fbgemm.module_or_reason.cache_clear()
-    assert trainer.notes == ["tables: torch (fbgemm is not installed)"]
-    trainer.close()
-
-
-def test_what_fbgemm_cannot_do_is_done_by_torch_and_told(log):
-    pytest.importorskip("fbgemm_gpu", reason="fbgemm is not installed")
-    trainer = Trainer(options(log, tables={"backend": "fbgemm", "rule": "adam"}), Group())
-    assert trainer.notes == ["tables: torch (fbgemm has no adam on the CPU)"]
-    trainer.close()
-
-
-def test_ids_may_share_rows_and_gaps_may_be_empty(tmp_path):
-    path = str(tmp_path / "gaps.parquet")
-    hist = pa.array([[1, -2], None, [1000]] * 4, pa.large_list(pa.int64()))
-    pq.write_table(pa.table({"session": [1] * 12, "item": [-1, 5, 70] * 4, "hist": hist, "label": [0, 1, 1] * 4}), path)
-    features = [
-        {"column": "item", "rows": 60, "ids": "modulo"},
-        {"column": "hist", "rows": 60, "table": "item", "ids": "modulo", "missing": "empty"},
-    ]
-    data = {"dense": [], "log": [], "held_out": 0, "batch": 12, "dedup": "off", "shuffle": False}
-    trainer = Trainer(options(path, features=features, data=data), Group())
-    (batch,) = trainer.batches.sample(1)
-    assert batch["item"].tolist() == [59, 5, 10] * 4
-    assert batch["hist"].to_list() == [[1, 58], [], [40]] * 4
-    trainer.train_step()
-    trainer.close()
-    assert ITEMS == 60
 
 
 def test_the_file_of_metrics_is_json(log, tmp_path):

@@ -1,25 +1,13 @@
-"""Tables: looked up and updated as slow and obvious code would, by torch and by fbgemm alike."""
+"""Tables: looked up and updated as slow and obvious code would, also in half precision."""
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.errors import CedarError
-from cedar.trainers.dlrm import fbgemm
-from cedar.trainers.dlrm.fbgemm import FbgemmTables
-from cedar.trainers.dlrm.tables import Bags, Table, TorchTables, zeros
+from cedar.trainers.dlrm.tables import Table, TorchTables, zeros
+from tests.trainers.dlrm.toy_bags import TABLES, bags_of
 
-TABLES = (Table("users", 5), Table("items", 9))
 WIDTH = 3
-
-
-def bags_of(table, lists, weights=None):
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in lists])]).astype(np.int64)
-    flat = torch.tensor([i for ids in lists for i in ids], dtype=torch.int64)
-    weighing = None if weights is None else torch.tensor([w for row in weights for w in row], dtype=torch.float64)
-    return Bags(table, flat, torch.from_numpy(offsets), weighing)
 
 
 def slow_sums(weight, lists, weights):
@@ -82,33 +70,6 @@ def test_sums_and_updates_are_those_of_plain_loops(users, items, more, weighed, 
             assert torch.allclose(value, slow[name], atol=1e-12), name
 
 
-@pytest.mark.parametrize("rule", ["rowwise_adagrad", "sgd"])
-def test_fbgemm_does_what_torch_does(rule):
-    pytest.importorskip("fbgemm_gpu", reason="fbgemm is not installed")
-    if fbgemm.module_or_reason()[0] is None:
-        pytest.skip(fbgemm.module_or_reason()[1])
-    names = ("users", "items", "items")
-    torchs = TorchTables(TABLES, 4, rule=rule, seed=1)
-    theirs = FbgemmTables(TABLES, 4, rule=rule, seed=1)
-    assert torchs.state().keys() == theirs.state().keys()
-    rng = np.random.default_rng(0)
-    for step in range(1, 6):
-        lists = [
-            [rng.integers(0, rows, rng.integers(0, 5)).tolist() for _ in range(n)]
-            for rows, n in ((5, 7), (9, 3), (9, 0))
-        ]
-        results = []
-        for tables in (torchs, theirs):
-            tables.begin(0.1 / step, step)
-            found = tables.lookup([bags_of(name, each) for name, each in zip(names, lists, strict=True)])
-            sum((part**2).sum() * (at + 1) for at, part in enumerate(found)).backward()
-            tables.update()
-            results.append(torch.cat(found).detach())
-        assert torch.allclose(*results, atol=1e-6)
-    for name, value in torchs.state().items():
-        assert torch.allclose(value, theirs.state()[name], atol=1e-6), name
-
-
 def test_the_first_weights_of_a_table_do_not_depend_on_its_neighbours():
     both, alone = TorchTables(TABLES, WIDTH, seed=7), TorchTables(TABLES[1:], WIDTH, seed=7)
     assert torch.equal(both.state()["items.weight"], alone.state()["items.weight"])
@@ -157,19 +118,6 @@ def test_float16_rounding_keeps_small_updates_on_average():
     moved = (tables.weight[4].float().mean().item() - 1) / (2.0**-10 * 32 / 100)
     assert 0.9 < moved < 1.1
     assert bool((tables.weight[3] == 1).all())
-
-
-def test_versions_that_do_not_fit_are_told_with_what_to_install(monkeypatch):
-    monkeypatch.setattr(fbgemm, "_installed", lambda: "1.6.0")
-    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
-    fbgemm.module_or_reason.cache_clear()
-    try:
-        with pytest.raises(CedarError) as failed:
-            fbgemm.module()
-    finally:
-        fbgemm.module_or_reason.cache_clear()
-    assert "fbgemm 1.6.0 was not built for torch 2.13.0" in str(failed.value)
-    assert "pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0" in str(failed.value)
 
 
 def test_large_tables_begin_with_zeros_that_can_be_written():

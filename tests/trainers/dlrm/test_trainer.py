@@ -1,10 +1,13 @@
-"""Deduplicated and plain rows, one rank and several: the same training, up to the order of sums."""
+"""Deduplicated and plain rows, one rank and several, in tiers or not: the same training, up to the order of sums."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.trainer import Trainer
+from tests.trainers.dlrm.test_checkpoint import went_on
 from tests.trainers.dlrm.toy_clicks import ITEMS, TAGS, options
 
 KEPT = ("item.weight", "acts.weight", "tags.weight")
@@ -121,3 +124,42 @@ def test_fbgemm_shards_as_torch_does(crew, log):
         assert max(abs(a - b) for a, b in zip(losses, other_losses, strict=True)) < 1e-5
         assert state.keys() == other_state.keys()
         assert all(torch.allclose(state[name], other_state[name], atol=1e-4) for name in state)
+
+
+def test_a_run_with_tiers_and_copies_is_that_of_one_rank_and_goes_on_without(crew, log, tmp_path):
+    """Its checkpoint is that of whole tables: it loads on other ranks, without tiers, and the other way round."""
+    run = {"dtype": "float64", "folder": str(tmp_path / "run")}
+    plain = options(log, run=run)
+    hot = options(log, run=run, tables={"sharding": "hot", "fast": 2500}, features=[
+        {"column": "item", "rows": ITEMS, "pooling": "attention"}, *FEATURED[1:],
+    ])  # fmt: skip
+    plain = replace(plain, features=hot.features)
+    whole, state = went_on(Group(), plain, str(tmp_path / "none"), False, 8)
+    first = crew.run(went_on, hot, str(tmp_path / "some"), True, 3, ranks=2)
+    second, _ = went_on(Group(), plain, str(tmp_path / "some"), True, 2)
+    third = crew.run(went_on, hot, str(tmp_path / "some"), False, 3, ranks=2)
+    losses = first[0][0] + second + third[0][0]
+    assert max(abs(a - b) for a, b in zip(losses, whole, strict=True)) < 1e-10
+    for _, own in third:
+        for name, value in own.items():
+            table, _, kind = name.rpartition(".")
+            start, _, stop = table.partition("[rows ")[2].rstrip("]").partition(":")
+            expected = state[f"{table.partition('[')[0]}.{kind}"]
+            assert torch.allclose(value, expected[int(start or 0) : int(stop or len(expected))], atol=1e-10), name
+    notes = crew.run(said, hot, ranks=2)[0]
+    assert any("item: " in note and "rows on every rank" in note for note in notes)
+    assert any("rank 1: " in note and "rows in memory" in note for note in notes)
+
+
+FEATURED = [
+    {"column": "item", "rows": ITEMS},
+    {"column": "hist", "rows": ITEMS, "table": "item", "pooling": "transformer"},
+    {"column": "acts", "rows": 5, "pooling": "mean"},
+    {"column": "tags", "rows": TAGS},
+]
+
+
+def said(group, chosen):
+    trainer = Trainer(chosen, group)
+    trainer.close()
+    return trainer.notes

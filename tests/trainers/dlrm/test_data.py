@@ -1,4 +1,4 @@
-"""Vocabularies in a run: sizes of tables, ids of strings, and what a checkpoint keeps of them."""
+"""The data of a run: vocabularies, sizes of tables, ids of strings, and what a checkpoint keeps of them."""
 
 import os
 
@@ -14,7 +14,7 @@ from cedar.recommendation import build_vocabularies, load_vocabularies, save_voc
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.trainer import VOCABULARIES, Trainer
-from tests.trainers.dlrm.toy_clicks import options
+from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
 FEATURES = [
     {"column": "word", "vocabulary": "word", "missing": "oov"},
@@ -121,23 +121,26 @@ def test_what_does_not_fit_is_told_before_the_first_step(files, features, data, 
     assert told in str(failed.value)
 
 
-@pytest.mark.parametrize(
-    ("feature", "told"),
-    [
-        ({"column": "a"}, "rows of 'a' is 0: give 1 or more, or a vocabulary"),
-        ({"column": "a", "rows": 3, "missing": "oov"}, "name the vocabulary"),
-        ({"column": "a", "vocabulary": "a", "ids": "modulo"}, "its ids are asis"),
-        ({"column": "a", "rows": 3, "sliding": True, "pooling": "attention"}, "must be sum or mean"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(feature, told):
-    with pytest.raises(CedarError) as failed:
-        options("log.parquet", features=[feature])
-    assert told in str(failed.value)
-
-
 def test_a_folder_without_vocabularies_is_told(files, tmp_path):
     path, _, _ = files
     os.makedirs(tmp_path / "none")
     with pytest.raises(CedarError, match="no vocabularies in"):
         Trainer(chosen_of(path, str(tmp_path / "none")), Group())
+
+
+def test_ids_may_share_rows_and_gaps_may_be_empty(tmp_path):
+    path = str(tmp_path / "gaps.parquet")
+    hist = pa.array([[1, -2], None, [1000]] * 4, pa.large_list(pa.int64()))
+    pq.write_table(pa.table({"session": [1] * 12, "item": [-1, 5, 70] * 4, "hist": hist, "label": [0, 1, 1] * 4}), path)
+    features = [
+        {"column": "item", "rows": 60, "ids": "modulo"},
+        {"column": "hist", "rows": 60, "table": "item", "ids": "modulo", "missing": "empty"},
+    ]
+    data = {"dense": [], "log": [], "held_out": 0, "batch": 12, "dedup": "off", "shuffle": False}
+    trainer = Trainer(options(path, features=features, data=data), Group())
+    (batch,) = trainer.batches.sample(1)
+    assert batch["item"].tolist() == [59, 5, 10] * 4
+    assert batch["hist"].to_list() == [[1, 58], [], [40]] * 4
+    trainer.train_step()
+    trainer.close()
+    assert ITEMS == 60
