@@ -1,22 +1,14 @@
-"""The ways of gradients to the slices: sums and bytes against what is written down here; state in host memory."""
+"""The ways of gradients to the slices: sums and bytes against what is written down here."""
 
-import io
 import itertools
-from dataclasses import asdict
 
 import pytest
 import torch
-from rich.console import Console
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cedar.trainers.common.group import Group
-from cedar.trainers.moe.metrics import table
 from cedar.trainers.moe.options import OptimizerOptions
 from cedar.trainers.moe.placement import Placement
 from cedar.trainers.moe.shards import Shards
-from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.test_oracle import CASES, compared
-from tests.trainers.moe.toy_text import options, write_text
 
 WAYS = ["direct", "ring", "groups"]
 RANKS, SIZE = 4, 10  # slices of three values, the last one of one
@@ -97,34 +89,3 @@ def test_training_is_that_of_one_process(crew, way):
     worst, _, placements, _ = compared(crew, case, 4)
     assert max(worst.values()) < 1e-10, worst
     assert len(placements) > 1
-
-
-def trained(group, options):
-    trainer = Trainer(options, group)
-    record = trainer.train_step()
-    trainer.close()
-    return asdict(record)
-
-
-def test_a_run_tells_what_the_all_reduce_sends(crew, tmp_path):
-    path = write_text(tmp_path / "text.txt")
-    line = crew.run(trained, options(path, slots=5, optimizer={"exchange": "ring"}), ranks=2)[0]
-    sent, size = line["layers"][0]["sent"], 2 * 8 * 10 * 8  # one of five experts is on both ranks
-    assert (sent["reduction"], sent["gradients"]) == (2 * size, 4 * size // 2)
-    lines = Console(file=io.StringIO(), width=120)
-    lines.print(table([line]))
-    assert any("reduction, kB" in row and "2.6" in row for row in lines.file.getvalue().splitlines())
-
-
-def test_offloaded_state_stays_in_host_memory():
-    """On a device that computes nothing and refuses what lies elsewhere."""
-    with FakeTensorMode():
-        device, hosts = torch.device("cuda"), ((0, 1, 2),)
-        shards = Shards("e", 3, SIZE, Group(), weights=torch.bfloat16, options=OptimizerOptions(offload=True),
-                        device=device)  # fmt: skip
-        found = shards.collect(torch.ones(3, SIZE, device=device), hosts)
-        shards.update(found, rate=0.1, decay=0.1, betas=(0.9, 0.9), eps=1e-8, step=1)
-        weights = shards.publish(hosts)
-        kept = (shards.master, shards.first, shards.second, found)
-        assert {value.device.type for value in kept} == {"cpu"}
-        assert (weights.device.type, weights.dtype) == ("cuda", torch.bfloat16)

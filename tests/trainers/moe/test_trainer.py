@@ -9,8 +9,6 @@ import torch
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from cedar.trainers.moe.experts import Router
-from cedar.trainers.moe.model import mixture
 from cedar.trainers.moe.trainer import Trainer
 from tests.trainers.moe.toy_reference import exchange_bytes, spread
 from tests.trainers.moe.toy_text import options, write_text
@@ -230,22 +228,3 @@ def refused(group, options):
         Trainer(options, group)
     except CedarError as error:
         return str(error)
-
-
-def test_text_that_is_too_short_is_refused(text, tmp_path):
-    (tmp_path / "short.txt").write_text("to be\n")
-    trainer = Trainer(options(str(tmp_path / "short.txt"), slots=8))
-    with pytest.raises(CedarError, match="has no batch of 6 rows of 13 tokens"):
-        trainer.train_step()
-    trainer.close()
-
-
-def test_a_router_outside_the_model_begins_with_finite_weights_and_other_ones_each_time():
-    """They were what was in memory: losses of 1e29."""
-    torch.manual_seed(0)
-    for _ in range(20):
-        torch.full((64, 32), float("nan"))  # memory that a later tensor may get
-        routers = [Router(32, 64), mixture(32, options("text.txt", slots=64).experts, Group()).router]
-        for router in routers:
-            assert 0 < float(router.weight.detach().abs().max()) <= 32**-0.5
-    assert not torch.equal(Router(32, 64).weight, Router(32, 64).weight)

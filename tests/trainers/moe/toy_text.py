@@ -5,6 +5,25 @@ import random
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
 
 STEPS = 8
+SETTINGS = """
+[data]
+paths = "{paths}"
+length = 12
+batch = 6
+held_out = 5
+[model]
+width = 8
+heads = 2
+[experts]
+experts = 5
+slots = 4
+hidden = 10
+[run]
+folder = "{folder}"
+steps = 4
+dtype = "float32"
+device = "cpu"
+"""
 
 
 def write_text(path, lines=400, seed=0):

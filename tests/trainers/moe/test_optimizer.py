@@ -1,4 +1,4 @@
-"""The layer and its optimizer in models of others: against plain torch, on ranks, saved, failed and wrapped."""
+"""The optimizer in models of others: against plain torch, on ranks, saved and wrapped."""
 
 import runpy
 from itertools import pairwise
@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from cedar.core.errors import CedarError
-from cedar.nn import Router, SymiMoE, SymiOptimizer, SymiOptions, router_losses, whole_state_dict
+from cedar.nn import SymiOptimizer, SymiOptions, router_losses, whole_state_dict
 from cedar.trainers.common.group import Group
+from tests.trainers.moe.toy_foreign import Net, batch
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mixtral_text.py"
 
@@ -35,33 +36,6 @@ class Plain(nn.Module):
         often = torch.bincount(routing.experts.flatten(), minlength=len(self.experts)) / routing.experts.numel()
         self.losses.append(0.02 * len(self.experts) * (often * routing.shares.mean(0)).sum())
         return out.view(x.shape)
-
-
-class Net(nn.Module):
-    """Two mixtures of foreign experts: a convolution with a bias in each, and attention."""
-
-    def __init__(self, group=None, slots=None, capacity=0.0):
-        super().__init__()
-        torch.manual_seed(3)
-
-        def expert(number):
-            return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.LayerNorm(9), nn.Linear(9, 6))
-
-        def mixture():
-            router, shared = Router(6, 4, top_k=2, renormalise=True), [nn.Linear(6, 6)]
-            return SymiMoE(expert, router, group, slots=slots, capacity=capacity, shared=shared, aux_loss=0.02)
-
-        self.first, self.mid, self.second = mixture(), nn.Linear(6, 6), mixture()
-
-    def forward(self, x):
-        return self.second(self.mid(x + self.first(x)).tanh())
-
-
-def batch(step, rank=0, ranks=1):
-    draw = torch.Generator().manual_seed(step)
-    x, y = torch.randn(2, 8, 5, 6, generator=draw).double().unbind()
-    share = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
-    return x[share], y[share]
 
 
 def trained(group, dtype, steps=8, slots=24, capacity=0.0):
@@ -155,31 +129,6 @@ def test_state_is_complete_and_goes_on_bit_by_bit():
     del saved[0]["first.experts.2.0.weight"]
     with pytest.raises(RuntimeError, match="Missing key"):
         again.load_state_dict(saved[0])
-
-
-class Failing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4, 4))
-
-    def forward(self, x):
-        raise ValueError("this expert fails")
-
-
-def test_a_failed_forward_leaves_no_trace():
-    layer = SymiMoE(lambda number: Failing(), Router(4, 2), aux_loss=0.1, z_loss=0.1)
-    before = {name: value.clone() for name, value in layer.state_dict().items()}
-    with pytest.raises(ValueError, match="this expert fails"):
-        layer(torch.randn(5, 4))
-    assert int(layer.counts.sum()) == int(layer.kept.sum()) == len(layer.losses) == 0
-    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch, while it traces
-def test_inside_compile_it_is_what_it_is_alone():
-    net = Net(slots=4)
-    x = batch(0)[0].float()
-    assert torch.allclose(torch.compile(net, backend="eager")(x), net(x), atol=1e-6)
 
 
 def test_wrappers_that_take_experts_for_alike_are_refused(crew):

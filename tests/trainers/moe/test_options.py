@@ -1,0 +1,63 @@
+"""Settings: those of the example, and a line for each that is wrong."""
+
+import os
+
+import pytest
+
+from cedar.cli import main
+from cedar.trainers.common import config
+from cedar.trainers.moe.options import Options
+from tests.trainers.moe.toy_text import SETTINGS, write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=80)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("experts.policy=sometimes", "'experts.policy' is 'sometimes'"),
+        ("experts.slot=3", "did you mean 'slots'?"),
+        ("experts.top_k=9", "top_k is 9: there are 5 experts"),
+        ("experts.rates=[1.0]", "rates has 1 values for 5 experts"),
+        ("experts.every=0", "every is 0: give 1 or more"),
+        ("experts.capacity=-1", "capacity is -1.0: give 0 or more"),
+        ("model.heads=3", "a width of 8 cannot be cut into 3 heads"),
+        ("model.dropout=1.0", "dropout is 1.0"),
+        ("data.accumulate=7", "a batch of 6 rows cannot be cut into 7 micro-batches"),
+        ("optimizer.betas=[0.9]", "betas are (0.9,)"),
+        ("run.steps=0", "steps is 0: give 1 or more"),
+        ("optimizer.clip=-1", "clip is -1.0: give 0 or more"),
+        ("optimizer.betas=0.9", "'optimizer.betas' is 0.9, not a list"),
+        ("experts.capacity=inf", "capacity is inf: give 0 or more"),
+        ("experts.capacity=nan", "capacity is nan: give 0 or more"),
+        ("experts.decays=[1, 1, 1, -1, 1]", "decays is (1.0, 1.0, 1.0, -1.0, 1.0): give 0 or more"),
+        ("data.held_out=-1", "held_out is -1: give 0 or more"),
+        ("data.paths=3", "'data.paths' is 3"),
+        ("data.paths=[1]", "'data.paths[0]' is 1, not str"),
+        ("data.paths=[]", "paths is (): give a path"),
+        ("run.device=gpu", "run.device is 'gpu'"),
+        ("run.device=meta", "run.device is 'meta'"),
+        ("run.threads=-1", "threads is -1: give 0 or more"),
+        ("run.folder=", "run.folder is '', which cannot be made"),
+        ("run.folder=/dev/null", "run.folder is '/dev/null', which cannot be made"),
+        ("experts.slots=4", "5 experts do not fit into 4 slots"),
+        ("run.sparse_window=1000", "a sparse window of 1000 steps cannot be cut"),
+        ("data.paths=nowhere.txt", "nowhere.txt"),
+    ],
+)
+def test_wrong_settings_are_told_in_a_line(text, tmp_path, capsys, change, said):
+    (tmp_path / "moe.toml").write_text(
+        SETTINGS.format(paths=text, folder=tmp_path / "run").replace("slots = 4", "slots = 5")
+    )
+    assert main(["train", "moe", str(tmp_path / "moe.toml"), change]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
+
+
+def test_the_example_is_a_configuration():
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "moe.toml")
+    assert config.load(path, Options).experts.slots == 64
