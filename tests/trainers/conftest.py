@@ -1,8 +1,10 @@
-"""One crew of four ranks for all tests of trainers."""
+"""One crew of four ranks for all tests of trainers; a store of their own for those that ask one."""
 
 import pytest
 
+from cedar.trainers.resilient.control import store
 from tests.toy_crew import Crew
+from tests.trainers.toy_store import KEY
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,12 @@ def crews(tmp_path_factory):
 @pytest.fixture
 def crew(crews):
     return crews()
+
+
+@pytest.fixture
+def served():
+    """The port of a store in a process of its own."""
+    process, port = store.start("127.0.0.1", 0, KEY)
+    yield port
+    process.kill()
+    process.join()

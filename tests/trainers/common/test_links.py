@@ -17,17 +17,10 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.executor.network import SocketTransport
 from cedar.trainers.resilient.schedule import Worker
+from tests.trainers.toy_store import KEY
 
-KEY, OTHER = b"k" * links.KEY, b"o" * links.KEY
+OTHER = b"o" * links.KEY
 ONE, TWO = Worker(0, 0), Worker(1, 0)
-
-
-@pytest.fixture
-def served():
-    process, port = store.start("127.0.0.1", 0, KEY)
-    yield port
-    process.kill()
-    process.join()
 
 
 def own_address():
@@ -46,30 +39,6 @@ def shut(link):
         return link.recv(64) == b""
     except ConnectionResetError:
         return True
-
-
-def test_the_store_answers_who_holds_the_key(served):
-    board = Board(store.connect("127.0.0.1", served, KEY))
-    board.put("a", [1, "x"])
-    assert board.take("a") == [1, "x"]
-    assert board.take("b") is None
-    assert board.first("c", 1) == board.first("c", 2) == 1
-    assert [board.count("n"), board.count("n", 2), board.count("n", 0)] == [1, 3, 3]
-    assert board.take_all(["a", "c"]) == [[1, "x"], 1]
-    board.forget("a")
-    assert board.take("a") is None
-
-
-def test_many_threads_count_each_once(served):
-    boards = [Board(store.connect("127.0.0.1", served, KEY)) for _ in range(4)]
-    found = []
-    work = lambda board: found.extend(board.count("n") for _ in range(50))
-    threads = [threading.Thread(target=work, args=(board,)) for board in boards]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == list(range(1, 201))
 
 
 def test_a_connection_without_the_key_is_refused(served):

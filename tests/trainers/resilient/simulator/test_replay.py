@@ -9,20 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.planner import Problem, normal, plan
-from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, grid, timeline
+from cedar.trainers.resilient.schedule import Costs, ScheduleError, Worker, grid
 from cedar.trainers.resilient.simulator import (
     SYSTEMS,
-    Durations,
     Event,
     Trace,
     bamboo_time,
     drop_replica_time,
-    error,
     fault_free_time,
     one_f_one_b_time,
     oobleck_time,
     phases,
-    predict,
     random_dead,
     random_trace,
     read_trace,
@@ -216,18 +213,3 @@ def test_every_system_replays_a_trace_and_ours_does_no_less_than_bamboo_and_drop
     steps = {name: replay(problem, trace, name, slot=0.5, pause=1).steps for name in SYSTEMS}
     assert min(steps.values()) >= 0
     assert steps["resilient"] > max(steps["bamboo"], steps["drop a replica"]) > 0
-
-
-# ---- against a real executor -----------------------------------------------------------------------------------------
-
-
-def test_durations_that_were_measured_predict_the_run_they_come_from():
-    problem = Problem(3, 2, 4, frozenset({Worker(1, 0)}), costs=Costs((0.1, 0.2, 0.1), 0.1, 0.05, 0.01, 0.3, 0.1))
-    schedule = plan(problem).schedule
-    real = timeline(schedule, problem.costs, iterations=4, spans=True)
-    computed = [s for s in real.spans if s.step.kind[:4] not in {"SEND", "RECV"}]
-    durations = Durations({(s.step.kind, s.worker.stage): s.end - s.start for s in computed}, transfer=0.01)
-    assert durations(Worker(1, 1), Instruction("F", 0, 0)) == pytest.approx(0.2)
-    assert durations(Worker(1, 1), Instruction("SEND_F", 0, 0, 0)) == 0
-    assert error(predict(schedule, durations, 4).period, real.period) < 1e-6
-    assert error(1.05, 1.0) == 0.05

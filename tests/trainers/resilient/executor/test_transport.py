@@ -1,5 +1,7 @@
 """All transports keep the one contract: order per pair and direction, bounded buffers, nobody waits for ever."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -128,3 +130,20 @@ def test_a_message_that_arrives_as_it_is_asked_for_was_announced() -> None:
     two.expect(ONE, (1,), torch.float32)
     meanwhile.happens = lambda: one.send(TWO, torch.tensor([7.0]))
     assert float(two.receive(ONE)) == 7
+
+
+def test_a_message_of_another_shape_is_told() -> None:
+    fifo, waiting = StrictNetwork(), Waiting(0, lambda: 0, 5)
+    one, two = (StrictTransport(fifo, worker, waiting) for worker in (Worker(0, 0), Worker(1, 0)))
+    one.send(Worker(1, 0), torch.zeros(2))
+    two.expect(Worker(0, 0), (3,), torch.float32)
+    with pytest.raises(Lost, match=r"expected \[3\]"):
+        two.receive(Worker(0, 0))
+
+
+def test_a_wait_has_an_end() -> None:
+    waiting = Waiting(0, lambda: 0, patience=0.05)
+    transport = StrictTransport(StrictNetwork(), Worker(1, 0), waiting)
+    transport.expect(Worker(0, 0), (1,), torch.float32)
+    with pytest.raises(Lost, match="waited"):
+        transport.receive(Worker(0, 0))

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
-from cedar.trainers.resilient.schedule import (
-    KINDS,
-    Instruction,
-    ScheduleError,
-    Worker,
-    grid,
-    serve,
-    validate,
-)
+from cedar.trainers.resilient.schedule import KINDS, Instruction, ScheduleError, Worker, grid, serve, validate
 
 # ---- the plain model -------------------------------------------------------------------------------------------------
 

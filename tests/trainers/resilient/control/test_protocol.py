@@ -9,7 +9,7 @@ from cedar.trainers.resilient.control import protocol
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.store import Values
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_tells_every_name() -> None:

@@ -1,29 +1,16 @@
-"""Who is alive, by fake clocks: the lead's decisions, what chaos says; messages."""
+"""Who is alive, by a fake clock: the lead's decisions."""
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
-
 import pytest
-import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common import links
-from cedar.trainers.resilient.chaos import Fate, InjectedFault, parse
-from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import Clock
-from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
+from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.lead import Coordinator
-from cedar.trainers.resilient.control.protocol import REPORT
 from cedar.trainers.resilient.control.store import Values
-from cedar.trainers.resilient.executor import Lost, Superseded, Waiting
-from cedar.trainers.resilient.executor.network import SocketTransport
-from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
-from cedar.trainers.resilient.pipeline import Workers
-from cedar.trainers.resilient.run import KEY, join, see_off
+from cedar.trainers.resilient.run import see_off
 from cedar.trainers.resilient.schedule import Worker, grid
-from cedar.trainers.resilient.text import text_pipeline
 
 ALL = tuple(grid(2, 2))
 
@@ -206,20 +193,6 @@ def test_a_death_after_all_steps_does_not_leave_the_lead_waiting() -> None:
         run.tick()
 
 
-def test_a_report_that_was_never_written_holds_up_no_other() -> None:
-    board = Board(Values())
-    mailbox = Mailbox(board, patience=5.0)
-    board.count("reports")  # its sender was killed here
-    board.report("machine", machine="a")
-    board.count("reports")  # this one is only slow
-    assert [report["machine"] for report in mailbox.new(0.0)] == ["a"]
-    board.put("report/3", {"what": "machine", "machine": "b"})
-    assert [report["machine"] for report in mailbox.new(1.0)] == ["b"]
-    assert mailbox.new(7.0) == []
-    board.report("machine", machine="c")
-    assert [report["machine"] for report in mailbox.new(8.0)] == ["c"]
-
-
 def test_a_lost_stage_restores_alone_until_it_has_done_its_steps_again() -> None:
     run = Run()
     run.lead.alone = lambda lost: len(lost) == 1
@@ -288,12 +261,6 @@ def test_nobody_leaves_a_stage_that_would_be_empty() -> None:
     assert Worker(1, 1) in epoch.members
 
 
-def test_of_commit_and_abort_the_first_counts() -> None:
-    board = Board(Values())
-    assert board.first("decision/1/0", "commit") == "commit"
-    assert board.first("decision/1/0", "abort") == "commit"
-
-
 def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
     run = Run(machines=3)
     run.begun()
@@ -319,66 +286,3 @@ def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
     see_off(run.board, run.lead, Own())  # type: ignore[arg-type]
     assert len(asked) > 5
     assert "m2" not in run.lead.machines
-
-
-def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
-    made = text_pipeline(Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path))), 2, Workers())
-    key = links.write_key(str(tmp_path / KEY))
-    process, port = store.start("127.0.0.1", 0, key)
-    try:
-        board = Board(store.connect("127.0.0.1", port, key))
-        board.put("setup", made.told)
-        board.put("over", True)
-        join(made, "127.0.0.1", port)
-        name = (board.take(REPORT(1)) or {})["machine"]
-        assert board.count(f"left/{name}", 0) == 1
-    finally:
-        process.kill()
-        process.join()
-
-
-def test_every_life_takes_the_next_mishap() -> None:
-    mishaps = parse("kill=1@step2:3, slow=1@step0, kill=1@step5, rejoin@step4", 4)
-    assert mishaps[3] == InjectedFault("rejoin", -1, 4)
-    first, second, third = (Fate(mishaps, 1, life) for life in range(3))
-    assert first.due(2, 2) is None
-    assert first.due(2, 3) == mishaps[0]
-    assert first.due(3, -1) is None
-    assert second.due(2, 3) is None
-    assert second.due(6, 0) == mishaps[2]
-    assert third.due(9, 9) is None
-
-
-# ---- messages by sockets ---------------------------------------------------------------------------------------------
-
-
-def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
-    board, key = Board(Values()), b"k" * links.KEY
-    newest = 1
-    members = ALL[:2]
-    ends: dict[Worker, SocketTransport] = {}
-
-    def connect(me: Worker) -> None:
-        waiting = Waiting(1, lambda: newest, 60)
-        ends[me] = SocketTransport(board, "127.0.0.1", key, members, me, waiting, 1)
-        ends[me].warm_up([other for other in members if other != me])
-
-    threads = [threading.Thread(target=connect, args=(me,)) for me in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    one, two = members
-    for number in range(20):
-        ends[two].expect(one, (3,), torch.float32)
-        ends[one].send(two, torch.full((3,), float(number)))
-    assert [int(ends[two].receive(one)[0]) for _ in range(20)] == list(range(20))
-    ends[two].expect(one, (3,), torch.float32)
-    newest = 2
-    with pytest.raises(Superseded):
-        ends[two].receive(one)
-    newest = 1
-    ends[one].close()
-    with pytest.raises(Lost, match="lost the connection"):  # the waits of others, too, and at once
-        ends[two].receive(one)
-    ends[two].close()

@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
-from cedar.trainers.common.config import AdamWOptions
-from cedar.trainers.resilient.model import AdamW, Engine, Layout, Stage, State
+from cedar.trainers.resilient.model import Engine, Stage
 from cedar.trainers.resilient.model.engine import backward_input
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine
 
@@ -142,13 +141,6 @@ def test_dropout_depends_on_every_part_of_its_key() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_is_the_same_however_it_is_cut() -> None:
-    whole = dict(Stage(MODEL, 0, 1).named_parameters())
-    for number in range(2):
-        for name, parameter in Stage(MODEL, number, 2).named_parameters():
-            assert torch.equal(parameter, whole[name])
-
-
 def test_bf16_stages_keep_float32_master_weights() -> None:
     mine = engine(1, dtype=torch.bfloat16)
     mine.forward(0, (0, 0), torch.randn(2, 5, 8, dtype=torch.bfloat16), Tokens().targets(0, (0, 0)))
@@ -156,32 +148,3 @@ def test_bf16_stages_keep_float32_master_weights() -> None:
     assert gradient is not None
     assert gradient.dtype == torch.bfloat16
     assert mine.backward_weight((0, 0)).dtype == mine.begin.master.dtype == torch.float32
-
-
-def test_adamw_is_torchs() -> None:
-    layer = nn.Linear(3, 2)
-    layout = Layout.of(dict(layer.named_parameters()), None)
-    state = State.begin(layout.gather(dict(layer.named_parameters())))
-    groups = [{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias], "weight_decay": 0.0}]
-    theirs = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))
-    ours = AdamW(AdamWOptions(rate=0.01, schedule="constant", decay=0.1))
-    for seed in range(4):
-        for at, parameter in enumerate(layer.parameters()):
-            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(10 * seed + at))
-        gradient = layout.gather({name: p.grad for name, p in layer.named_parameters() if p.grad is not None})
-        state = ours.step(state, gradient, layout, 1.0)
-        theirs.step()
-    assert torch.allclose(state.master, layout.gather(dict(layer.named_parameters())), atol=1e-6)
-
-
-def test_a_step_leaves_the_old_state_alone_and_may_be_skipped() -> None:
-    old = State.begin(torch.ones(4))
-    copy = old.master.clone()
-    optimizer = AdamW(AdamWOptions(rate=0.1, schedule="constant", decay=0.1))
-    layout = Layout({"w": (2, 2)})
-    new = optimizer.step(old, torch.ones(4), layout, 0.5)
-    assert torch.equal(old.master, copy)
-    assert not torch.equal(new.master, copy)
-    skipped = optimizer.step(new, torch.full((4,), float("nan")), layout, optimizer.scale([float("nan"), 1.0]))
-    assert (skipped.version, skipped.updates) == (2, 1)
-    assert torch.equal(skipped.master, new.master)

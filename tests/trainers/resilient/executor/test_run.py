@@ -115,15 +115,6 @@ def test_without_logs_or_with_other_routes_work_is_forgotten() -> None:
     assert two.done == set()
 
 
-def test_a_message_of_another_shape_is_told() -> None:
-    fifo, waiting = StrictNetwork(), Waiting(0, lambda: 0, 5)
-    one, two = (StrictTransport(fifo, worker, waiting) for worker in (Worker(0, 0), Worker(1, 0)))
-    one.send(Worker(1, 0), torch.zeros(2))
-    two.expect(Worker(0, 0), (3,), torch.float32)
-    with pytest.raises(Lost, match=r"expected \[3\]"):
-        two.receive(Worker(0, 0))
-
-
 def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     schedule = plan(Problem(2, 1, 1)).schedule
     worker, fifo, mine = Worker(0, 0), StrictNetwork(), engine(0)
@@ -132,11 +123,3 @@ def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     with pytest.raises(Lost, match="must give activations of one shape"):
         executor.run(schedule, 0, FinishedWork(0))
     assert not fifo.log
-
-
-def test_a_wait_has_an_end() -> None:
-    waiting = Waiting(0, lambda: 0, patience=0.05)
-    transport = StrictTransport(StrictNetwork(), Worker(1, 0), waiting)
-    transport.expect(Worker(0, 0), (1,), torch.float32)
-    with pytest.raises(Lost, match="waited"):
-        transport.receive(Worker(0, 0))
