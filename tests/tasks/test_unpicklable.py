@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import socket
 import sqlite3
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.tasks.code import Code
 from cedar.tasks.unpicklable import culprit
 
 WORKERS = 2
@@ -175,19 +173,3 @@ def test_a_module_that_the_worker_does_not_have(only_here: Any):
     assert "install 'only_here_not_there' there" in text
     assert "register_pickle_by_value" in text
     assert isinstance(caught.__cause__, ModuleNotFoundError)
-
-
-def test_a_module_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    name = "comes_in_versions"
-    path = tmp_path / f"{name}.py"
-    path.write_text("def new(x): return x\n")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(sys.modules, name, module)
-    code = Code.of(module.new)
-    del module.new
-    with pytest.raises(cedar.WorkerError, match="another version than yours"):
-        code.load()

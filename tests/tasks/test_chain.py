@@ -1,4 +1,4 @@
-"""What is measured of operators that work together: their shares apart, the time of all together."""
+"""What a task does to a block, and what is measured of operators that work together."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cedar.core.cursor import Keys
 from cedar.operators.base import Env
 from cedar.tasks import clocks
 from cedar.tasks.chain import Step, Timing, run_steps
+from tests.toy_blocks import block
 
 
 @dataclass
@@ -51,3 +52,27 @@ def test_a_block_that_is_looked_at_as_a_whole_is_not_worked_on_twice(monkeypatch
     run_steps([Step(Takes(9.0, clock), (0, 1), parts=parts)], block, Env(watch="detail"), timing)
     assert clock[0] == pytest.approx(4 * 0.004)
     assert [seen.wall for seen in timing.seen.values()] == pytest.approx([0.004, 0.012])
+
+
+class Together:
+    """Two kernels in one, as those of images."""
+
+    inexact = False
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, given: Block, env: Env) -> Block:
+        self.rows += len(given)
+        return given
+
+
+def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
+    one, two, both = Together(), Together(), Together()
+    step = Step(both, (0, 1), parts=(Step(one, (0,)), Step(two, (1,))))
+    for rows, looked in ((100, 6), (20, 4)):
+        one.rows = two.rows = both.rows = 0
+        timing = Timing()
+        made = run_steps([step], block(x=list(range(rows))), Env(watch="detail"), timing)
+        assert (len(made), one.rows, two.rows, both.rows) == (rows, looked, looked, rows)
+        assert timing.seen[0].rows_in == looked
