@@ -1,0 +1,53 @@
+"""Formats: the same values as arrays, tensors and tables, for the caller alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import cedar
+from tests.engine.delivery.few_rows import rows, xs
+from tests.toy_runs import plain
+
+
+def test_numpy_torch_and_arrow_hold_the_same_values() -> None:
+    import torch
+
+    p = rows().shuffle().batch(6, last="keep")
+    numpy = list(p.loader(format="numpy"))
+    tensors = list(p.loader(format="torch"))
+    tables = list(p.loader(format="arrow"))
+    assert isinstance(numpy[0]["x"], np.ndarray)
+    assert isinstance(tensors[0]["x"], torch.Tensor)
+    assert isinstance(tensors[0]["l"], cedar.JaggedTensor)
+    assert isinstance(tables[0], pa.Table)
+    assert [plain(b) for b in tensors] == [plain(b) for b in numpy]
+    assert [t.column("x").to_pylist() for t in tables] == xs(numpy)
+    assert [t.column("l").to_pylist() for t in tables] == [b["l"].to_list() for b in numpy]
+
+
+def test_rows_are_dicts_and_batches_dicts_of_arrays() -> None:
+    first = next(iter(rows()))
+    assert first == {"x": 0, "l": []}
+    assert type(first["x"]) is int
+    assert next(iter(rows().batch(3)))["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("format", ["torch", "numpy"])
+@pytest.mark.parametrize("make", [cedar.from_arrow, lambda table: cedar.from_polars(pl.from_arrow(table))])
+def test_who_writes_into_a_batch_writes_into_no_table(make: Any, format: str) -> None:
+    pytest.importorskip("torch")
+    table = pa.table({"x": np.arange(6.0), "ids": [[1, 2], [], [3], [4], [5], [6]], "name": list("abcdef")})
+    wanted = table.to_pydict()
+    loader = make(table).batch(3).loader(format=format, executor="inline")
+    for _ in range(2):
+        for at, batch in enumerate(loader):
+            assert batch["x"].tolist() == wanted["x"][3 * at : 3 * at + 3]
+            for part in (batch["x"], batch["ids"].values):
+                if format == "torch" or part.flags.writeable:
+                    part -= 100
+    assert table.to_pydict() == wanted

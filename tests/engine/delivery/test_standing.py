@@ -1,0 +1,73 @@
+"""Where a loader stands: in the loop, after a break, and where a state says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cedar import PipelineError
+from tests.engine.delivery.few_rows import in_batches, rows, xs
+from tests.toy_runs import saved
+
+
+def test_a_state_before_the_first_batch_stands_where_the_run_does():
+    loader = in_batches(10).loader(steps=2, epoch=1)
+    state, again = loader.state_dict(), loader.read(0)["x"].tolist()
+    ran = xs(loader)
+    assert ran[0] == again
+    resumed = in_batches(10).loader(steps=2, epoch=1)
+    resumed.load_state_dict(state)
+    assert xs(resumed) == ran
+
+
+def test_a_break_restarts_the_epoch_a_loaded_state_goes_on() -> None:
+    p = rows().shuffle().batch(5)
+    loader = p.loader()
+    whole = xs(list(p.loader()))
+    for batch in loader:
+        assert batch["x"].tolist() == whole[0]
+        break
+    state = saved(loader)
+    assert (loader.epoch, state["step"]) == (0, 1)
+    assert xs(list(loader)) == whole
+    loader.load_state_dict(state)
+    assert loader.epoch == 0
+    assert xs(list(loader)) == whole[1:]
+    assert loader.epoch == 1
+    loader.load_state_dict(state)
+    for _ in loader:
+        break
+    assert xs(list(loader)) == whole, "a break after a resume starts the whole epoch again"
+
+
+def test_a_state_can_be_asked_for_in_the_loop_and_later() -> None:
+    p = rows().batch(5)
+    loader = p.loader()
+    states = [saved(loader)]
+    for _ in loader:
+        states.append(saved(loader))
+        assert saved(loader) == states[-1]
+    states.append(saved(loader))
+    assert [(s["epoch"], s["step"]) for s in states] == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]
+    for number, state in enumerate(states[:-1]):
+        again = p.loader()
+        again.load_state_dict(state)
+        assert len(list(again)) == 4 - number
+
+
+@pytest.mark.parametrize("epoch", ["1", 1.5, None, True, -1])
+def test_what_is_no_epoch_is_refused_and_leaves_the_loader_as_it_was(epoch: Any) -> None:
+    loader = rows().batch(4).loader()
+    before = loader.state_dict()
+    with pytest.raises(PipelineError, match="set_epoch"):
+        loader.set_epoch(epoch)
+    assert loader.state_dict() == before
+
+
+def test_an_epoch_of_numpy_can_be_saved() -> None:
+    loader = rows().shuffle(seed=1).batch(4).loader()
+    loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3

@@ -1,0 +1,40 @@
+"""Executors by their names, and which of those of users would hang."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import cedar
+from cedar import PlanError
+from cedar.executors.choose import InlineExecutor, check_executor, open_executor
+from tests.engine.delivery.few_rows import rows
+
+
+def test_an_unknown_executor_is_told_which_there_are() -> None:
+    with pytest.raises(PlanError, match="'ray' is unknown") as caught:
+        rows().loader(executor="ray")
+    assert "'threads'" in str(caught.value)
+    assert "scheduler address" in str(caught.value)
+
+
+def test_a_task_inline_is_done_when_it_was_submitted() -> None:
+    executor = open_executor("inline", 3)
+    assert isinstance(executor, InlineExecutor)
+    future = executor.submit(threading.get_ident)
+    told: list[int] = []
+    future.add_done_callback(lambda done: told.append(done.result()))
+    assert told == [threading.get_ident()]
+    assert not future.cancel()
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(lambda: 1 // 0).result()
+
+
+def test_processes_that_are_made_by_fork_are_refused() -> None:
+    with ProcessPoolExecutor(1, get_context("fork")) as pool, pytest.raises(cedar.PlanError, match="made by fork"):
+        check_executor(pool)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        check_executor(pool)
