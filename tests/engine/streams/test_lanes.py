@@ -215,35 +215,6 @@ def test_steps_share_the_work_of_dropped_batches_too() -> None:
     assert all(loader.report().rows_read < 3 * 12 * 32 * 0.5 for loader in loaders)
 
 
-def test_no_rank_is_idle_after_a_change_of_worlds() -> None:
-    p = numbers(64).filter(lambda x: x > 1, "x").shuffle(seed=1, window=64).batch(8, last="keep")
-    states, got = [], []
-    for rank in range(4):
-        loader = p.loader(rank=rank, world=4, executor="inline")
-        part, state = run(loader, 10 + rank)
-        got += part
-        states.append(state)
-    for world in (8, 3):
-        after = []
-        for rank in range(world):
-            loader = p.loader(rank=rank, world=world, executor="inline")
-            loader.load_state_dict(states)
-            part, state = run(loader, 3)
-            assert len(part) == 3
-            got += part
-            after.append(state)
-        states = after
-    lengths = []
-    for rank in range(5):
-        loader = p.loader(rank=rank, world=5, executor="inline")
-        loader.load_state_dict(states)
-        part, _ = run(loader)
-        got += part
-        lengths.append(sum(len(batch["id"]) for batch in part))
-    assert pairs(got) == pairs(run(p.loader(executor="inline"))[0])
-    assert max(lengths) - min(lengths) <= 3 * 32, lengths  # windows that were begun stay whole
-
-
 def test_what_is_dealt_anew_is_what_nobody_had_begun() -> None:
     sizes = np.array([float(1 + i * 7 % 5) for i in range(40)])
     first = dealt(sizes, 3)

@@ -1,8 +1,9 @@
-"""Arrays that a function returns are written into the memory of their batch, once."""
+"""Stages: how many rows a task gets, and arrays that are written into the memory of their batch, once."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import cedar
 from cedar.core import buffers
+from cedar.engine.streams import stage
 from tests.engine.delivery.test_elastic import Made
 
 ROWS, BATCH, SHAPE = 90, 16, (512, 1024)  # half a MB a row: a batch is larger than a task
@@ -172,3 +174,21 @@ def test_read_only_parts_make_a_read_only_whole() -> None:
     assert found is not None
     assert found.tolist() == whole.tolist()
     assert not found.flags.writeable
+
+
+def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [64.0]
+    monkeypatch.setattr(stage, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    stream: Any = SimpleNamespace(tasks=SimpleNamespace(runner=None), per_row=True)
+    source: Any = None
+    flow = stage.StageFlow(stream, source, [0, 0])
+    assert flow._rows == 16
+    clock[0] += 1 / 16  # a twentieth of it: whoever waits for the first batch waits for those before it
+    flow._adapt(16, 1 / 640, 100)
+    assert flow._rows == 32
+    clock[0] += 10
+    flow._adapt(32, 0.002, 100)
+    assert flow._rows == 128
+    flow._adapt(128, 0.008, 100)
+    flow._adapt(512, 0.032, 100)
+    assert flow._rows == 800  # 50 ms
