@@ -12,17 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import cedar
 from cedar import col
-from cedar.core.block import Block
-from cedar.core.cursor import Keys
 from cedar.engine import task_context as tasks
-from cedar.engine.check.compare import difference
 from cedar.engine.streams import splits
 from cedar.optimizer.commute import may_swap
 from cedar.plan.data import Plan
@@ -275,14 +270,3 @@ def test_items_of_lists_have_one_name_whoever_made_them(tmp_path: Path) -> None:
         for batch in p.loader(plan=plan, format="arrow")
     ]
     assert set(types) == {"large_list<item: int64>"}
-
-
-def test_audits_take_a_nan_for_a_nan() -> None:
-    both = np.array([np.nan, -np.nan, 0.0])
-    columns = [both, pa.array(both), both.astype(np.float32)]
-    for column in columns:
-        blocks = [Block({"x": column[i : i + 1]}, Keys(np.arange(1))) for i in range(3)]
-        assert difference([blocks[0]], [blocks[1]]) is None
-        assert difference([blocks[0]], [blocks[2]]) is not None
-    zeros = [Block({"x": np.array([zero])}, Keys(np.arange(1))) for zero in (0.0, -0.0)]
-    assert difference(zeros[:1], zeros[1:]) is not None

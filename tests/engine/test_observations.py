@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -13,12 +10,10 @@ import cedar
 from cedar.control.timeline import TaskTime
 from cedar.core.observation import Observation
 from cedar.engine import observations as run_figures
-from cedar.engine.account import OwnTime
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner, Runners
-from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env
 from cedar.profile import Machine
 from cedar.tasks import clocks
@@ -144,82 +139,3 @@ def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
 def _binding(rows: int = 1) -> Binding:
     root = cedar.from_items([{"x": i} for i in range(rows)]).map(abs, "x", dtype=int).batch(10).node
     return Binding(root, None, Env())
-
-
-def test_the_time_of_other_threads_is_told_while_they_live() -> None:
-    go = threading.Event()
-
-    def works() -> None:
-        sum(range(200_000))
-        go.wait(30)
-
-    thread = threading.Thread(target=works)
-    thread.start()
-    before = clocks.spent_by([thread])
-    go.set()
-    thread.join()
-    assert before[0] >= 0.0
-    limit = time.monotonic() + 30
-    while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < limit:
-        time.sleep(0.001)  # the system's thread ends a little after Python's
-    assert clocks.spent_by([thread]) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("every", [1, 10])
-def test_the_time_of_the_loaders_thread_is_counted_between_asking_and_having(every: int) -> None:
-    metrics = Metrics()
-    own = OwnTime(metrics, every)
-    for _ in range(20):
-        own.enter()
-        sum(range(20_000))
-        own.leave()
-    counted = metrics.time.own
-    assert counted > 0
-    sum(range(20_000))
-    own.leave()
-    assert metrics.time.own == counted, "what the trainer does is not the loader's"
-
-
-def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
-    watcher = Watcher(details=2, every=64)
-    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [2, 3, 12, 16, 24, 32, 48, 64, 128]
-    watcher.closely(2)
-    assert [n for n in range(130, 140) if watcher.next(0) == "detail"] == [130, 131]
-    assert [n for n in range(1, 5) if watcher.next(1) == "detail"] == [2, 3], "a stage that begins later"
-
-
-def test_tasks_that_grow_in_later_epochs_are_not_measured_again() -> None:
-    watcher = Watcher(every=64)
-    assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [64, 128]
-
-
-def test_operators_that_were_not_seen_are_sought() -> None:
-    watcher = Watcher(details=1, every=0, seeking=True)
-    assert sum(watcher.next(0) == "detail" for _ in range(1000)) == 255
-    watcher.seeking = False
-    assert watcher.next(1) == ""
-
-
-def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
-    metrics = Metrics(labels={0: "f"})
-
-    def calls(number: int, seconds: float) -> None:
-        for _ in range(number):
-            metrics.observe(0, Observation(100, 100, 0, 0, seconds * 100, seconds * 100))
-
-    calls(40, 1e-3)
-    metrics.renew()
-    calls(2, 5e-3)
-    assert metrics.seen[0].figures("f").cpu == pytest.approx(1e-3)
-    calls(1, 5e-3)
-    assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)
-
-
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_rows_from_a_cache_count_as_much_as_rows_that_are_read(executor: str) -> None:
-    loader = cedar.from_items(list(range(200))).map(abs, "item").cache().batch(8).loader(executor=executor, workers=2)
-    for epoch in (1, 2):
-        assert sum(len(batch["item"]) for batch in loader) == 200
-        metrics = loader._metrics
-        assert metrics.rows_entered == 200 * epoch, "else a plan seems to have stopped"
-        assert executor == "processes" or metrics.rows_read == 200

@@ -34,29 +34,6 @@ def test_containers_are_changed_once(plan: Any) -> None:
     assert [batch["count"].tolist() for batch in loader] == [[2, 3], [4, 5]]
 
 
-class Reader:
-    """Something large that all rows refer to."""
-
-    copies = 0
-
-    def __deepcopy__(self, memo: Any) -> Reader:
-        Reader.copies += 1
-        return self
-
-
-class Lazy:
-    def __init__(self, reader: Reader, number: int) -> None:
-        self.reader, self.number = reader, number
-
-
-def test_what_rows_refer_to_is_not_copied() -> None:
-    reader = Reader()
-    rows = cedar.from_items([{"sample": Lazy(reader, i)} for i in range(100)])
-    pipeline = rows.map(lambda sample: sample, "sample").map(lambda sample: sample.number, "sample", into="n")
-    assert [row["n"] for row in pipeline.loader(plan="off")] == list(range(100))
-    assert Reader.copies == 0
-
-
 def test_functions_of_processes_run_once_on_samples(tmp_path: Any) -> None:
     def noted(x: int) -> int:
         with open(tmp_path / "calls", "a") as file:

@@ -9,7 +9,6 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ import cedar
 from cedar import col
 from cedar.engine.delivery.state import seal
 from tests.engine.delivery.test_elastic import Made
+from tests.engine.streams.slow_rows import SLOW, same, taken
 from tests.engine.streams.test_lanes import Toy, pairs
 from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source
@@ -47,32 +47,9 @@ class Lagging(ThreadPoolExecutor):
         return super().submit(late)
 
 
-def same(x: int) -> int:
-    return x
-
-
 def there(ids: Any) -> bool:
     """Each batch is."""
     return len(ids) > 0
-
-
-def there_is(x: int) -> bool:
-    return True
-
-
-def held_up(x: int) -> int:
-    """One row takes long."""
-    if x == 70:
-        time.sleep(0.3)
-    return x
-
-
-def numbers(n: int = 200) -> cedar.Pipeline:
-    return cedar.from_items([{"x": i} for i in range(n)])
-
-
-def taken(batches: list[Any]) -> list[int]:
-    return [x for batch in batches for x in batch["x"]]
 
 
 # ---- random pipelines ------------------------------------------------------------------------------------------------
@@ -144,8 +121,6 @@ def test_each_row_comes_once_wherever_a_run_is_stopped_and_another_run_follows_i
 
 # ---- what it does ----------------------------------------------------------------------------------------------------
 
-SLOW = numbers().map(held_up, "x", dtype=int).batch(10)
-
 
 class Late(Source):
     """Whose split 9 is there once a file is."""
@@ -206,13 +181,6 @@ def test_a_slow_row_in_another_process_holds_up_no_split_that_is_to_be_read(tmp_
     assert came.index(70) > came.index(120)
 
 
-def test_an_epoch_without_a_row_is_recorded_and_followed(tmp_path: Path) -> None:
-    pipeline = cedar.from_items([{"x": 1}]).map(same, "x", dtype=int).batch(4)
-    for order, record in (("any", str(tmp_path / "order")), (str(tmp_path / "order"), None)):
-        with pipeline.loader(order=order, record=record, plan="off") as loader:
-            assert list(loader) == []
-
-
 def test_a_state_beside_a_row_that_is_held_up_is_small_and_goes_on_with_it(tmp_path: Path) -> None:
     pipeline = gated(tmp_path / "gate")
     with pipeline.loader(order="any", executor="threads", workers=2, plan="off") as loader:
@@ -253,34 +221,6 @@ def test_copies_to_a_device_stand_where_the_caller_stands() -> None:
     assert sorted(taken(first) + taken(rest)) == list(range(200))
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "told"),
-    [
-        (SLOW, "ORDER  rows come as they are done by map(held_up)"),
-        (numbers().map(same, "x"), "ORDER  rows come as they are done by map(same)"),
-        (numbers().filter(same, "x").map(same, "x").batch(4), "ORDER  rows come as they are done by map(same)"),
-        (
-            numbers().map(same, "x").filter(same, "x").batch(4),
-            "ORDER  rows come in order: how many filter(same) leaves is not known before they are done",
-        ),
-        (
-            numbers().batch(4).map(same, "x"),
-            "ORDER  rows come in order: no function per row stands right below batch(); map(same) works on batches",
-        ),
-        (
-            numbers().map(lambda x: [x], "x", into="l", dtype=object).bucket_by_length("l", [2], [4, 4]),
-            "ORDER  rows come in order: bucket_by_length",
-        ),
-        (numbers().map(same, "x").take(50).batch(5), "ORDER  rows come in order: no function per row stands right"),
-    ],
-)
-def test_explain_says_which_rows_come_as_they_are_done(pipeline: cedar.Pipeline, told: str) -> None:
-    with pipeline.loader(order="any", plan="off") as loader:
-        assert told in loader.explain()
-    with pipeline.loader(plan="off") as loader:
-        assert "ORDER" not in loader.explain()
-
-
 def test_slices_of_one_batch_come_in_order() -> None:
     with SLOW.loader(order="any", executor="threads", split_batches=True, rank=1, world=2) as loader:
         assert "slices of the same batches" in loader.explain()
@@ -315,37 +255,6 @@ def test_another_number_of_ranks_is_refused_in_the_middle_of_an_epoch() -> None:
         loader.load_state_dict(states)
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda loader: loader.read(0),
-        lambda loader: loader.locate(0),
-        lambda loader: loader.where("x", 0),
-        lambda loader: loader.commit(0),
-        lambda loader: loader.reshard(0, 2),
-    ],
-)
-def test_what_must_know_the_order_ahead_is_refused(ask: Callable[[cedar.Loader], Any]) -> None:
-    with (
-        SLOW.loader(order="any", executor="inline") as loader,
-        pytest.raises(cedar.PipelineError, match="which rows come when is not known before they come"),
-    ):
-        ask(loader)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"order": 3}, 'order= is "exact", "any", or the folder'),
-        ({"order": ""}, 'order= is "exact", "any", or the folder'),
-        ({"record": "folder"}, "nothing to record"),
-    ],
-)
-def test_arguments_that_do_not_fit(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(cedar.PipelineError, match=message):
-        SLOW.loader(**options)
-
-
 def test_positions_that_somebody_changed_are_refused_or_harmless() -> None:
     with SLOW.loader(order="any", executor="threads", workers=2, plan="off") as loader:
         state = run(loader, 12)[1]
@@ -365,70 +274,3 @@ def test_positions_that_somebody_changed_are_refused_or_harmless() -> None:
                 list(loader)
             except cedar.CedarError:
                 pass
-
-
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
-def recorded(folder: Path, **options: Any) -> list[Any]:
-    with SLOW.loader(order="any", record=folder, executor="threads", workers=2, plan="off", **options) as loader:
-        return run(loader)[0]
-
-
-def followed(folder: Path, pipeline: cedar.Pipeline = SLOW, **options: Any) -> list[Any]:
-    with pipeline.loader(order=str(folder), executor="inline", plan="off", **options) as loader:
-        return run(loader)[0]
-
-
-def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
-    recorded(tmp_path)
-    for options, message in (
-        ({"epoch": 1}, "the order of epoch 1, rank 0 of 1, is not recorded"),
-        ({"rank": 0, "world": 2}, "the order of epoch 0, rank 0 of 2, is not recorded"),
-        ({"seed": 1}, "of another pipeline, of other data or of another seed"),
-        ({"pipeline": numbers(100).map(held_up, "x", dtype=int).batch(10)}, "of another pipeline"),
-    ):
-        with pytest.raises(cedar.PipelineError, match=message):
-            followed(tmp_path, **options)
-    with pytest.raises(cedar.PipelineError, match="of another pipeline"):
-        recorded(tmp_path, seed=1)
-
-
-def test_a_record_that_a_crash_cut_short_is_followed_as_far_as_it_goes_and_goes_on(tmp_path: Path) -> None:
-    recorded(tmp_path)
-    (file,) = tmp_path.iterdir()
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:3]) + lines[3][:3])
-    first = json.loads(lines[1])
-    assert taken(followed(tmp_path))[: first[1] - first[0]] == list(range(*first))
-    again = recorded(tmp_path)
-    assert followed(tmp_path) == again
-
-
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    recorded(tmp_path)
-    (file,) = tmp_path.iterdir()
-    text = file.read_text()
-    for wrong in ("[3, 1]", "[1]", "7", "{}", '["a", "b"]', "[1, 2"):
-        file.write_text(text + wrong + "\n")
-        with pytest.raises(cedar.PipelineError, match="damaged"):
-            followed(tmp_path)
-    file.write_text("")
-    with pytest.raises(cedar.PipelineError, match="no order that this version records"):
-        followed(tmp_path)
-
-
-def test_a_record_of_more_rows_than_there_are_is_refused(tmp_path: Path) -> None:
-    unknown = numbers(50).filter(there_is, "x").map(same, "x", dtype=int).batch(10)
-    with unknown.loader(order="any", record=tmp_path, executor="inline") as loader:
-        run(loader)
-    (file,) = tmp_path.iterdir()
-    file.write_text(file.read_text() + "[300, 301]\n")
-    with pytest.raises(cedar.PipelineError, match="names row 300 of this rank's part"):
-        followed(tmp_path, unknown)
-
-
-def test_a_record_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(cedar.PipelineError, match="the order cannot be written"):
-        recorded(tmp_path / "file")

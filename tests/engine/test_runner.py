@@ -1,4 +1,4 @@
-"""What tasks leave behind them in memory: results that wait for the caller, and what measuring makes."""
+"""Runners: how far ahead tasks are, how many run at once, and what closing them ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.core.block import Block
 from cedar.engine import runner
-from cedar.operators.base import Env
-from cedar.tasks.chain import Step, Timing, run_steps
-from tests.toy_blocks import block
+from cedar.engine.runner import Runner
 
 
 def most_ahead(size: int) -> int:
@@ -44,25 +41,31 @@ def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_ahead(1 << 20) <= 7
 
 
-class Together:
-    """Two kernels in one, as those of images."""
-
-    inexact = False
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def __call__(self, given: Block, env: Env) -> Block:
-        self.rows += len(given)
-        return given
+def test_more_threads_run_at_once_after_a_resize() -> None:
+    runner = Runner("threads", 1)
+    runner.resize(3)
+    together = threading.Barrier(3)
+    futures = [runner.submit(together.wait, 20) for _ in range(3)]
+    assert sorted(f.result() for f in futures) == [0, 1, 2]
+    runner.close()
 
 
-def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
-    one, two, both = Together(), Together(), Together()
-    step = Step(both, (0, 1), parts=(Step(one, (0,)), Step(two, (1,))))
-    for rows, looked in ((100, 6), (20, 4)):
-        one.rows = two.rows = both.rows = 0
-        timing = Timing()
-        made = run_steps([step], block(x=list(range(rows))), Env(watch="detail"), timing)
-        assert (len(made), one.rows, two.rows, both.rows) == (rows, looked, looked, rows)
-        assert timing.seen[0].rows_in == looked
+def test_closing_drops_what_an_earlier_size_has_not_begun() -> None:
+    runner = Runner("threads", 1)
+    begun, go = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        begun.set()
+        go.wait(20)
+
+    runner.submit(waits)
+    begun.wait(20)
+    waiting = [runner.submit(int) for _ in range(3)]
+    runner.resize(2)
+    runner.close()
+    go.set()
+    assert all(f.cancelled() for f in waiting)
+
+
+def test_some_executors_keep_their_size() -> None:
+    assert not Runner("inline", 1).resize(4)

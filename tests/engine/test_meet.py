@@ -1,0 +1,47 @@
+"""Ranks meet: each says something, rank 0 makes one thing of it, and all of them get that."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar.engine.meet import Meeting, talk
+from cedar.engine.words import FolderWords, Words
+
+
+def meet(words: Words, said: list[Any]) -> list[Any]:
+    """What each rank gets of a meeting to which it says this."""
+
+    def one(rank: int) -> Any:
+        meeting = Meeting(words, "toy", rank, len(said), 30.0, None)
+        return meeting.outcome(said[rank], lambda all_said, going_on: [going_on(), all_said])
+
+    with ThreadPoolExecutor(len(said)) as pool:
+        return list(pool.map(one, range(len(said))))
+
+
+def test_all_get_what_was_made_of_what_all_said(tmp_path: Path) -> None:
+    words = FolderWords(str(tmp_path))
+    first = meet(words, ["a", {"b": 1}, None])
+    assert [made for _, made in first] == [[None, ["a", {"b": 1}, None]]] * 3
+    second = meet(words, [1, 2])  # of the words of another meeting, none answers
+    assert [made for _, made in second] == [[None, [1, 2]]] * 2
+    assert len({name for name, _ in first}) == len({name for name, _ in second}) == 1
+    assert first[0][0] != second[0][0]
+
+
+@pytest.mark.parametrize(("rank", "missing"), [(0, 1), (1, 0)])
+def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> None:
+    meeting = Meeting(FolderWords(str(tmp_path)), "toy", rank, 2, 0.005, None)
+    with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {missing} of 2 did not come .* within 0.005 s"):
+        meeting.outcome(None, lambda said, _: said)
+
+
+def test_a_place_that_is_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cedar.WorkerError, match="cannot talk to the others"), talk(None):
+        FolderWords(str(tmp_path / "file")).set("a", "b")

@@ -1,0 +1,44 @@
+"""What a run asks of nodes: the rows of a unit, how an epoch ends, and what an operator costs several ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar.engine.nodes import cost_note, last_mode, over_ranks, rows_per_unit
+from cedar.plan.graph import walk
+from tests.toy_stream import ListStream
+
+ROWS = cedar.from_items([{"x": i, "l": [i]} for i in range(8)])
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "rows", "last"),
+    [
+        (ROWS.map(str, "x"), 1, "keep"),
+        (ROWS.batch(3), 3, "drop"),
+        (ROWS.batch(3, last="pad").map(str, "x").take(2), 3, "pad"),
+        (ROWS.bucket_by_length("l", [2], [4, 6]), 6, "keep"),
+    ],
+)
+def test_the_nearest_batch_below_says_how_units_are_cut(pipeline: cedar.Pipeline, rows: int, last: str) -> None:
+    assert (rows_per_unit(pipeline.node), last_mode(pipeline.node)) == (rows, last)
+
+
+def test_what_moves_rows_between_ranks_is_found() -> None:
+    balanced = ROWS.batch(2).balance("x")
+    assert over_ranks(walk(balanced.node)) is balanced.node
+    assert over_ranks(walk(ROWS.batch(2).node)) is None
+
+
+def test_what_an_operator_costs_several_ranks_is_told() -> None:
+    def note(pipeline: cedar.Pipeline, known: bool) -> str:
+        operator: Any = pipeline.node.operator
+        return cost_note(operator, [ListStream({"x": [1, 2]}, known=known)])
+
+    assert note(ROWS.take(3), True) == ""
+    assert note(ROWS.take(3), False).startswith("global: it counts rows whose number is unknown")
+    assert note(ROWS.take(3, local=True), False) == "local to each rank"
+    assert note(ROWS.batch(2).balance("x"), True).startswith("each rank computes what is below for all ranks")

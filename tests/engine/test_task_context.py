@@ -1,0 +1,49 @@
+"""What a run gives its streams, to have work done: where, and what is counted of it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from cedar.engine.metrics import Metrics
+from cedar.engine.runner import Runner, Runners
+from cedar.engine.task_context import Tasks, is_remote
+from cedar.engine.watcher import Watcher
+from cedar.operators.base import Env
+from cedar.tasks.chain import Program
+
+
+@pytest.fixture
+def tasks() -> Any:
+    runner = Runner("threads", 1)
+    others = Runners(runner)
+    yield Tasks(runner, Env(), Metrics(labels={3: "map"}), Watcher(details=1), others)
+    others.close()
+
+
+def test_places_in_this_process_are_the_runs_own(tasks: Tasks) -> None:
+    assert [is_remote(place) for place in ("inline", "threads", "processes", "dask", "tcp://a:1")] == [False] * 2 + [
+        True
+    ] * 3
+    assert tasks.on("inline") is tasks.on("threads") is tasks
+
+
+def test_the_first_work_of_an_operator_is_done_at_once(tasks: Tasks) -> None:
+    here = threading.get_ident()
+    assert tasks.submit(3, threading.get_ident).result() == here
+    assert tasks.submit(3, threading.get_ident).result() != here
+    assert tasks.submit(4, threading.get_ident).result() == here, "another operator's"
+
+
+def test_work_that_fails_is_counted_too(tasks: Tasks) -> None:
+    before = len(tasks.metrics.time.workers({3: "map"}, {}, False))
+    with pytest.raises(ZeroDivisionError):
+        tasks.submit(3, lambda: 1 // 0).result()
+    assert len(tasks.metrics.time.workers({3: "map"}, {}, False)) > before
+
+
+def test_the_watcher_says_which_tasks_look_closely(tasks: Tasks) -> None:
+    program = Program()
+    assert [tasks.task_env(program).watch for _ in range(3)] == ["", "detail", ""]
