@@ -24,12 +24,11 @@ import pytest
 import cedar
 from cedar.executors import dask
 from cedar.executors.dask import executor as executor_module
-from cedar.executors.dask import remote
 from cedar.executors.dask.clients import check_versions, client_at
 from cedar.executors.dask.executor import DaskExecutor
 from cedar.executors.dask.keys import security_at
 from cedar.executors.dask.local import LocalHost, local_address
-from cedar.executors.dask.remote import Parcel, run, stamp
+from cedar.executors.dask.remote import Parcel
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
@@ -116,13 +115,6 @@ def test_what_cannot_be_sent_is_said(executor: DaskExecutor) -> None:
         executor.submit(threading.Lock).result()
 
 
-def test_a_parcel_keeps_large_buffers_apart() -> None:
-    message: dict[str, Any] = {"values": np.arange(1 << 16), "text": "x"}
-    parcel = Parcel.of(message)
-    assert sys.getsizeof(parcel) > 1 << 19
-    assert parcel.open()["values"].tolist() == message["values"].tolist()
-
-
 def test_code_is_sent_once_and_again_to_a_worker_that_lost_it(executor: DaskExecutor) -> None:
     def size(code: Code) -> tuple[int, int]:
         return len(code.load()[0]), os.getpid()
@@ -175,22 +167,6 @@ def test_a_try_that_is_given_up_for_another_is_no_death(
     (task,) = executor.pending()
     executor._in_loop(executor.again(task))
     assert result.result(60) == 5
-
-
-def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget() -> str:
-        remote._code.clear()  # as when other code comes
-        return os.path.sep
-
-    code = Code.of((41,))
-    assert code.pickled is not None
-    monkeypatch.setattr(remote, "_code", {code.key: code.pickled})
-    monkeypatch.setattr(os, "getcwd", forget)
-    monkeypatch.setattr(remote, "_begin", lambda: None)
-    call = Parcel.of(remote.Call(lambda code: code.load()[0] + 1, (remote.Slot(code.key, code.path),), {}, os.path.sep))
-    answer = run(stamp(), call).open()
-    assert isinstance(answer, remote.Done)
-    assert answer.value == 42
 
 
 def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
@@ -370,12 +346,6 @@ def test_versions_that_differ_are_named() -> None:
     assert "scheduler: cedar 0.0.9, here 0.1.0" in told
     assert "worker tcp://a:1: Python 3.12, here 3.11" in told
     assert "a:2" not in told
-
-
-def test_a_worker_of_another_version_that_came_late_refuses_the_task() -> None:
-    answer = run("cedar 0.0.1, Python 3.9", Parcel((b"whatever",))).open()
-    assert isinstance(answer.error, cedar.WorkerError)
-    assert f"has {stamp()}, and the client cedar 0.0.1, Python 3.9" in str(answer.error)
 
 
 def test_a_module_that_the_workers_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-import cedar
-from cedar.executors.dask import local
 from cedar.executors.dask.clients import close_clients, reached
 from cedar.executors.dask.local import LocalHost
 
@@ -72,11 +70,3 @@ def test_a_scheduler_that_ends_before_the_handshake_leaves_nothing_to_be_collect
     assert client.status == "closed"
     del client
     gc.collect()  # an error of what is collected fails the test
-
-
-def test_a_cluster_that_ends_as_it_starts_or_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(cedar.WorkerError, match="it ended with exit code 1"):
-        LocalHost({"workers": 0, "dashboard": None}, "no_such_module")
-    monkeypatch.setattr(local, "_PATIENCE", 0.01)
-    with pytest.raises(cedar.WorkerError, match=r"it did not start within 0\.01 s"):
-        LocalHost({"workers": 0, "dashboard": None})
