@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,8 @@ from typing import Any
 
 import pytest
 
-from cedar.executors.processes import forkserver, process
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.worker import arena
-from cedar.executors.worker.main import _Handler
-from cedar.executors.worker.wire import Wire, decode, encode
 
 
 @pytest.fixture
@@ -26,14 +21,6 @@ def one() -> Iterator[Pool]:
     pool = Pool(1)
     yield pool
     pool.shutdown()
-
-
-@pytest.fixture
-def wires() -> Iterator[tuple[Wire, Wire]]:
-    here, there = (Wire(end) for end in socket.socketpair())
-    yield here, there
-    here.close()
-    there.close()
 
 
 def begins_a_program() -> None:
@@ -70,38 +57,6 @@ def test_a_forked_child_that_returns_gives_no_answer(one: Pool) -> None:
         return bool(child)
 
     assert [one.submit(both).result(60), one.submit(abs, -2).result(60)] == [True, 2]
-
-
-def test_no_process_is_forked_while_a_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[bool] = []
-
-    def refuses(*_: Any, **__: Any) -> Any:
-        held.append(arena.forking.locked())
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(forkserver.ForkServer, "fork", refuses)
-    with pytest.raises(OSError, match="no more processes"):
-        process.WorkerProcess()
-    assert held == [True]
-    assert not arena.forking.locked()
-
-
-def test_a_line_logged_while_a_message_is_sent_follows_it(
-    wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, there = wires
-    handler, heed = _Handler(here), here._heed
-
-    def finalizes() -> None:  # as objects may, whenever memory is tidied up
-        handler.handle(logging.makeLogRecord({"msg": "late"}))
-        heed()
-
-    monkeypatch.setattr(here, "_heed", finalizes)
-    here.send(encode("message"))
-    monkeypatch.undo()
-    handler.pass_on()
-    assert decode(there.receive()) == "message"
-    assert decode(there.receive()).record.getMessage() == "late"
 
 
 def test_a_function_that_goes_elsewhere_leaves_the_next_one_where_it_was(one: Pool, tmp_path: Path) -> None:

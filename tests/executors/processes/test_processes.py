@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -20,28 +19,13 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.core.block import Block
 from cedar.engine.runner import Runner, Runners
 from cedar.executors import processes
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.worker.wire import Wire, decode, encode
-from cedar.tasks.code import Code
-
-WORKERS = 2
-
-
-@pytest.fixture(scope="module")
-def pool() -> Pool:
-    return processes.warm(WORKERS)
-
-
-@pytest.fixture
-def one() -> Iterator[Pool]:
-    pool = Pool(1)
-    yield pool
-    pool.shutdown()
+from tests.executors.processes.watching import WORKERS, gone, within
 
 
 def numbers(n: int = 200) -> cedar.Pipeline:
@@ -51,22 +35,6 @@ def numbers(n: int = 200) -> cedar.Pipeline:
 def taken(pipeline: cedar.Pipeline, **options: Any) -> list[Any]:
     with pipeline.loader(executor="processes", workers=WORKERS, **options) as loader:
         return [batch["x"].tolist() for batch in loader]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, or is a zombie that nobody has waited for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
-
-
-def within(seconds: float, what: Any) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(what())
 
 
 # ---- wire ------------------------------------------------------------------------------------------------------------
@@ -101,38 +69,6 @@ def test_many_buffers_are_one_message(wires: tuple[Wire, Wire]) -> None:
     got = decode(wires[1].receive())
     sender.join()
     assert [int(a[0]) for a in got] == list(range(1500))
-
-
-@pytest.mark.parametrize(
-    "whole",
-    [
-        pa.array(range(100_000)),
-        pa.array(["text"] * 100_000, pa.large_string()),
-        pa.array([[1, 2]] * 100_000, pa.large_list(pa.int64())),
-        pa.array([{"a": 1, "b": None}] * 100_000),
-    ],
-    ids=str,
-)
-def test_a_slice_leaves_the_rest_behind(whole: pa.Array) -> None:
-    piece = whole.slice(500, 20)
-    parts = encode(piece)
-    assert sum(part.nbytes for part in parts) < 8_000
-    assert decode(parts).equals(piece)
-
-
-def test_a_closed_wire_ends_the_other() -> None:
-    here, there = (Wire(end) for end in socket.socketpair())
-    here.close()
-    with pytest.raises(EOFError):
-        there.receive()
-    there.close()
-
-
-def test_functions_that_a_module_of_ours_makes_travel_by_value() -> None:
-    module: dict[str, Any] = {"__name__": "cedar.core.stream"}
-    exec("def outer(x):\n    def inner(): return x\n    return inner", module)
-    assert bytes(encode(Block)[0]).count(b"cedar.core.block") == 1
-    assert decode(encode(module["outer"](7)))() == 7
 
 
 # ---- pool ------------------------------------------------------------------------------------------------------------
@@ -176,60 +112,6 @@ def test_relative_paths_mean_the_same(pool: Pool, tmp_path: Path, monkeypatch: p
     assert pool.submit(os.getcwd).result() == os.getcwd()
 
 
-def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
-    def says(word: str) -> None:
-        logging.getLogger("cedar.test").warning("heard %s", word)
-
-    pool.submit(says, "it").result()
-    assert "heard it" in caplog.messages
-
-
-def test_whatever_is_raised_comes_through(pool: Pool) -> None:
-    def raises() -> None:
-        raise KeyError("name")
-
-    with pytest.raises(KeyError, match="name") as caught:
-        pool.submit(raises).result()
-    assert "in raises" in "".join(caught.value.__notes__)
-    with pytest.raises(SystemExit):
-        pool.submit(sys.exit, 3).result()
-    assert pool.submit(abs, -1).result() == 1
-
-
-def test_what_cannot_be_pickled_is_said(pool: Pool) -> None:
-    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
-        pool.submit(id, threading.Lock()).result()
-    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
-        pool.submit(threading.Lock).result()
-    assert pool.submit(abs, -1).result() == 1
-
-
-def test_code_is_sent_once_to_a_worker(one: Pool) -> None:
-    code = Code.of((bytes(1 << 20),))
-
-    def size(code: Code) -> int:
-        return len(code.load()[0])
-
-    keeper = one._keepers[0]
-    sizes = []
-    for _ in range(3):
-        assert one.submit(size, code).result() == 1 << 20
-        assert keeper.worker is not None
-        sizes.append(code.key in keeper.worker.known)
-    assert sizes == [True] * 3
-    for number in range(40):  # the worker forgets the first, and asks for it again
-        assert one.submit(size, Code.of((b"x" * number,))).result() == number
-    assert one.submit(size, code).result() == 1 << 20
-
-
-def test_equal_code_is_equal_whatever_the_run() -> None:
-    def code() -> Code:
-        return Code.of((test_equal_code_is_equal_whatever_the_run, 3))
-
-    assert code().key == code().key
-    assert code().known().pickled is None
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_no_task_that_is_alone_waits_behind_a_slow_one(other: bool, pool: Pool, tmp_path: Path) -> None:
     lease = processes.Lease(WORKERS)
@@ -244,24 +126,6 @@ def test_no_task_that_is_alone_waits_behind_a_slow_one(other: bool, pool: Pool, 
     slow.result()
 
 
-def test_a_death_fails_its_task_alone(one: Pool) -> None:
-    one.submit(int).result()
-    dying = one.submit(os._exit, 3)
-    after = [one.submit(abs, -i) for i in range(5)]
-    with pytest.raises(WorkerDied, match="exit code 3"):
-        dying.result()
-    assert [f.result() for f in after] == list(range(5))
-
-
-def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
-    pid = one.submit(os.getpid).result()
-    worker = one._keepers[0].worker
-    assert worker is not None
-    os.kill(pid, signal.SIGKILL)
-    assert within(30, lambda: not worker.alive)
-    assert one.submit(os.getpid).result() != pid
-
-
 def test_a_worker_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     forkserver.close()
     monkeypatch.setattr(forkserver, "_CODE", "import os; os._exit(7)")
@@ -272,20 +136,6 @@ def test_a_worker_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     assert pool.submit(abs, -2).result() == 2
     pool.shutdown()
-
-
-def test_shutting_down_ends_the_workers_at_once() -> None:
-    pool = Pool(1)
-    pid = pool.submit(os.getpid).result()
-    busy = pool.submit(time.sleep, 600)
-    waiting = [pool.submit(int) for _ in range(3)]
-    assert within(30, busy.running)
-    pool.shutdown()
-    assert isinstance(busy.exception(), WorkerDied)
-    assert all(f.cancelled() or isinstance(f.exception(), WorkerDied) for f in waiting)
-    assert gone(pid)
-    with pytest.raises(RuntimeError):
-        pool.submit(int)
 
 
 def test_a_forked_child_leaves_the_workers_alone(pool: Pool) -> None:
@@ -521,36 +371,6 @@ def test_a_runner_changes_its_size(name: str, pool: Pool) -> None:
     assert runner.resize(WORKERS, ahead=9)
     assert runner.ahead == 9
     runner.close()
-
-
-def test_more_threads_run_at_once_after_a_resize() -> None:
-    runner = Runner("threads", 1)
-    runner.resize(3)
-    together = threading.Barrier(3)
-    futures = [runner.submit(together.wait, 20) for _ in range(3)]
-    assert sorted(f.result() for f in futures) == [0, 1, 2]
-    runner.close()
-
-
-def test_closing_drops_what_an_earlier_size_has_not_begun() -> None:
-    runner = Runner("threads", 1)
-    begun, go = threading.Event(), threading.Event()
-
-    def waits() -> None:
-        begun.set()
-        go.wait(20)
-
-    runner.submit(waits)
-    begun.wait(20)
-    waiting = [runner.submit(int) for _ in range(3)]
-    runner.resize(2)
-    runner.close()
-    go.set()
-    assert all(f.cancelled() for f in waiting)
-
-
-def test_some_executors_keep_their_size() -> None:
-    assert not Runner("inline", 1).resize(4)
 
 
 def test_runners_are_made_once_and_closed_together(pool: Pool) -> None:

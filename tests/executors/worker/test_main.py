@@ -1,13 +1,19 @@
-"""Failed: a task's error on its way back, also where a library has changed how exceptions are pickled."""
+"""What runs in a worker: errors on their way back, log lines, and what functions change, fork and start."""
 
 from __future__ import annotations
 
+import logging
 import pickle
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 import cedar
-from cedar.executors.worker.main import Failed
+from cedar.executors.worker.main import Failed, _Handler
+from cedar.executors.worker.wire import Wire, decode, encode
 
 UNDER_TBLIB = """
 import pickle, threading, cedar
@@ -35,3 +41,29 @@ def test_other_errors_travel_as_they_are():
     assert isinstance(error, KeyError)
     assert error.args == ("x",)
     assert pickle.loads(pickle.dumps(Failed(cedar.RowError("bad")))).error.what == "bad"
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[Wire, Wire]]:
+    here, there = (Wire(end) for end in socket.socketpair())
+    yield here, there
+    here.close()
+    there.close()
+
+
+def test_a_line_logged_while_a_message_is_sent_follows_it(
+    wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = wires
+    handler, heed = _Handler(here), here._heed
+
+    def finalizes() -> None:  # as objects may, whenever memory is tidied up
+        handler.handle(logging.makeLogRecord({"msg": "late"}))
+        heed()
+
+    monkeypatch.setattr(here, "_heed", finalizes)
+    here.send(encode("message"))
+    monkeypatch.undo()
+    handler.pass_on()
+    assert decode(there.receive()) == "message"
+    assert decode(there.receive()).record.getMessage() == "late"

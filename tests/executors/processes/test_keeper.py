@@ -1,0 +1,58 @@
+"""Keepers: what each sends its worker and hears from it, and that it replaces one that dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+
+import cedar
+from cedar.executors.processes.pool import Pool
+from cedar.tasks.code import Code
+from tests.executors.processes.watching import within
+
+
+def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    def says(word: str) -> None:
+        logging.getLogger("cedar.test").warning("heard %s", word)
+
+    pool.submit(says, "it").result()
+    assert "heard it" in caplog.messages
+
+
+def test_what_cannot_be_pickled_is_said(pool: Pool) -> None:
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(id, threading.Lock()).result()
+    with pytest.raises(cedar.WorkerError, match="cannot be sent"):
+        pool.submit(threading.Lock).result()
+    assert pool.submit(abs, -1).result() == 1
+
+
+def test_code_is_sent_once_to_a_worker(one: Pool) -> None:
+    code = Code.of((bytes(1 << 20),))
+
+    def size(code: Code) -> int:
+        return len(code.load()[0])
+
+    keeper = one._keepers[0]
+    sizes = []
+    for _ in range(3):
+        assert one.submit(size, code).result() == 1 << 20
+        assert keeper.worker is not None
+        sizes.append(code.key in keeper.worker.known)
+    assert sizes == [True] * 3
+    for number in range(40):  # the worker forgets the first, and asks for it again
+        assert one.submit(size, Code.of((b"x" * number,))).result() == number
+    assert one.submit(size, code).result() == 1 << 20
+
+
+def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
+    pid = one.submit(os.getpid).result()
+    worker = one._keepers[0].worker
+    assert worker is not None
+    os.kill(pid, signal.SIGKILL)
+    assert within(30, lambda: not worker.alive)
+    assert one.submit(os.getpid).result() != pid

@@ -1,0 +1,24 @@
+"""Worker processes: started, and seen to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cedar.executors.processes import forkserver, process
+from cedar.executors.worker import arena
+
+
+def test_no_process_is_forked_while_a_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+
+    def refuses(*_: Any, **__: Any) -> Any:
+        held.append(arena.forking.locked())
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(forkserver.ForkServer, "fork", refuses)
+    with pytest.raises(OSError, match="no more processes"):
+        process.WorkerProcess()
+    assert held == [True]
+    assert not arena.forking.locked()

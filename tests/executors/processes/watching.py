@@ -1,0 +1,25 @@
+"""How many workers there are, and whether they have ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+WORKERS = 2
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, or is a zombie that nobody has waited for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def within(seconds: float, what: Any) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(what())
