@@ -7,8 +7,7 @@ import gc
 import os
 import threading
 import time
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
@@ -19,12 +18,8 @@ import cedar
 from cedar.executors import processes
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.recovery import Deaths, Recovery, Work, is_lost
-from cedar.executors.recovery import recovery as recovering
-from cedar.executors.recovery import watch as watching
-from cedar.executors.recovery.board import Board
+from cedar.executors.recovery import Deaths, Recovery, Work
 from cedar.operators.base import Env
-from cedar.operators.marks import Mark, SlotReading
 from cedar.tasks.chain import Program
 
 WORKERS = 2
@@ -103,12 +98,6 @@ def test_threads_that_hang_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- executors of others ---------------------------------------------------------------------------------------------
-
-
-def test_what_counts_as_lost() -> None:
-    killed = type("KilledWorker", (Exception,), {"__module__": "distributed.scheduler"})
-    assert all(map(is_lost, [BrokenProcessPool(""), WorkerDied("exit code 1"), CancelledError(), killed("task")]))
-    assert not any(map(is_lost, [ValueError(), cedar.WorkerError("it cannot be pickled"), KeyboardInterrupt()]))
 
 
 def test_a_broken_pool_of_the_user_says_what_to_do() -> None:
@@ -219,32 +208,6 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
     recovery._thread.join(20)
     assert not recovery._thread.is_alive()
     assert task.cancelled()
-
-
-def test_a_row_that_ends_just_in_time_spares_its_worker_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at(row: int, limit: float) -> SlotReading:
-        return SlotReading(Mark(0, 1, (0, 0, row, -1, 0, 0)), pid, began=0.0, limit=limit)
-
-    pool = Pool(1)
-    pid = pool.submit(os.getpid).result()
-    # The first row is over its time, and then the second one is at hand; the third one hangs.
-    looks = iter([at(1, 1e-9), at(2, 1e9), at(3, 1e-9), at(3, 1e-9)])
-    board = Board()
-    monkeypatch.setattr(board, "read", lambda _: next(looks))
-    monkeypatch.setattr(recovering, "the_board", lambda: board)
-    monkeypatch.setattr(watching, "the_board", lambda: board)
-    recovery = Recovery(lambda: pool, Deaths(), marks=True)
-    monkeypatch.setattr(recovery, "_start", lambda: None)
-    work = Work(Program((), 0), lambda submit, _: submit(time.sleep, 600), limits=(1.0,))
-    recovery.submit(work)
-    (task,) = recovery._tasks
-    recovery._look()
-    assert not task.killed
-    recovery._look()
-    assert task.killed
-    task.cancel()
-    recovery.close()
-    pool.shutdown()
 
 
 def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:

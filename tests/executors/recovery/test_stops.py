@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,10 @@ import cedar
 import cedar.testing
 from cedar.engine.delivery import parts
 from cedar.executors import processes
-from cedar.executors.recovery import patience as patiences
-from cedar.executors.recovery.patience import Patience, Pulse, StallTimer, pulse, why_stopped
-from cedar.executors.recovery.waiting import RunningTask, Waiting
-from cedar.executors.recovery.watch import Watch
+from cedar.executors.recovery.patience import Patience
+from tests.executors.recovery.clock import LINUX
 
-LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked at in /proc")
 WORKERS = 2
-
-
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def soon(**limits: float) -> Callable[..., Patience]:
@@ -51,119 +37,7 @@ def rows(pipeline: cedar.Pipeline, **options: Any) -> tuple[list[int], cedar.Rep
         return [x for batch in loader for x in batch["x"].tolist()], loader.report()
 
 
-# ---- time ------------------------------------------------------------------------------------------------------------
-
-
-def test_time_in_which_nobody_looked_does_not_count() -> None:
-    clock = Clock()
-    still = StallTimer(clock, 1.0)
-    found = []
-    for now, state in [(1, "a"), (2, "a"), (3, "a"), (1000, "a"), (1001, "b"), (1002, "b")]:
-        clock.now = now
-        found.append(still.look({"one": state})["one"])
-    assert found == [0, 1, 2, 4, 0, 1]  # the one who looks was stopped itself for a quarter of an hour
-    assert still.look({}) == {}
-    assert still.look({"one": "b"}) == {"one": 0}
-
-
-@pytest.mark.parametrize(
-    ("state", "seconds", "beats", "stopped"),
-    [
-        ("T", 3, False, True), ("T", 1, True, False), ("t", 1000, True, False), ("S", 20, True, True),
-        ("S", 1000, False, False), ("D", 20, True, True), ("R", 1000, True, False), ("Z", 1000, True, False),
-    ],
-)  # fmt: skip
-def test_what_is_taken_for_stopped(state: str, seconds: float, beats: bool, stopped: bool) -> None:
-    assert bool(why_stopped(Pulse(state, 7), seconds, Patience(), beats)) == stopped
-
-
-@LINUX
-def test_a_worker_beats_whatever_it_does() -> None:
-    pool = processes.warm(1)
-    pid = pool.submit(os.getpid).result()
-    assert pid in [member.pid for member in pool.members()]
-    hangs = pool.submit(cedar.testing.hang, "lock")  # holds Python's lock, and sleeps
-    try:
-        before = pulse(pid)
-        deadline = time.monotonic() + 60
-        while (now := pulse(pid)) is None or before is None or now.turns == before.turns:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        assert hangs.exception() is not None
-
-
-def test_a_member_that_is_frozen_is_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Member:
-        pid, why = 4_000_000, ""
-
-        def kill(self, why: str = "") -> None:
-            self.why = why
-
-    clock, member, turns = Clock(), Member(), iter([1, 2, 3, 3, 3, 3])
-    monkeypatch.setattr("cedar.executors.recovery.watch.pulse", lambda pid: Pulse("S", next(turns)))
-    watch = Watch(Patience(frozen=3.0, clock=clock))
-    for now in range(6):
-        assert not member.why
-        clock.now = now
-        watch.look([member], [])
-    assert member.why == "frozen: none of its threads ran for 3 s"
-
-
 # ---- waiting ---------------------------------------------------------------------------------------------------------
-
-
-class Waits:
-    """A wait for what never comes, by a clock that each look moves by a second."""
-
-    def __init__(self, timeout: float | None, ends: bool = False) -> None:
-        self.clock, self.moves, self.looks = Clock(), True, 0
-        self.waiting = Waiting(Patience(timeout, clock=self.clock), self._progress, self._at_work, lambda: ends)
-        self.still = StallTimer(self.clock, 1.0)
-
-    def _progress(self) -> object:
-        return self.looks if self.moves else 0
-
-    def _at_work(self) -> list[RunningTask]:
-        row = cedar.core.errors.RowRef(0, 0, 5, url="a.parquet")
-        return [RunningTask("map(f)", "process 123", time.monotonic() - 31, row)]
-
-    def seconds(self, count: int) -> None:
-        for _ in range(count):
-            self.looks += 1
-            self.clock.now += 1
-            self.waiting.look(self.still, "map(f) -> map(g)")
-
-
-def test_one_warning_says_who_waits_for_what_since_when(caplog: pytest.LogCaptureFixture) -> None:
-    waits = Waits(None)
-    waits.seconds(1000)
-    assert not caplog.records  # slow, and getting on
-    waits.moves = False
-    waits.seconds(1000)
-    (record,) = caplog.records
-    said = record.getMessage()
-    assert said.startswith("no progress for 30 s, since ")
-    assert "the loop waits for map(f) -> map(g); at work: map(f), a.parquet, row 5 (process 123, for 31 s)" in said
-
-
-@pytest.mark.parametrize(("ends", "limit"), [(False, 5), (True, 20)])
-def test_a_wait_has_an_end_where_there_is_a_limit(ends: bool, limit: int) -> None:
-    waits = Waits(5.0, ends)
-    waits.seconds(100)
-    waits.moves = False
-    waits.seconds(limit)
-    with pytest.raises(
-        cedar.WorkerError, match=f"no progress for {limit} s, since .* at work: map.f., a.parquet, row 5"
-    ):
-        waits.seconds(1)
-
-
-def test_a_result_that_is_there_is_not_waited_for() -> None:
-    done: Future[int] = Future()
-    done.set_result(1)
-    Waits(5.0).waiting.wait([done], "map(f)")
 
 
 @pytest.mark.parametrize("wrong", [-1, "5", True, float("nan"), float("inf")])
@@ -273,8 +147,3 @@ def test_what_takes_long_in_this_process_is_told_once(
     assert said.is_set()
     (record,) = [r for r in caplog.records if "no progress" in r.getMessage()]
     assert "at work: map(waits)" in record.getMessage()
-
-
-def test_who_cannot_be_seen_is_not_looked_for() -> None:
-    assert pulse(2**30) is None
-    assert patiences.pulse(os.getpid()) is None or Path("/proc/self/task").is_dir()

@@ -1,4 +1,4 @@
-"""Verdicts: a row is dropped or named only where it ends a process by itself, or those that follow it."""
+"""Trials: a row is dropped or named only where it ends a process by itself, or those that follow it."""
 
 from __future__ import annotations
 
