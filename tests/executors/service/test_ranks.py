@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.executors.dask.clients import reached
-from cedar.executors.dask.local import local_address
 from cedar.executors.service import ranks
-from cedar.executors.service.line import Line, is_service
+from cedar.executors.service.line import Line
 from cedar.executors.service.ranks import Connection, Hub
 from tests.engine.delivery.test_elastic import Job, ids, numbers, random_changes
 from tests.toy_runs import run
@@ -228,11 +227,3 @@ def test_ranks_that_come_and_go_meet_at_a_service(address: str) -> None:
     job = Job(p, address, 3)
     random_changes(job, random.Random(1), 6, 4)
     assert job.finish() == Counter(i for i in ids(12) if i % 7 != 3)
-
-
-def test_a_scheduler_that_is_no_service_says_so() -> None:
-    here = local_address(1)
-    assert not is_service(here)
-    loader = numbers(8).filter(lambda x: x != 3, "x").batch(4).loader(rank=0, world=2, agree=here, executor="inline")
-    with pytest.raises(cedar.PipelineError, match=r"is no service(?s:.*)cedar service start"):
-        next(iter(loader))
