@@ -15,7 +15,6 @@ from torch.utils.dlpack import from_dlpack
 
 import cedar
 from cedar import col
-from cedar.cache import folder
 from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
 from cedar.core.cursor import Keys
@@ -140,33 +139,6 @@ def test_functions_above_a_cache_get_arrays_that_they_cannot_write(files: str) -
     for changed in (p.map(grow, "t"), p.map_batches(lambda b: grow(b["t"]), "t", format="numpy")):
         with pytest.raises(cedar.RowError, match="read-only"):
             list(changed.batch(5).loader())
-
-
-@pytest.mark.parametrize(("small", "maps"), [(4 << 20, 128), (0, 128), (0, 3)])
-def test_entries_hold_few_files_open(small: int, maps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_SMALL", small)
-    monkeypatch.setattr(folder, "_MOST_MAPS", maps)
-    (tmp_path / "data").mkdir()
-    for number in range(40):
-        (tmp_path / "data" / f"{number:02}.txt").write_text(f"{number}\n")
-    pipeline = cedar.read_text(f"{tmp_path}/data/*.txt").map(str.title, "text").cache(str(tmp_path / "kept"))
-    loader = pipeline.shuffle(seed=1).batch(8).loader(executor="inline", plan="off")
-    assert len(list(loader)) == 5
-    most, mapped = 0, folder._mapped
-
-    def counted(file: Any) -> Any:
-        nonlocal most
-        made = mapped(file)
-        most = max(most, len(folder._maps))
-        return made
-
-    monkeypatch.setattr(folder, "_mapped", counted)
-    rows = [text for batch in loader for text in batch["text"].tolist()]
-    assert sorted(rows) == sorted(map(str, range(40)))
-    if small:
-        assert most == 0, "they are read"
-    else:
-        assert most == min(maps, 40), "all entries of the window at once, or as many as may be"
 
 
 def test_skips_come_back_from_a_directory(files: str, tmp_path: Path) -> None:

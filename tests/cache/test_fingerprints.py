@@ -17,7 +17,7 @@ import cedar
 from cedar import col
 from cedar.cache.cached import KeptReader, Store, fingerprint
 from cedar.cache.folder import INSIDE
-from cedar.cache.manifest import NAME, remember, why_missing
+from cedar.cache.manifest import NAME
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.operators.cache import Cache
@@ -183,20 +183,6 @@ def test_a_miss_says_why(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (Path(where) / INSIDE / NAME).write_text("{")
     assert reason(build(), where) == "miss: nothing is kept there yet"
     assert "before the first epoch" in reason(build(), "memory")
-
-
-def test_a_manifest_keeps_the_last_records(tmp_path: Path) -> None:
-    store = Store()
-    place = store.place(str(tmp_path))
-    for number in range(70):
-        remember(place, {"group": str(number), "operators": [], "data": "", "versions": {}})
-    remember(place, {"group": "69"})
-    groups = [r["group"] for r in store.records(str(tmp_path))]
-    assert (len(groups), groups[0], groups[-1]) == (64, "6", "69")
-    assert (
-        why_missing([{"group": "x"}], {"group": "y", "operators": []})
-        == "what is kept there comes from other pipelines"
-    )
 
 
 # ---- functions that cannot be read -----------------------------------------------------------------------------------

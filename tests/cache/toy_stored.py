@@ -1,0 +1,24 @@
+"""Blocks that are kept in a place, and what is stored there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cedar.cache.folder import INSIDE
+from cedar.core.block import Block
+from cedar.core.cursor import Keys
+from tests.toy_entries import word
+
+
+def block(first: int = 0, rows: int = 100) -> Block:
+    return Block({"x": np.arange(first, first + rows * 2).reshape(rows, 2)}, Keys(np.arange(rows)))
+
+
+def entry(folder: Path, name: str) -> Path:
+    return folder / INSIDE / f"{'-'.join(map(word, name.split('-')))}.arrow"
+
+
+def entries(folder: Path) -> list[Path]:
+    return list((folder / INSIDE).glob("*.arrow"))
