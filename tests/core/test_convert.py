@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.boundary import as_column
 from cedar.core.convert import to_arrow, to_numpy, to_numpy_each, to_torch, to_torch_each
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, PipelineError, RowError
@@ -259,8 +258,3 @@ def test_objects_to_arrow() -> None:
             to_arrow(np.array(values, dtype=object), "x")
     with pytest.raises(CedarError, match="complex128"):
         to_arrow(np.array([1j]), "x")
-
-
-def test_lists_of_any_framework_are_columns() -> None:
-    made = JaggedTensor(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
-    assert as_column(made).to_pylist() == [[1, 2], [3]]

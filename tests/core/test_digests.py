@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from cedar.core.digests import digest_of, examine
-from cedar.core.references import is_library, version_of
 
 FACTOR: Any = [2]
 
@@ -160,32 +158,6 @@ def test_state_that_an_object_leaves_out_of_its_copies_counts() -> None:
     b.table = 7
     assert digest_of(a) != digest_of(b)
     assert not examine(a).unknown
-
-
-def test_the_user_s_own_modules_are_looked_into(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    digests = set()
-    for number in (1, 2):
-        (tmp_path / f"own{number}.py").write_text(f"SIZE = [{number}]\ndef work(x):\n    return x + SIZE[0]\n")
-        for text in ("m.work", "lambda x: m.work(x)", "Late()"):
-            names: dict[str, Any] = {}
-            late = f"def Late():\n    def f(x):\n        import own{number}\n    return f\n"
-            exec(compile(f"import own{number} as m\n{late}fn = {text}", "own", "exec"), names)
-            digests.add(digest_of(names["fn"]))
-        monkeypatch.delitem(sys.modules, f"own{number}")
-    assert len(digests) == 6
-
-
-def test_libraries_stand_for_themselves_by_version(monkeypatch: Any) -> None:
-    assert is_library("numpy.linalg")
-    assert is_library("json")
-    assert is_library("cedar.core.block")
-    assert not is_library(__name__)
-    assert not is_library("__main__")
-    assert version_of("numpy.linalg") == np.__version__
-    before = digest_of(lambda x: np.sqrt(x))
-    monkeypatch.setattr("cedar.core.digests.version_of", lambda name: "0")
-    assert digest_of(lambda x: np.sqrt(x)) != before
 
 
 def test_digests_are_the_same_in_every_process() -> None:

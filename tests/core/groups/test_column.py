@@ -1,5 +1,8 @@
+"""Groups: rows that repeat are held once, whatever is done to them, and every row comes back."""
+
+from __future__ import annotations
+
 import pickle
-import struct
 
 import numpy as np
 import pyarrow as pa
@@ -8,95 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.block import Block, concat_blocks
-from cedar.core.boundary import as_column
 from cedar.core.columns import nbytes, type_of
 from cedar.core.cursor import Keys
 from cedar.core.groups.column import GroupColumn, concat_each, cut_each, grouped, plain, take_each
-from cedar.core.groups.encode import distinct, repeated
-from cedar.core.groups.slices import slices_of
-from cedar.operators.dedup_estimate import sliding_factor
-
-_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]  # of other bits than float("nan")
-_ITEMS = {
-    "int64": (pa.int64(), st.integers(-2, 2)),
-    "float": (pa.float64(), st.sampled_from([0.0, -0.0, 1.5, float("nan"), _NAN])),
-    "half": (pa.float16(), st.sampled_from([np.float16(0), np.float16(1), np.float16("nan")])),
-    "bool": (pa.bool_(), st.booleans()),
-    "text": (pa.large_string(), st.sampled_from(["", "a", "aa"])),
-    "small": (pa.int8(), st.integers(-1, 1)),
-    "nested": (pa.large_list(pa.int32()), st.lists(st.integers(0, 1), max_size=2)),
-    "struct": (pa.struct([("id", pa.int64()), ("w", pa.float32())]),
-               st.fixed_dictionaries({"id": st.integers(0, 1), "w": st.sampled_from([0.0, 1.0])})),
-}  # fmt: skip
-
-
-def bits(value):
-    """What two values have in common that are the same: floats by their bits."""
-    if isinstance(value, list):
-        return tuple(map(bits, value))
-    if isinstance(value, dict):
-        return tuple((name, bits(inner)) for name, inner in value.items())
-    if isinstance(value, float | np.floating):
-        return ("float", struct.pack("<d", value) if isinstance(value, float) else value.tobytes())
-    return (type(value).__name__, value)
-
-
-def bits_of(array):
-    """The rows of an array by their bits; pyarrow alone would turn one NaN into another."""
-    kind = array.type
-    if pa.types.is_floating(kind):
-        width = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]
-        return [None if v is None else ("float", v) for v in array.view(width).to_pylist()]
-    if pa.types.is_large_list(kind):
-        inner = bits_of(array.values)
-        bounds = array.offsets.to_pylist()
-        there = array.is_valid().to_pylist()
-        return [tuple(inner[bounds[i] : bounds[i + 1]]) if there[i] else None for i in range(len(array))]
-    return [bits(v) for v in array.to_pylist()]
-
-
-@st.composite
-def arrays(draw, rows, kinds=tuple(_ITEMS)):
-    kind, items = _ITEMS[draw(st.sampled_from(kinds))]
-    nulls = draw(st.booleans())
-    item = items | st.none() if nulls and draw(st.booleans()) else items
-    some = draw(st.lists(st.lists(item, max_size=3), min_size=1, max_size=4))
-    pool = [*some, None] if nulls else some
-    values = [pool[i % len(pool)] for i in draw(st.lists(st.integers(0, 99), min_size=rows + 1, max_size=rows + 1))]
-    return pa.array(values, pa.large_list(kind)).slice(1)  # an offset, as slices of blocks have
-
-
-@st.composite
-def tables(draw, columns=3, kinds=tuple(_ITEMS), most=12):
-    rows = draw(st.integers(0, most))
-    return {name: draw(arrays(rows, kinds)) for name in "abc"[: draw(st.integers(1, columns))]}
-
-
-def model(table):
-    """(inverse, first rows): a dict of what was seen, row by row."""
-    seen, inverse, first = {}, [], []
-    for i, row in enumerate(zip(*(bits_of(a) for a in table.values()), strict=True)):
-        if row not in seen:
-            seen[row] = len(first)
-            first.append(i)
-        inverse.append(seen[row])
-    return inverse, first
-
-
-@given(tables())
-def test_distinct_rows_are_those_that_a_dict_finds(table):
-    inverse, first = distinct(list(table.values()))
-    assert (inverse.tolist(), first.tolist()) == model(table)
-
-
-@given(tables())
-def test_rows_that_repeat_are_told_from_those_that_do_not(table):
-    found = repeated(list(table.values()))
-    inverse, first = model(table)
-    if found is None:
-        assert len(first) == len(inverse)
-    else:
-        assert (found[0].tolist(), found[1].tolist()) == (inverse, first)
+from tests.core.groups.toy_groups import bits_of, lists, model, tables
 
 
 @given(tables())
@@ -170,10 +88,6 @@ def test_rows_are_the_same_whatever_is_done_to_blocks_with_groups_and_without(ta
     assert len({id(column.sharing) for column in ended.values()}) == 1
 
 
-def lists(*rows):
-    return pa.array(rows, pa.large_list(pa.int64()))
-
-
 def test_taking_fewer_rows_than_are_held_lets_the_others_go():
     columns = take_each(grouped({"a": lists([1], [2], [3], [4]), "b": lists([], [], [], [])}), np.array([3, 3]))
     assert columns["a"].values.to_pylist() == [[4]]
@@ -229,44 +143,3 @@ def test_values_that_become_equal_are_held_once():
 def test_without_one_of_its_columns_a_group_may_hold_fewer_rows():
     columns = grouped({"a": lists([1], [2], [1]), "b": lists([7], [7], [7])})
     assert grouped({"b": columns["b"]})["b"].values.to_pylist() == [[7]]
-
-
-def test_a_group_as_a_column_from_elsewhere_is_plain():
-    assert as_column(grouped({"a": lists([1], [1])})["a"]).to_pylist() == [[1], [1]]
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.list_(pa.int64(), 2), pa.list_(pa.float32(), 0), pa.large_list(pa.decimal128(9, 2))]
-)
-def test_other_kinds_of_lists_are_told_apart_too(kind):
-    size = kind.list_size if pa.types.is_fixed_size_list(kind) else 1
-    column = pa.array([[1] * size, None, [2] * size, [1] * size], kind)
-    inverse, _ = distinct([column.slice(0)])
-    assert inverse.tolist() == ([0, 1, 2, 0] if size else [0, 1, 0, 0])
-    assert distinct([column.slice(2)])[0].tolist() == ([0, 1] if size else [0, 0])
-
-
-# ---- lists that slide ------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=10), st.integers(0, 3))
-def test_slices_give_every_row_back(rows, most):
-    column = pa.array([[9], *rows], pa.large_list(pa.int64())).slice(1)
-    held = slices_of(column, most)
-    assert held.plain().to_pylist() == rows
-    assert len(held.values) <= sum(map(len, rows))
-    assert held.factor >= 1.0
-
-
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 3), st.integers(1, 4))
-def test_histories_that_slide_hold_their_values_once(samples, length, shift, sessions):
-    numbers = iter(range(10**6))
-    rows = []
-    for _ in range(sessions):
-        shared = [next(numbers) for _ in range(length + (samples - 1) * shift)]
-        rows += [shared[i * shift : i * shift + length] for i in range(samples)]
-    held = slices_of(pa.array(rows, pa.large_list(pa.int64())))
-    expected = length + (samples - 1) * min(shift, length)  # what slid by more than its length shares nothing
-    assert len(held.values) == sessions * expected
-    if shift <= length:
-        assert held.factor == pytest.approx(sliding_factor(samples, length, shift))

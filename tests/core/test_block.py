@@ -1,0 +1,75 @@
+"""Blocks: what is done to slots is what is done to a list of rows, of which some are dead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedar.core.block import Block, Skipped, concat_blocks, python_values
+from cedar.core.columns import objects
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError
+
+WHY = Skipped(3, "map(f)", "broken")
+slots = st.lists(st.none() | st.integers(0, 9), max_size=8)  # None: a dead slot
+
+
+def block_of(rows: list[int | None], first: int = 0) -> Block:
+    columns = {"x": pa.array([r for r in rows if r is not None], pa.int64())}
+    dead = {i: WHY for i, row in enumerate(rows) if row is None}
+    return Block(columns, Keys(np.arange(first, first + len(rows))), dead)
+
+
+def rows_of(block: Block) -> list[tuple[int, int | None]]:
+    """The number and the value of each slot."""
+    values = dict(zip(block.live_slots().tolist(), block.columns["x"].to_pylist(), strict=True))
+    assert set(values) | set(block.dead) == set(range(block.slots))
+    return [(int(key), values.get(i)) for i, key in enumerate(block.keys.row)]
+
+
+@given(slots, st.data())
+def test_slots_are_taken_cut_and_joined_as_those_of_a_list(rows: list[int | None], data: st.DataObject) -> None:
+    block, model = block_of(rows), list(enumerate(rows))
+    index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []
+    assert rows_of(block.take(np.array(index, dtype=np.int64))) == [model[i] for i in index]
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert rows_of(block.slice(start, stop)) == model[start:stop]
+    joined = concat_blocks([block.slice(start, stop), block_of(rows, 100), block.slice(0, start)])
+    assert rows_of(joined) == [*model[start:stop], *((100 + i, row) for i, row in model), *model[:start]]
+
+
+@given(slots, st.data())
+def test_filters_take_the_slot_and_failures_leave_it(rows: list[int | None], data: st.DataObject) -> None:
+    block = block_of(rows)
+    live = [i for i, row in enumerate(rows) if row is not None]
+    keep = data.draw(st.lists(st.booleans(), min_size=len(live), max_size=len(live)))
+    lost = {i for i, kept in zip(live, keep, strict=True) if not kept}
+    left = [(i, row) for i, row in enumerate(rows) if i not in lost]
+    assert rows_of(block.filter(np.array(keep, dtype=bool))) == left
+    killed = block.kill({n: WHY for n, kept in enumerate(keep) if not kept})
+    assert rows_of(killed) == [(i, None if i in lost else row) for i, row in enumerate(rows)]
+    assert (len(killed), killed.slots) == (sum(keep), len(rows))
+    assert killed.live_keys().row.tolist() == [i for i in live if i not in lost]
+
+
+def test_rows_are_plain_values_and_arrays() -> None:
+    columns = {"n": np.array([1, 2]), "t": np.eye(2), "o": objects([{}, None]), "s": pa.array(["a", None])}
+    rows = list(Block(columns, Keys(np.arange(2))).rows())
+    assert [(row["n"], row["o"], row["s"], row["t"].tolist()) for row in rows] == [
+        (1, {}, "a", [1.0, 0.0]),
+        (2, None, None, [0.0, 1.0]),
+    ]
+    assert type(rows[0]["n"]) is int
+    assert list(Block({}, Keys(np.arange(2))).rows()) == [{}, {}]
+    assert python_values(pa.array([[1], None])) == [[1], None]
+
+
+def test_values_that_python_has_no_type_for_name_their_column() -> None:
+    late = pa.array([1 << 62], pa.timestamp("s"))
+    with pytest.raises(PipelineError, match="column 'when' of timestamp") as caught:
+        list(Block({"when": late}, Keys(np.arange(1))).rows())
+    assert "col('when').cast" in str(caught.value)

@@ -1,0 +1,62 @@
+"""Forks: locks that a process has anew, and functions that a fresh process calls where polars was lost."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from cedar.core import forks
+
+
+def free(lock: forks.Lock) -> bool:
+    """Whether another thread can take it."""
+    got: list[bool] = []
+
+    def take() -> None:
+        got.append(lock._lock.acquire(blocking=False))
+        if got[0]:
+            lock._lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+def test_a_lock_is_taken_again_by_who_has_it_and_by_nobody_else() -> None:
+    lock = forks.Lock()
+    with lock, lock:
+        assert not free(lock)
+        for other in (pickle.loads(pickle.dumps(lock)), copy.copy(lock)):
+            assert free(other), "a copy is nobody's"
+    assert free(lock)
+
+
+def test_a_lock_that_is_renewed_is_free_whoever_held_it() -> None:
+    lock = forks.Lock()
+    lock.__enter__()
+    assert not free(lock)
+    lock.renew()
+    assert free(lock)
+
+
+def test_a_process_that_lost_polars_has_it_done_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    def fresh(fn: Any, *args: Any) -> str:
+        sent.append((fn.__name__, args))
+        return "elsewhere"
+
+    @forks.elsewhere
+    def double(x: int) -> int:
+        return 2 * x
+
+    monkeypatch.setattr(forks, "_fresh", [])
+    forks.by(fresh)
+    assert (forks.lost(), double(3), sent) == (False, 6, [])
+    monkeypatch.setattr(forks, "_lost", True)
+    assert (forks.lost(), double(3), sent) == (True, "elsewhere", [("double", (3,))])
