@@ -344,13 +344,6 @@ def _check_stays(before: State, run: Run) -> None:
     assert later or run.state.pace.row <= before.pace.row * (1 - SETTINGS.better)
 
 
-def test_there_are_a_dozen_constants_at_most() -> None:
-    fields = dataclasses.fields(ControllerSettings)
-    assert len(fields) <= 12
-    for each in fields:
-        assert f"        {each.name}: " in (ControllerSettings.__doc__ or ""), "its unit, and why"
-
-
 @pytest.mark.parametrize("field", ["regret", "slot"])
 def test_the_settings_are_fixed(field: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
