@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cedar.cli import main
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 
@@ -21,18 +20,6 @@ def test_an_example_is_a_configuration(path):
         config.load(str(path), options, ["run.stpes=3"])
     with pytest.raises(CedarError, match=r"run: keep is 0: give 1 or more"):
         config.load(str(path), options, ["run.keep=0"])
-
-
-@pytest.mark.parametrize("command", [["train", "dlrm"], ["train", "moe"], ["train", "resilient"], ["simulate"]])
-def test_all_settings_are_listed_with_what_they_mean(capsys, command):
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--settings"])
-    assert ended.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
-    told = dict(zip(lines[::2], lines[1::2], strict=True))
-    assert len(told) > 30
-    assert all(what.startswith("    ") and what.strip() for what in told.values())
-    assert any(name.startswith("run.seed = 0") for name in told)
 
 
 def test_there_is_an_example_of_each_trainer():

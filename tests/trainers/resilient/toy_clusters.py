@@ -1,0 +1,50 @@
+"""Examples of clusters, and the report of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from cedar.trainers.resilient.planner import plan
+from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.simulator.job import (
+    Job,
+    Options,
+    PipelineOptions,
+    RunOptions,
+    TimeOptions,
+)
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "clusters"
+
+
+GRID = PipelineOptions(stages=2, replicas=2, micro_batches=4, rows=8)
+
+
+TIMES = TimeOptions(forward=0.1, backward_input=0.1, backward_weight=0.1)
+
+
+QUICK = RunOptions(steps=20, hours=2.0, draws=3)
+
+
+def job(**more):
+    return Job(Options(**{"pipeline": GRID, "times": TIMES, "run": QUICK} | more))
+
+
+def report(path, off=1.0):
+    """Of a run that did as simulated, but for a factor: 12 steps, a failure, 12 more."""
+    alone = job()
+    dead = frozenset({Worker(1, 0)})
+    times, now = [], 100.0
+    for each in [alone.mean] * 12 + [plan(replace(alone.problem, dead=dead)).period] * 12:
+        now += each * off
+        times.append(now)
+    failed = {"what": "failure", "worker": [1, 0], "decided": times[11] + 1e-3}
+    durations = {f"{kind} {stage}": 0.1 for kind in ("F", "B_INPUT", "B_WEIGHT") for stage in range(2)}
+    plain = {
+        "durations": durations | {"transfer": 0.0}, "events": [{"what": "start", "worker": None, "decided": 0}, failed],
+        "steps": [[step, when, 1.0] for step, when in enumerate(times)],
+    }  # fmt: skip
+    path.write_text(json.dumps(plain))
+    return str(path)
