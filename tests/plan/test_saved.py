@@ -1,6 +1,5 @@
 """Plans as text: what is written is read back, and what does not fit is refused with its place."""
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -18,7 +17,7 @@ from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node, walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.scan import Scan
-from tests.plan.toy_plans import decode, loaded, rewritten, rows, shape, stacked, written
+from tests.plan.toy_plans import decode, rewritten, rows, shape, stacked, written
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
@@ -67,96 +66,7 @@ def test_text_holds_no_path_of_the_code():
     assert os.path.dirname(__file__) not in text_of(rewritten())
 
 
-def test_people_see_a_node_a_line():
-    assert str(rewritten()).splitlines() == [
-        "plan (exact): 6 nodes, 12,300 rows/s, bottleneck cores",
-        '  0  from_items(list of 20), columns x, y, z, where filter([(col("y")) > (3)])',
-        "  1  map(decode) in processes  of 0",
-        "  2  cache('memory')  of 1",
-        "  3  with_columns(a, b, c), items [0, 2]  of 2",
-        "  4  shuffle(seed=3, window='256MiB')  of 3",
-        "  5  batch(4, last='drop')  of 4",
-        "  applied  push_filter: filter below map(decode)",
-        "  refused  cache: map(decode)  (random)",
-    ]
-
-
 # ---- there and back --------------------------------------------------------------------------------------------------
-
-
-def unchecked(plan):
-    """The graph as read, without what makes a plan legal."""
-    from cedar.plan.entries import graph_of
-
-    return graph_of(json.loads(text_of(plan))["nodes"], list(walk(plan.logical)))
-
-
-def test_every_kind_of_node_comes_back():
-    plan = rewritten()
-    back = replace(plan, root=unchecked(plan))
-    assert shape(back) == shape(plan)
-
-
-def test_a_plan_as_written_is_the_pipeline_itself(tmp_path):
-    pipeline = written()
-    Plan.as_written(pipeline.node).save(tmp_path / "plan.json")
-    plan = cedar.Plan.load(tmp_path / "plan.json", pipeline)
-    assert plan.root is plan.logical is pipeline.node
-    assert plan.method == "loaded"
-
-
-def test_what_was_decided_comes_back():
-    root = written().node
-    plan = replace(stacked(root, 0, 2, 1, 3, 4, 5), decisions=rewritten().decisions)
-    back = loaded(replace(plan, workers=3, executor="processes"))
-    assert back.decisions == plan.decisions
-    assert (back.workers, back.executor) == (3, "processes")
-
-
-def test_a_shared_node_stays_one():
-    shared = rows().map(decode, "x", dtype=int)
-    pipeline = cedar.zip(shared.select("x"), shared.select("y"))
-    back = loaded(Plan.as_written(pipeline.node))
-    assert back.root is pipeline.node
-    root = pipeline.node
-    nodes = list(walk(root))
-    base = Node(Scan(nodes[0].operator.source, ("x", "y"), ()), origin=nodes[0])
-    mapped = Node(nodes[1].operator, (base,), origin=nodes[1], place="processes")
-    arms = [Node(n.operator, (mapped,), origin=n) for n in root.inputs]
-    plan = Plan(root, Node(root.operator, tuple(arms), origin=root))
-    back = loaded(plan)
-    assert shape(back) == shape(plan)
-    assert back.root.inputs[0].inputs[0] is back.root.inputs[1].inputs[0]
-
-
-def test_a_filter_may_be_on_both_inputs_of_a_concat():
-    pipeline = cedar.concat(rows(3), rows(4)).filter(col("x") > 1).batch(2)
-    nodes = list(walk(pipeline.node))
-    arms = [Node(nodes[3].operator, (n,), origin=nodes[3]) for n in nodes[:2]]
-    joined = Node(nodes[2].operator, tuple(arms), origin=nodes[2])
-    plan = Plan(pipeline.node, Node(nodes[4].operator, (joined,), origin=nodes[4]))
-    assert shape(loaded(plan)) == shape(plan)
-
-
-def test_two_takes_may_be_one():
-    pipeline = rows().take(10).map(decode, "x", dtype=int).take(5).batch(5)
-    nodes = list(walk(pipeline.node))
-    plan = stacked(pipeline.node, 0, (1, replace(nodes[1].operator, n=5)), 2, 4)
-    assert shape(loaded(plan)) == shape(plan)
-    with pytest.raises(cedar.PlanError, match=r"operator 1, take\(10\), takes 3 in the plan, not the least of 10, 5"):
-        loaded(stacked(pipeline.node, 0, (1, replace(nodes[1].operator, n=3)), 2, 4))
-
-
-def test_what_is_computed_twice_may_be_computed_once():
-    base = rows()
-    pipeline = cedar.zip(base.map(decode, "x", into="a", dtype=int).select("a"),
-                         base.map(decode, "x", into="a", dtype=int).select("x"))  # fmt: skip
-    nodes = list(walk(pipeline.node))
-    assert [n.operator.name for n in nodes] == ["read", "map", "select", "map", "select", "zip"]
-    mapped = Node(nodes[1].operator, (nodes[0],), origin=nodes[1])
-    arms = [Node(nodes[i].operator, (mapped,), origin=nodes[i]) for i in (2, 4)]
-    plan = Plan(pipeline.node, Node(nodes[5].operator, tuple(arms), origin=nodes[5]))
-    assert shape(loaded(plan)) == shape(plan)
 
 
 NAMES = ("x", "y", "z")
@@ -252,14 +162,3 @@ def test_odd_names_survive(tmp_path):
     plan.save(path)
     assert "größe" in path.read_text(encoding="utf-8")
     assert shape(cedar.Plan.load(path, pipeline)) == shape(plan)
-
-
-def test_an_operator_that_no_rule_makes_cannot_be_saved():
-    pipeline = rows().batch(4)
-    nodes = list(walk(pipeline.node))
-    with pytest.raises(cedar.PlanError, match="has another size than in the pipeline"):
-        text_of(stacked(pipeline.node, 0, (1, replace(nodes[1].operator, size=8))))
-    with pytest.raises(cedar.PlanError, match="belongs to no operator"):
-        text_of(stacked(pipeline.node, 0, nodes[1].operator))
-    with pytest.raises(cedar.PlanError, match="of another kind"):
-        text_of(stacked(pipeline.node, 0, (1, Cache())))

@@ -10,7 +10,7 @@ from cedar import Plan, col
 from cedar.datasets.parquet import read_parquet
 from cedar.optimizer.rules import RULES, push_filter, scan_columns, scan_filter
 from cedar.pipeline.planning import plan_of
-from cedar.plan.scan import Scan, dotted
+from cedar.plan.scan import Scan
 from tests.optimizer.plan_lines import after, line
 
 B = col("a").struct.field("b")
@@ -85,14 +85,6 @@ def test_fields_inside_lists_are_read_with_their_list(path):
 def test_a_source_that_knows_no_fields_gives_whole_columns():
     p = cedar.from_arrow(pa.table({"a": [{"b": 1, "c": 2}], "y": [1]})).select(s=B)
     assert after(p, scan_columns) == "read[a] -> select(s)"
-
-
-def test_a_column_of_the_dotted_name_wins():
-    kind = pa.struct([("b", pa.int64()), ("c", pa.int64())])
-    assert dotted("a", [("b",)], {"a": kind}) == ["a.b"]
-    assert dotted("a", [("b",)], {"a": kind, "a.b": pa.int64()}) is None
-    assert dotted("a", [("b",), ("c",)], {"a": kind}) is None
-    assert dotted("a.x", [("b",)], {"a.x": kind}) is None
 
 
 @pytest.mark.parametrize("columns", [("a.b",), ("a.d.e", "a.b", "y"), ("y", "a.d"), ("a.c", "l")])
