@@ -1,9 +1,7 @@
-"""head and describe: against polars on the whole table, however the rows are cut into blocks."""
+"""Describe: against polars on the whole table, however the rows are cut into blocks."""
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import cedar
@@ -12,21 +10,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.report import describe as describing
 from cedar.report.describe import describe
-
-
-def table(rows=5000):
-    drawn = np.random.default_rng(1)
-    values = drawn.normal(5, 2, rows)
-    values[::100] = np.nan
-    lists = [list(range(n)) for n in drawn.integers(0, 9, rows)]
-    return pa.table(
-        {
-            "n": pa.array(drawn.integers(0, 50, rows), mask=drawn.random(rows) < 0.1),
-            "f": values,
-            "s": [("a", "b", "c")[int(i)] for i in drawn.integers(0, 3, rows) * drawn.integers(0, 2, rows)],
-            "l": lists,
-        }
-    )
+from tests.report.toy_tables import table
 
 
 def cut(whole, size):
@@ -79,16 +63,3 @@ def test_nothing_to_describe():
     assert cedar.from_items([{"x": 1}]).filter(col("x") > 1).describe().rows == 0
     with pytest.raises(cedar.PipelineError, match="without end"):
         cedar.from_items([{"x": 1}]).repeat().describe()
-
-
-def test_head_is_a_frame_of_the_first_rows(tmp_path):
-    path = str(tmp_path / "a.parquet")
-    pq.write_table(table(), path)
-    p = cedar.read_parquet(path).filter(col("f") > 5)
-    rows = p.take(7).to_arrow()
-    assert p.head(7).equals(pl.DataFrame(pl.from_arrow(rows)), null_equal=True)
-    assert p.batch(4).head(7).equals(p.head(7))
-    assert p.repeat().head(2).height == 2
-    assert p.head(0).height == 0
-    with pytest.raises(cedar.PipelineError):
-        p.head(-1)

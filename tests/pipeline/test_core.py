@@ -1,0 +1,59 @@
+"""Pipelines: what they are made of, what is known of them without running, and whose line an error names."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import cedar
+from cedar.operators.batch import Batch
+from cedar.operators.take import Take
+
+
+def rows() -> cedar.Pipeline:
+    return cedar.from_arrow(pa.table({"x": [3, 1, 2], "s": ["a", "b", None]}))
+
+
+def test_a_method_gives_another_pipeline_and_leaves_its_own() -> None:
+    p = rows()
+    taken = p.take(2)
+    assert (p.count(), taken.count()) == (3, 2)
+    assert taken.node.inputs == (p.node,)
+    assert list(p) == list(pickle.loads(pickle.dumps(p)))
+
+
+def test_operators_of_ones_own_are_applied_at_the_users_line() -> None:
+    p = rows().apply(Take(1))
+    assert list(p) == [{"x": 3, "s": "a"}]
+    assert p.node.site is not None
+    assert p.node.site.file == __file__
+    for wrong in (lambda row: row, Take, "take"):
+        with pytest.raises(cedar.PipelineError, match="apply takes an operator, not ") as caught:
+            rows().apply(wrong)  # type: ignore[arg-type]
+        assert caught.value.site is not None
+        assert caught.value.site.file == __file__
+
+
+@pytest.mark.parametrize("join", [lambda p: p, lambda p: cedar.concat(p, p)])
+def test_a_batch_of_batches_is_refused_where_it_is_built(join: Any) -> None:
+    batches = rows().batch(2)
+    with pytest.raises(cedar.PipelineError, match="batch") as caught:
+        join(batches).apply(Batch(2))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_columns_are_known_without_running_as_far_as_they_can_be() -> None:
+    def never(x: int) -> Any:
+        raise AssertionError("nothing runs")
+
+    assert rows().schema == {"x": pa.int64(), "s": pa.large_string()}
+    assert rows().map(never, "x", into="y").select("x", "y").schema == {"x": pa.int64(), "y": "?"}
+    assert rows().map(never).schema == {"?": "?"}
+
+
+def test_a_pipeline_shows_its_last_operator() -> None:
+    assert repr(rows().take(2)) == "<Pipeline take(2); print(p.explain()) shows its plan>"

@@ -1,0 +1,88 @@
+"""Functions that begin a pipeline: rows of many places, joins, and errors at the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+
+TABLE = pa.table({"x": [1, 2, 3]})
+ROWS = TABLE.to_pylist()
+
+
+def in_memory() -> dict[str, cedar.Pipeline]:
+    class Own:
+        def splits(self) -> list[int]:
+            return [0, 2]
+
+        def read(self, split: int) -> list[Any]:
+            return [ROWS[split : split + 2]]
+
+    return {
+        "items": cedar.from_items(ROWS),
+        "iterable": cedar.from_iterable(lambda: iter(ROWS)),
+        "arrow": cedar.from_arrow(TABLE),
+        "polars": cedar.from_polars(pl.DataFrame({"x": [1, 2, 3]})),
+        "own": cedar.from_source(Own()),
+    }
+
+
+@pytest.mark.parametrize("name", ["items", "iterable", "arrow", "polars", "own"])
+def test_rows_in_memory_are_rows_wherever_they_come_from(name: str) -> None:
+    p = in_memory()[name]
+    assert list(p.loader(executor="inline")) == ROWS
+    assert p.node.site is not None
+    assert p.node.site.file == __file__
+
+
+def test_files_are_rows_whatever_their_format(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    pyarrow.feather.write_feather(TABLE, str(tmp_path / "a.arrow"))
+    (tmp_path / "a.csv").write_text("x\n1\n2\n3\n")
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
+    readers: dict[str, Callable[..., cedar.Pipeline]] = {
+        "parquet": cedar.read_parquet, "arrow": cedar.read_arrow, "csv": cedar.read_csv, "jsonl": cedar.read_jsonl,
+    }  # fmt: skip
+    for name, read in readers.items():
+        assert list(read(tmp_path / f"a.{name}").loader(executor="inline")) == ROWS
+    assert [row["text"] for row in cedar.read_text(tmp_path / "a.csv")] == ["x", "1", "2", "3"]
+    assert [row["bytes"] for row in cedar.read_files(tmp_path / "a.csv")] == [b"x\n1\n2\n3\n"]
+    for read in (*readers.values(), cedar.read_text, cedar.read_files, cedar.read_tar):
+        with pytest.raises(cedar.SourceError) as caught:
+            list(read(tmp_path / "nothing.here").loader(executor="inline"))
+        assert caught.value.site is not None
+        assert caught.value.site.file == __file__
+
+
+def test_pipelines_are_joined_by_rows_by_columns_and_in_shares() -> None:
+    a, b = cedar.from_items([{"x": 1}, {"x": 2}]), cedar.from_items([{"y": 5}, {"y": 6}, {"y": 7}])
+    assert [row["x"] for row in cedar.concat(a, a)] == [1, 2, 1, 2]
+    assert list(cedar.zip(a, b)) == [{"x": 1, "y": 5}, {"x": 2, "y": 6}]
+    mixed = cedar.mix([(a.select(y="x"), 1.0), (b, 3.0)], seed=1, stop="all")
+    assert sorted(row["y"] for row in mixed) == [1, 2, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("join", "says"),
+    [
+        (lambda p: cedar.concat(), "concat needs at least one pipeline"),
+        (lambda p: cedar.zip(p, [1]), "zip takes pipelines, not list"),
+        (lambda p: cedar.mix([p]), "mix takes a list of pairs"),
+        (lambda p: cedar.mix(3), "mix takes a list of pairs"),
+        (lambda p: cedar.mix([("p", 1.0)]), "mix takes pipelines, not str"),
+        (lambda p: cedar.concat(p, p.batch(2)), "batch"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused_at_the_users_line(join: Any, says: str) -> None:
+    with pytest.raises(cedar.PipelineError, match=says) as caught:
+        join(cedar.from_items(ROWS))
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
