@@ -27,17 +27,22 @@ def written() -> tuple[list[dict[str, Any]], list[dict[str, pa.Array]]]:
     return write_groups(cut_each(whole, 1, 5), write), parts
 
 
+def read(parts: list[dict[str, pa.Array]]) -> Any:
+    """What reads a part back."""
+    return lambda place: parts[place[0]]
+
+
 def test_groups_hold_what_their_rows_need_and_share_again() -> None:
     described, parts = written()
-    read = read_groups(described, lambda place: parts[place[0]], rows=4)
-    assert list(read) == ["a", "b"]
-    assert read["a"].plain().to_pylist() == read["b"].plain().to_pylist() == ROWS[1:]
-    assert read["a"].sharing is read["b"].sharing
-    assert read["a"].values.to_pylist() == [[1, 2], [3], []]
+    columns = read_groups(described, read(parts), rows=4)
+    assert list(columns) == ["a", "b"]
+    assert columns["a"].plain().to_pylist() == columns["b"].plain().to_pylist() == ROWS[1:]
+    assert columns["a"].sharing is columns["b"].sharing
+    assert columns["a"].values.to_pylist() == [[1, 2], [3], []]
 
 
 @pytest.mark.parametrize("wrong", [{"held": 2}, {"held": 4}, {"held": 3.0}, {"together": 3}, {"fresh": [1, 0]}])
 def test_a_group_that_is_told_wrongly_is_refused(wrong: dict[str, Any]) -> None:
     (described,), parts = written()
     with pytest.raises(ValueError, match="rows are not there"):
-        read_groups([described | wrong], lambda place: parts[place[0]], rows=4)
+        read_groups([described | wrong], read(parts), rows=4)

@@ -46,7 +46,7 @@ class Closed(Exception):
     """Holds what cannot be pickled."""
 
     def __init__(self) -> None:
-        super().__init__(i for i in ())
+        super().__init__(letter for letter in "")
 
 
 def test_an_error_travels_with_its_cause_and_the_cause_with_its_traceback() -> None:
@@ -58,12 +58,12 @@ def test_an_error_travels_with_its_cause_and_the_cause_with_its_traceback() -> N
     except PipelineError as error:
         there = pickle.loads(pickle.dumps(error))
     assert (type(there), str(there)) == (PipelineError, "no\n  your code  user.py:1\n  next       f")
-    cause = there.__cause__
-    assert (type(cause), str(cause), cause.b) == (Two, "1 and 2", 2)
-    assert "raise Two(1, 2)" in cause.__notes__[0]
+    sent = there.__cause__
+    assert (type(sent), str(sent), sent.b) == (Two, "1 and 2", 2)
+    assert "raise Two(1, 2)" in sent.__notes__[0]
     there.__cause__ = OSError("an executor's own")
     there.restore_cause()
-    assert there.__cause__ is cause
+    assert there.__cause__ is sent
 
 
 def test_a_cause_that_cannot_be_pickled_travels_as_its_text() -> None:

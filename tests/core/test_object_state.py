@@ -52,7 +52,7 @@ def test_attributes_are_found_whatever_a_class_makes_of_them() -> None:
     assert state.attributes(lying) == {"a": 1, "c": 3}, "a slot that is not set is left out"
     assert state.own_dict(lying) == {"c": 3}
     named = Named(x=1)
-    named.note = 5
+    vars(Named)["note"].__set__(named, 5)
     assert state.attributes(named) == {"note": 5}
     assert state.contents(named, dict) == ["x", 1]
     assert state.contents(collections.deque([1], maxlen=3), collections.deque) == [3, 1]

@@ -66,7 +66,7 @@ def test_pipelines_are_joined_by_rows_by_columns_and_in_shares() -> None:
     a, b = cedar.from_items([{"x": 1}, {"x": 2}]), cedar.from_items([{"y": 5}, {"y": 6}, {"y": 7}])
     assert [row["x"] for row in cedar.concat(a, a)] == [1, 2, 1, 2]
     assert list(cedar.zip(a, b)) == [{"x": 1, "y": 5}, {"x": 2, "y": 6}]
-    mixed = cedar.mix([(a.select(y="x"), 1.0), (b, 3.0)], seed=1, stop="all")
+    mixed = cedar.mix([(cedar.from_items([{"y": 1}, {"y": 2}]), 1.0), (b, 3.0)], seed=1, stop="all")
     assert sorted(row["y"] for row in mixed) == [1, 2, 5, 6, 7]
 
 
@@ -77,7 +77,7 @@ def test_pipelines_are_joined_by_rows_by_columns_and_in_shares() -> None:
         (lambda p: cedar.zip(p, [1]), "zip takes pipelines, not list"),
         (lambda p: cedar.mix([p]), "mix takes a list of pairs"),
         (lambda p: cedar.mix(3), "mix takes a list of pairs"),
-        (lambda p: cedar.mix([("p", 1.0)]), "mix takes pipelines, not str"),
+        (lambda p: cedar.mix([(["x"], 1.0)]), "mix takes pipelines, not list"),  # type: ignore[list-item]
         (lambda p: cedar.concat(p, p.batch(2)), "batch"),
     ],
 )
