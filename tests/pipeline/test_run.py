@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cedar
-from cedar import PipelineError, PlanError
+from cedar import PipelineError
 from tests.pipeline.toy_rows import rows
 
 
@@ -37,13 +37,6 @@ def test_wrong_arguments_are_refused_at_the_users_line(options: dict[str, Any], 
     assert error in str(caught.value)
     if caught.value.site is not None:
         assert caught.value.site.file == __file__
-
-
-def test_an_unknown_executor_is_told_which_there_are() -> None:
-    with pytest.raises(PlanError, match="'ray' is unknown") as caught:
-        rows().loader(executor="ray")
-    assert "'threads'" in str(caught.value)
-    assert "scheduler address" in str(caught.value)
 
 
 def test_split_batches_needs_batches() -> None:

@@ -64,33 +64,3 @@ def test_a_rank_decodes_little_more_than_its_share(tmp_path: Any) -> None:
         shares.append(loader.report().rows_read / (64 * 100_000 / 8))
         assert delivered == 64 * 100_000 // 4096 // 8 * 4096
     assert max(shares) <= 1.3
-
-
-def test_ranks_come_from_the_environment_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = rows().batch(5).loader()
-    assert (loader.rank.rank, loader.rank.world) == (1, 2)
-    assert "RANK and WORLD_SIZE" in str(loader.report())
-    assert len(list(loader)) == 2
-    assert rows().count() == 20, "sinks see every row, whatever the rank"
-    monkeypatch.setenv("RANK", "one")
-    with pytest.raises(PipelineError, match="not whole numbers"):
-        rows().loader()
-
-
-@pytest.mark.parametrize(("there", "missing"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
-def test_half_a_rank_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, there: str, missing: str) -> None:
-    monkeypatch.delenv(missing, raising=False)
-    monkeypatch.setenv(there, "1")
-    with pytest.raises(PipelineError, match=rf"{there}='1' is set in the environment and {missing} is not"):
-        rows().loader()
-    assert rows().loader(rank=0, world=1).rank.origin == "arguments", "which say both"
-    assert rows().count() == 20
-
-
-@pytest.mark.parametrize(("rank", "world"), [("0", 1), (0, "1"), (0.0, 1), (True, 2)])
-def test_a_rank_that_is_no_whole_number_is_refused(rank: Any, world: Any) -> None:
-    with pytest.raises(PipelineError, match="are not whole numbers"):
-        rows().loader(rank=rank, world=world)
-    assert rows().loader(rank=np.int64(0), world=np.int64(1)).rank.world == 1
