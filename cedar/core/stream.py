@@ -273,7 +273,7 @@ class Stream(ABC):
 
 def is_count(value: Any) -> bool:
     """Whether a value of a position is a count: whole, not negative, and of 62 bits."""
-    return isinstance(value, int) and 0 <= value < 1 << 62
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def is_list(value: Any, length: int) -> bool:

@@ -43,7 +43,7 @@ class Calls:
         """The result of ``work``, which calls functions of the user.
 
         Raises:
-            Over: the run, or the program, has ended.
+            RunOver: the run, or the program, has ended.
         """
         if self._inline:
             return self._wait(work)
@@ -63,7 +63,7 @@ class Calls:
                     raise
 
     def check(self) -> None:
-        """Raises Over once the run, or the program, has ended."""
+        """Raises RunOver once the run, or the program, has ended."""
         if self.over:
             raise RunOver
 

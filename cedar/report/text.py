@@ -40,7 +40,9 @@ def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
     lines = [first]
     for i, part in enumerate(parts):
         arrow = " -> " if i else ""
-        whole = textwrap.wrap(part, WIDTH - len(indent) - len(arrow), subsequent_indent=" " * len(arrow))
+        whole = textwrap.wrap(
+            part, WIDTH - len(indent) - len(arrow), subsequent_indent=" " * len(arrow), break_on_hyphens=False
+        )
         if i and len(lines[-1]) + len(arrow) + len(part) > WIDTH:
             lines.append(indent + arrow + whole[0])
         else:
@@ -49,5 +51,7 @@ def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
     if detail and len(lines[-1]) + len(detail) + 5 <= WIDTH:
         lines[-1] += f"   [{detail}]"
     elif detail:
-        lines += textwrap.wrap(f"[{detail}]", WIDTH, initial_indent=indent, subsequent_indent=indent + " ")
+        lines += textwrap.wrap(
+            f"[{detail}]", WIDTH, initial_indent=indent, subsequent_indent=indent + " ", break_on_hyphens=False
+        )
     return lines

@@ -82,4 +82,4 @@ def test_positions_that_somebody_changed_do_not_fit() -> None:
         assert not stream.fits_position([at, 0])
     for position in (None, 3, [stream.start()], [stream.start(), -1], [stream.start(), 1.0], [stream.start(), "1"]):
         assert not stream.fits_position(position)
-    assert [is_count(value) for value in (0, (1 << 62) - 1, 1 << 62, -1, 1.0, None)] == [True, True, *[False] * 4]
+    assert [is_count(value) for value in (0, (1 << 62) - 1, 1 << 62, -1, 1.0, True, None)] == [True, True, *[False] * 5]

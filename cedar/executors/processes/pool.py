@@ -55,8 +55,9 @@ class Pool(Executor):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     def ready(self) -> int:
-        """How many workers are ready to work."""
-        return sum(keeper.ready for keeper in self._keepers)
+        """How many workers are ready to work; one that died while it had none is not."""
+        workers = [keeper.worker for keeper in self._keepers if keeper.ready]
+        return sum(worker is not None and worker.alive for worker in workers)
 
     def pids(self) -> list[int]:
         """The process ids of the workers that live."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -32,6 +33,18 @@ def test_a_death_fails_its_task_alone(one: Pool) -> None:
     with pytest.raises(WorkerDied, match="exit code 3"):
         dying.result()
     assert [f.result() for f in after] == list(range(5))
+
+
+def test_a_worker_that_died_while_it_had_no_work_is_not_ready() -> None:
+    pool = Pool(1)
+    try:
+        pid = pool.submit(os.getpid).result()
+        assert pool.ready() == 1
+        os.kill(pid, signal.SIGKILL)
+        assert within(30, lambda: pool.ready() == 0)
+        assert pool.submit(abs, -1).result() == 1
+    finally:
+        pool.shutdown()
 
 
 def test_shutting_down_ends_the_workers_at_once() -> None:
