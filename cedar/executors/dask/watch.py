@@ -114,7 +114,9 @@ class Watch:
         limit = seconds("worker-silent")
         silent = {at for at, silence in view.silent.items() if silence > limit}
         for at in sorted(silent - self._silent):
-            _log.warning("the Dask worker %s has not been heard of for %.1f s: its tasks go to others", at, view.silent[at])
+            _log.warning(
+                "the Dask worker %s has not been heard of for %.1f s: its tasks go to others", at, view.silent[at]
+            )
         self._silent, self._all = silent, set(view.silent)
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
