@@ -85,7 +85,7 @@ class WithColumns(RowOperator):
         return WithColumns(left, self.on_error) if left else None
 
     def bind(self, bound: Bound) -> Kernel:
-        return ExpressionKernel((With(self.items, _blame(self, bound)),))
+        return _kernel(self, With(self.items, _blame(self, bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ class FilterExpression(RowOperator):
                 site=bound.site,
                 fix="filter rows before batch(), or give a function that returns one bool per batch",
             )
-        return ExpressionKernel((Where(self.predicate, _blame(self, bound)),))
+        return _kernel(self, Where(self.predicate, _blame(self, bound)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ class Select(RowOperator):
 
     def bind(self, bound: Bound) -> Kernel:
         step = Keep(self.items, _blame(self, bound))
-        return ExpressionKernel((step,)) if self.code() else ColumnsKernel(step)
+        return _kernel(self, step) if self.code() else ColumnsKernel(step)
 
 
 def with_columns(*exprs: Any, **named: Any) -> WithColumns:
@@ -301,6 +301,11 @@ def _blame(operator: RowOperator, bound: Bound | None = None) -> ErrorContext:
     if bound is None:
         return ErrorContext(0, operator.label(), None, None)
     return ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
+
+
+def _kernel(operator: RowOperator, step: Step) -> ExpressionKernel:
+    """One for all runs that name the operator alike: what it compiled for the types of a block serves them all."""
+    return _kept(operator, step.blame, lambda: ExpressionKernel((step,)))
 
 
 def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
