@@ -70,7 +70,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        return sum(_columns.nbytes(c) for c in self.columns.values()) + 8 * len(self.keys)
+        return sum(_columns.nbytes_each(self.columns.values())) + 8 * len(self.keys.row)
 
     @property
     def types(self) -> dict[str, ColumnType]:

@@ -8,7 +8,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -180,6 +180,19 @@ def nbytes(column: Column) -> int:
     if column.dtype == object:
         return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
     return int(column.nbytes)
+
+
+def nbytes_each(columns: Iterable[Column]) -> list[int]:
+    """``nbytes`` of each, in one go: tables may be thousands of columns of numbers wide."""
+    sizes = []
+    for column in columns:
+        bits = _bits(column.type) if isinstance(column, pa.Array) else None
+        if bits is None:
+            sizes.append(nbytes(column))
+        else:
+            rows = len(column)
+            sizes.append(rows * bits // 8 + (rows // 8 if column.buffers()[0] is not None else 0))
+    return sizes
 
 
 @lru_cache(maxsize=1024)

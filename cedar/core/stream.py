@@ -112,7 +112,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        return sum(b.nbytes for b in self.blocks)
+        return self.blocks[0].nbytes if len(self.blocks) == 1 else sum(b.nbytes for b in self.blocks)
 
 
 def _indices(row: range | Index) -> Index:

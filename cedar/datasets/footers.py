@@ -72,8 +72,8 @@ class ReadFooters(Footers):
         sizes = []
         for file, (footer, kind) in enumerate(zip(self._held, self.kinds.tolist(), strict=True)):
             with reading(self.files[file].url, "footer"):
-                groups = (footer.row_group(part) for part in range(footer.num_row_groups))
-                sizes += [sum(decoded_bytes(group.column(leaf)) for leaf in leaves[kind]) for group in groups]
+                groups = map(footer.row_group, range(footer.num_row_groups))
+                sizes += [sum(decoded_bytes(group, leaves[kind])) for group in groups]
         return np.array(sizes, dtype=np.int64)
 
 
@@ -181,7 +181,7 @@ def packed(file: File) -> tuple[Any, Index, Index, bytes]:
         tail = _tail(file)
         footer = metadata_of(tail)
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-        sizes = [decoded_bytes(group.column(leaf)) for group in groups for leaf in range(group.num_columns)]
+        sizes = [size for group in groups for size in decoded_bytes(group, range(group.num_columns))]
         small = _LENGTH.pack(len(tail)) + pa.compress(tail, codec=_CODEC, asbytes=True)
         rows = [group.num_rows for group in groups]
         return footer, np.array(rows, dtype=np.int64), np.array(sizes, dtype=np.int64), small

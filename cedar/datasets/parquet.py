@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, count, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from cedar.core.arrow import of_numbers, of_texts
-from cedar.core.boundary import as_column, canonical_type
+from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, cut
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import Account
@@ -118,13 +119,15 @@ class ParquetSource(FileSource):
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]
-        rows = footer.row_group(split.part).num_rows
+        group = footer.row_group(split.part)
+        rows = group.num_rows
         types, leaves = self._stored[0], self._leaves_read(split.file)
         # By what is read: the split may be that of a source with more columns.
-        size = sum(decoded_bytes(footer.row_group(split.part).column(leaf)) for leaf in leaves)
+        size = sum(decoded_bytes(group, leaves))
         Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
-            columns = _read_group(file, footer, split.part, leaves, self.verify)
+            runs = [leaves] if size < _RUN_BYTES else _runs(footer, split.part, leaves)
+            columns = _read_group(file, footer, split.part, runs, self.verify) if leaves else {}
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -136,14 +139,16 @@ class ParquetSource(FileSource):
         step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(weight, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
-            yield Chunk({name: cut(columns[name], start, stop) for name in self._names}, length=stop - start)
+            part = columns if step >= rows else {name: cut(column, start, stop) for name, column in columns.items()}
+            yield Chunk({name: part[name] for name in self._names}, length=stop - start)
 
     def _weight(self, split: Split) -> float:
         """The bytes of a row group that operators will work on."""
         group = self._footers[split.file].row_group(split.part)
-        leaves = [group.column(leaf) for leaf in self._leaves_read(split.file)]
-        light = [leaf.path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
-        return sum(decoded_bytes(leaf) / (_REPEATS if few else 1) for leaf, few in zip(leaves, light, strict=True))
+        leaves = self._leaves_read(split.file)
+        light = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
+        sizes = decoded_bytes(group, leaves)
+        return sum(size / (_REPEATS if few else 1) for size, few in zip(sizes, light, strict=True))
 
     @once
     def _names(self) -> list[str]:
@@ -240,9 +245,7 @@ def read_parquet(
     return ParquetSource(as_paths(paths, "read_parquet"), chosen, verify, manifest=where)
 
 
-def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:
-    if not leaves:
-        return {}
+def _read_group(file: File, footer: Any, part: int, runs: Iterable[list[int]], verify: bool) -> dict[str, Column]:
     check_unchanged(file)
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
@@ -254,10 +257,10 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
                 source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None
             )
         )
-        for run in _runs(footer, part, leaves):
+        for run in runs:
             # By number: a column "a.b" and the field b of a struct "a" have one path.
             table = opened.reader.read_row_group(part, column_indices=run, use_threads=False)
-            columns |= zip(table.column_names, map(as_column, table.columns), strict=True)
+            columns |= as_columns(dict(zip(table.column_names, table.columns, strict=True)))
     if file.remote is None:  # it was opened by its name: what was there before and is there now was read
         check_unchanged(file)
     for column in columns.values():
@@ -271,9 +274,9 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
     run: list[int] = []
     size = 0
     for _, parts in groupby(((footer.schema.column(i).path, i) for i in leaves), key=_top):
-        for _, leaf in parts:
-            run.append(leaf)
-            size += decoded_bytes(group.column(leaf))
+        column = [leaf for _, leaf in parts]
+        run += column
+        size += sum(decoded_bytes(group, column))
         if size >= _RUN_BYTES:
             yield run
             run, size = [], 0
@@ -285,6 +288,7 @@ def _top(item: tuple[str, int]) -> str:
     return item[0].partition(".")[0]
 
 
+@lru_cache(maxsize=1024)
 def _has_text(kind: pa.DataType) -> bool:
     """Damaged text must not get out; numbers have no invalid values."""
     if pa.types.is_struct(kind):

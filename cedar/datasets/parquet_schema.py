@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -39,16 +39,19 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
     return types, sorted(chosen)
 
 
-def decoded_bytes(leaf: Any) -> int:
-    """About the bytes that a column chunk takes in memory: encodings often store numbers in far less.
+def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
+    """About the bytes that leaves of a row group take in memory: encodings often store numbers in far less.
 
     Args:
-        leaf: the metadata of one leaf in one row group.
+        group: its metadata.
     """
-    stored = max(0, int(leaf.total_uncompressed_size))
-    values = max(0, int(leaf.num_values))
-    width = _WIDTHS.get(leaf.physical_type)
-    return stored + _OFFSET * values if width is None else max(stored, width * values)
+    sizes = []
+    for leaf in map(group.column, leaves):
+        stored = max(0, int(leaf.total_uncompressed_size))
+        values = max(0, int(leaf.num_values))
+        width = _WIDTHS.get(leaf.physical_type)
+        sizes.append(stored + _OFFSET * values if width is None else max(stored, width * values))
+    return sizes
 
 
 def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:

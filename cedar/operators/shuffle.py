@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.block import Block, concat_blocks, python_values
-from cedar.core.columns import Index, concat, nbytes
+from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import GroupColumn, concat_each
@@ -257,7 +257,10 @@ def _in_fewer(holder: list[Block]) -> list[Block]:
 
     One column after the other, so that about a group's bytes are held twice; of columns that share rows, all of them.
     """
-    widest = max((sum(nbytes(b.columns[name]) for b in holder) for name in holder[0].columns), default=0)
+    if len(holder) == 1:
+        return [holder.pop()]
+    sizes = [nbytes_each([block.columns[name] for name in holder[0].columns]) for block in holder]
+    widest = max(map(sum, zip(*sizes, strict=True)), default=0)
     count = min(len(holder), -(-widest // _GROUP_BYTES) or 1)
     ends = [round(len(holder) * (i + 1) / count) for i in range(count)]
     blocks = []

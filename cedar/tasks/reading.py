@@ -11,7 +11,7 @@ import numpy as np
 
 from cedar.control.timeline import Part
 from cedar.core.block import Block, Skipped
-from cedar.core.boundary import as_column
+from cedar.core.boundary import as_columns
 from cedar.core.columns import nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, Site, SourceError, raised
@@ -34,7 +34,7 @@ def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) ->
     """A source's chunk with the keys of its rows; ``first`` counts the rows of the split before it."""
     start = int(getattr(split, "start", 0)) + first
     keys = Keys(offsets_of(chunk, start), int(getattr(split, "file", 0)), repeat=lap, source=ordinal)
-    return Block({name: as_column(column) for name, column in chunk.columns.items()}, keys)
+    return Block(as_columns(chunk.columns), keys)
 
 
 @dataclass(frozen=True)
