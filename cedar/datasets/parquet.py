@@ -42,6 +42,7 @@ _CHUNK_BYTES = 16 << 20  # handed on at a time: what works on it then stays near
 _LEAST_ROWS = 4096
 _REPEATS = 8  # of rows that mostly repeat, so many weigh as one: what works on them works on those that differ
 _RUN_BYTES = 4 << 20
+_SELECTIONS = 16  # of columns, that are kept for who asks again
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,9 +172,25 @@ class ParquetSource(FileSource):
 
         Of a struct column of which only some fields were asked for, no others come back.
         """
-        parts = [c for c in self.columns or () if c not in self._names]
-        chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
-        return self.keep(replace(self, columns=tuple(chain.from_iterable(chosen))))
+        asked, known = tuple(columns), self._selections
+        selection = known.get(asked)
+        if selection is None:
+            parts = [c for c in self.columns or () if c not in self._names]
+            chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
+            selection = self.keep(replace(self, columns=tuple(chain.from_iterable(chosen))))
+            if len(known) >= _SELECTIONS:
+                known.clear()
+            known[asked] = selection
+        return selection
+
+    @once
+    def _selections(self) -> dict[tuple[str, ...], ParquetSource]:
+        """Each run asks for the same ones, and what follows from footers is worked out once for all."""
+        _ = self._footers  # which they share: files are looked at once
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_selections"}
 
     def with_repeating(self, names: frozenset[str]) -> ParquetSource:
         """The same rows, in chunks of more rows where the columns ``names`` are the most of them."""

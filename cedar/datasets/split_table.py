@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias, overload
 
@@ -90,7 +91,8 @@ class SplitTable(Sequence[Split]):
 
     def column(self, name: str) -> Numbers:
         """A column, [splits]."""
-        return np.broadcast_to(self._columns[name], self._length)
+        column = self._columns[name]
+        return column if column.ndim else np.broadcast_to(column, self._length)
 
     @property
     def rows(self) -> Numbers:
@@ -117,17 +119,17 @@ class SplitTable(Sequence[Split]):
         """The rows of all are known."""
         return not self._length or bool((self._columns["rows"] >= 0).all())
 
-    @property
+    @cached_property
     def known_rows(self) -> int:
         """All rows, as far as they are known."""
         return _total(self.rows)
 
-    @property
+    @cached_property
     def known_bytes(self) -> int:
         """All bytes, as far as they are known."""
         return _total(self.bytes)
 
-    @property
+    @cached_property
     def most_rows(self) -> int:
         """Those of the largest split, as far as they are known."""
         return max(0, int(self.rows.max())) if self._length else 0
