@@ -74,7 +74,7 @@ class Block:
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        return {name: _columns.type_of(c) for name, c in self.columns.items()}
+        return {name: c.type if isinstance(c, pa.Array) else _columns.type_of(c) for name, c in self.columns.items()}
 
     def live_slots(self) -> Index:
         """The slot of each live row."""

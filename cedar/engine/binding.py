@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from cedar.operators.dedup_kernels import for_groups
 from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.plan.lower import Choice, lower, policy_of
+from cedar.plan.lower import Choice, content, lower, policy_of
 from cedar.plan.meaning import TermTable, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
@@ -58,7 +58,7 @@ class Binding:
         counts: Counts | None = None,
     ) -> None:
         self.root = root
-        self.nodes = list(graph.walk(root))
+        self.nodes = graph.walk(root)
         self.index = {id(node): i for i, node in enumerate(self.nodes)}
         self.sources = graph.sources(root)
         self._source_ordinals = {id(node): i for i, node in enumerate(self.sources)}
@@ -141,12 +141,31 @@ class Binding:
         for physical, ran in self._lowered:
             if physical.root is root and ran == far:
                 return physical
-        settled, any_order = self.listed.settled, self.any_order
-        choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
-        physical = lower(root, choice, self.root)
-        verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
+        nodes, kept = tuple(graph.walk(root)), self.root.lowered
+        key = None if far else self._lowered_by(nodes)
+        known = kept.get(key)
+        if known is None:
+            settled, any_order = self.listed.settled, self.any_order
+            choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
+            physical = lower(root, choice, self.root)
+            verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
+            if key is not None:
+                if len(kept) >= _LOWERED:
+                    kept.clear()
+                kept[key] = physical.works, physical.stages
+        else:
+            physical = Physical(*known, nodes)
         self._lowered.append((physical, far))
         return physical
+
+    def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
+        """All that the physical plan of a graph follows from, where it is run here; None where that is not told."""
+        told = content(nodes, self.index)
+        if told is None or any(source.schema is None for source in self.sources):  # of which a run may tell more
+            return None
+        filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
+        streams = [self.splits(source).streams for source in self.sources]
+        return told, self.on_error, self.any_order, tuple(filters), tuple(streams)
 
     @property
     def written(self) -> Physical:

@@ -32,7 +32,7 @@ from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node
-from cedar.plan.lower import does
+from cedar.plan.physical import Work
 from cedar.plan.planner import Difference, Planner
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
@@ -116,11 +116,17 @@ class Plans:
 
     def _rewrites(self, plan: Plan) -> bool:
         """A plan does anything else than the pipeline as written, wherever that is done."""
-        binding = self._binding
+        if plan.root is self._binding.root:
+            return False
+        works = self._works(plan)
+        return works is None or works != self._works(self._written)
+
+    def _works(self, plan: Plan) -> tuple[Work, ...] | None:
+        """What a plan does; None of one that is none, of which the check says why."""
         try:
-            return plan.root is not binding.root and binding.lowered(plan.root).works != binding.written.works
-        except CedarError:  # of a plan that is none: the check says why
-            return True
+            return self._binding.lowered(plan.root).works
+        except CedarError:
+            return None
 
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
@@ -164,12 +170,12 @@ class Plans:
     def _first_check(self, plan: Plan) -> Difference | None:
         """By what operators declare: no function of the user is called, as far as that tells."""
         binding = self._binding
-        key = does(plan.root, binding.root), self.world, binding.on_error, self.planner is None
+        key = self._works(plan), self.world, binding.on_error, self.planner is None
         if key in _compared.get(binding.root, ()):
             return None
         try:
             difference = check_effects(binding, plan, self.world, strict=self.planner is not None)
-            if difference is None:
+            if difference is None and key[0] is not None:
                 _compared.setdefault(binding.root, []).append(key)
             return difference
         except Unclear as why:

@@ -54,7 +54,7 @@ class ExpressionKernel:
 
     @elsewhere
     def __call__(self, block: Block, env: Env) -> Block:
-        types: Types = tuple((name, _columns.type_of(column)) for name, column in block.columns.items())
+        types: Types = tuple(block.types.items())
         program = self.programs.get(types)
         if program is None:
             program = self.programs[types] = compile_steps(self.steps, types)
@@ -133,7 +133,8 @@ def run(program: Program, block: Block) -> Block:
         entering = {name: plain(block.columns[name]) for name in program.enters}
         if program.numbered:
             entering[program.row] = of_numbers(np.arange(len(block)), pa.uint32())
-        frame = whole_columns(to_frame(entering)).lazy()
+        data = to_frame(entering)
+        frame = (whole_columns(data) if data.height == 1 else data).lazy()
         for query in program.queries:
             frame = query(frame)
         done = frame.select(columns_named(wanted)).collect(engine="in-memory", optimizations=_as_written())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +34,11 @@ class Node:
     def effects(self) -> Effects:
         """Of the operator, which is asked again and again while a plan is made."""
         return self.operator.effects()
+
+    @cached_property
+    def lowered(self) -> dict[Hashable, Any]:
+        """Of the last node of a pipeline: the works and stages of its plans that were found right, for all its runs."""
+        return {}
 
     @property
     def logical(self) -> Node:
@@ -64,18 +69,20 @@ class Node:
             )
 
 
-def walk(node: Node, known: Container[int] = ()) -> Iterator[Node]:
+def walk(node: Node, known: Container[int] = ()) -> list[Node]:
     """Every node once, inputs first; the order is the same for the same graph. It stops at nodes ``known`` by id."""
+    ordered: list[Node] = []
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(node, False)]
     while stack:
         current, expanded = stack.pop()
         if expanded:
-            yield current
+            ordered.append(current)
         elif id(current) not in seen and id(current) not in known:
             seen.add(id(current))
             stack.append((current, True))
-            stack.extend((child, False) for child in reversed(current.inputs))
+            stack += [(child, False) for child in reversed(current.inputs)]
+    return ordered
 
 
 def replace(node: Node, rewrite: Callable[[Node], Node | None]) -> Node:
@@ -99,21 +106,26 @@ def at_site(node: Node) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def prepared(node: Node) -> Iterator[None]:
+class prepared:  # noqa: N801 - used as a function
     """Whatever an operator raises while it is prepared names the user's line."""
-    try:
-        with at_site(node):
-            yield
-    except CedarError:
-        raise
-    except Exception as error:
-        raise PipelineError(
-            f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
-            site=node.site,
-            done="nothing was delivered",
-            fix="see the exception above for its cause",
-        ) from error
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        node = self._node
+        if isinstance(error, CedarError):
+            error.site = error.site or node.site
+        elif isinstance(error, Exception):
+            raise PipelineError(
+                f"{node.operator.label()} cannot be prepared: {type(error).__name__}: {error}",
+                site=node.site,
+                done="nothing was delivered",
+                fix="see the exception above for its cause",
+            ) from error
 
 
 def schemas(node: Node) -> dict[int, Schema]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -87,7 +87,7 @@ def _check_steps(root: Node, on_error: Skip | None) -> None:
     Raises:
         PipelineError: at the user's line.
     """
-    nodes = list(graph.walk(root))
+    nodes = graph.walk(root)
     balances = [n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks]
     if not balances:
         return
@@ -131,7 +131,7 @@ def works(
     Raises:
         PipelineError: a sound graph whose operators do not fit one another, at the user's line.
     """
-    written = list(graph.walk(logical))
+    written = graph.walk(logical)
     ordinals, labels = {id(node): i for i, node in enumerate(written)}, graph.labels(logical)
     numbers = {id(node): i for i, node in enumerate(nodes)}
     lowered: list[Work] = []
@@ -174,6 +174,32 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
     if isinstance(operator, Scan):
         return operator.columns, tuple(ordinals.get(id(each.logical), -1) for each in operator.where)
     return (operator.label(), getattr(operator, "exact", True))
+
+
+def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
+    """What a graph is, in words that compare: of those that have equal ones, ``lower`` makes one plan, and ``verify``
+    says the same. None where words do not tell all: it has operators of its own, leaves some out, or places them.
+
+    Args:
+        nodes: of the graph.
+        ordinals: of the operators as written, by the ids of their nodes.
+    """
+    numbers = {id(node): i for i, node in enumerate(nodes)}
+    every, told = list[Node](), list[Hashable]()
+    for node in nodes:
+        operator, written, columns = node.operator, node.logical.operator, None
+        every.append(node)
+        if operator is not written:
+            if not isinstance(operator, Scan) or not isinstance(written, Read) or operator.source is not written.source:
+                return None
+            columns = operator.columns
+            every += operator.where
+        told.append((len(every), columns, *[numbers[id(child)] for child in node.inputs]))
+    for each in every:
+        if each.place or (each.inputs and each.operator is not each.logical.operator):
+            return None
+    done = [ordinals.get(id(each.logical), -1) for each in every]
+    return (*told, *done) if sorted(done) == list(range(len(ordinals))) else None
 
 
 def _elsewhere(nodes: Sequence[Node]) -> str:

@@ -52,4 +52,4 @@ def test_a_second_loader_of_a_pipeline_takes_fewer_calls_to_its_first_batch(clic
         next(iter(first))
     with clicks.loader(executor="inline") as second:
         batches = iter(second)
-        assert calls(lambda: next(batches)) < 6000
+        assert calls(lambda: next(batches)) < 1950
