@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Literal
 
 from cedar.cache.cached import Store
@@ -305,10 +305,14 @@ class DataEpoch:
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Each piece, and where it came from."""
+        if self._lanes is not None:
+            return self._all_lanes()
+        here = zip(repeat((self, 0)), self._drain(None, self._deal))
+        return here if self._before is None else chain(self._before._all(), here)
+
+    def _all_lanes(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         if self._before is not None:
             yield from self._before._all()
-        if self._lanes is None:
-            yield from zip(repeat((self, 0)), self._drain(None, self._deal))
         for number, lane in enumerate([LaneState(*lane) for lane in self._lanes or ()]):
             end = lane.position
             for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():

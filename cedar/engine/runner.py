@@ -184,7 +184,7 @@ class Runner:
         Args:
             size: 0 where nobody knows yet.
         """
-        ahead = self.ahead
+        ahead: int = getattr(self.executor, "ahead", 0) or self._ahead
         if self.bound is not None:
             return self.bound.ahead(ahead, size)
         if not self.local or ahead * size <= _AHEAD_BYTES:

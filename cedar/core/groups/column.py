@@ -211,6 +211,9 @@ def plain(column: Column) -> Column:
 
 def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
     """The rows at ``index`` of every column; those of a group go on sharing."""
+    arrays = [column for column in columns.values() if isinstance(column, pa.Array)]
+    if len(arrays) == len(columns):
+        return dict(zip(columns, take_arrays(arrays, index), strict=True))
     return _each(columns, partial(take_arrays, index=index), partial(take, index=index), index)
 
 

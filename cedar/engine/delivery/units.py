@@ -53,7 +53,8 @@ class Units:
             block = piece.rows.gather()
             if whole:
                 self.count(block, total)
-                units = iter([(piece.units - 1, None if replaced(block) else self.value(block, runner))])
+                value = None if block.dead and replaced(block) else self.value(block, runner)
+                units = iter([(piece.units - 1, value)])
             else:
                 units = self._rows(block, total)
             for unit, value in units:
@@ -75,7 +76,7 @@ class Units:
 
     def count(self, block: Block, total: float | None) -> None:
         """A whole block is about to be handed over; raises beyond a budget."""
-        slots = block.slots
+        slots = len(block.keys.row)
         self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:

@@ -83,7 +83,7 @@ class DealtStream(Stream):
         if below is None and self._known and taken and self._numbers.total:
             number = self._numbers.at(int(min(taken * self._world, self._numbers.total - 1)))
             below = self.source.seek(number)
-        return _TurnsFlow(self, taken, below, number)
+        return _WholeFlow(self, taken, below) if self.whole else _TurnsFlow(self, taken, below, number)
 
     @property
     def in_runs(self) -> bool:
@@ -186,6 +186,26 @@ class _RunsFlow(Flow):
             self._flow.close()
 
 
+class _WholeFlow(Flow):
+    """Everything, as there is one rank."""
+
+    def __init__(self, stream: DealtStream, taken: int, below: Any) -> None:
+        self._taken = taken
+        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
+
+    def pull(self, wait: bool) -> Pulled:
+        while isinstance(piece := self._flow.pull(wait), Piece):
+            if units := piece.units:
+                at = [self._taken, [piece.at, piece.skip], self._taken]
+                self._taken += units
+                end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
+                return Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end)
+        return piece
+
+    def close(self) -> None:
+        self._flow.close()
+
+
 class _TurnsFlow(Flow):
     """Turn by turn: everything below is computed, and this rank keeps its units."""
 
@@ -199,7 +219,6 @@ class _TurnsFlow(Flow):
         self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
-        self._whole = stream.whole
         self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.apart
 
     def pull(self, wait: bool) -> Pulled:
@@ -216,13 +235,6 @@ class _TurnsFlow(Flow):
         return self._ready.popleft()
 
     def _sort(self, piece: Piece) -> None:
-        if self._whole:
-            if units := piece.units:
-                at = [self._taken, [piece.at, piece.skip], self._taken]
-                self._taken += units
-                end = None if piece.end is None else [[self._taken, piece.end, self._taken], 0]
-                self._ready.append(Piece(piece.rows, at, 0, piece.batch, piece.ends_window, keeps=piece.keeps, end=end))
-            return
         for unit in range(piece.units):
             number = self._number
             owner = self._stream.owner(number)

@@ -220,10 +220,12 @@ class StageFlow(Flow):
         if stream.per_row and not task.batch:
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
+        slots = len(block.keys.row)
         # A filter of whole batches leaves none, or the batch.
-        batch = task.batch and (block.slots > 0 or not block.aligned)
-        done = Piece(Rows.of(block), at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
-        self._next = [at, skip + (1 if batch else block.slots)]
+        batch = task.batch and (slots > 0 or not block.aligned)
+        rows = Rows((block,), range(slots))
+        done = Piece(rows, at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
+        self._next = [at, skip + (1 if batch else slots)]
         return done
 
     def _adapt(self, units: int, seconds: float, size: int) -> None:
