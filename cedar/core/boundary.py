@@ -314,7 +314,7 @@ def to_series(name: str, column: pa.Array) -> pl.Series:
 
     if polars_type(column.type) is None:
         raise NoColumn(f"polars has no type for {column.type}", "cast it first, or map a function over it")
-    return pl.Series(name, _whole(column) if _is_cut(column) else column)
+    return pl.Series(name, _whole(column) if _has_fixed_lists(column.type) and _is_cut(column) else column)
 
 
 def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
@@ -397,6 +397,12 @@ def _handed_over(kind: Any) -> None:
             inner.append(each.inner)
         elif isinstance(each, pl.Struct):
             inner += [field.dtype for field in each.fields]
+
+
+@lru_cache(maxsize=1024)
+def _has_fixed_lists(kind: pa.DataType) -> bool:
+    inside = [kind.field(i).type for i in range(kind.num_fields)]
+    return bool(pt.is_fixed_size_list(kind)) or any(map(_has_fixed_lists, inside))
 
 
 def _is_cut(array: pa.Array) -> bool:

@@ -103,7 +103,7 @@ class Binding:
 
     def ordinal(self, node: Node) -> int:
         """A node's number in the pipeline as written; -1 for what an optimizer put in."""
-        return self.index.get(id(node.logical), -1)
+        return self.index.get(id(node.origin or node), -1)
 
     def source_ordinal(self, node: Node) -> int:
         """The number that row keys give a source."""

@@ -341,8 +341,8 @@ class Compiler:
 def least_rows(binding: Binding) -> int:
     """Least rows of a rank's run: several of the largest windows (or row groups) of the sources below."""
     most = 1.0
-    operators = [node.operator for node in binding.nodes]
-    windows = [o.mixing for o in operators if isinstance(o, StreamOperator) and o.windowed and o.mixing]
+    streams = [node.operator for node in binding.nodes if isinstance(node.operator, StreamOperator)]
+    windows = [mixing for operator in streams if operator.windowed and (mixing := operator.mixing)]
     for source in binding.sources:
         splits = binding.splits(source)
         if not splits:

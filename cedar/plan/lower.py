@@ -187,18 +187,20 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
     numbers = {id(node): i for i, node in enumerate(nodes)}
     every, told = list[Node](), list[Hashable]()
     for node in nodes:
-        operator, written, columns = node.operator, node.logical.operator, None
+        operator, asked, columns = node.operator, (node.origin or node).operator, None
         every.append(node)
-        if operator is not written:
-            if not isinstance(operator, Scan) or not isinstance(written, Read) or operator.source is not written.source:
+        if operator is not asked:
+            if not isinstance(operator, Scan) or not isinstance(asked, Read) or operator.source is not asked.source:
                 return None
             columns = operator.columns
             every += operator.where
         told.append((len(every), columns, *[numbers[id(child)] for child in node.inputs]))
+    done = []
     for each in every:
-        if each.place or (each.inputs and each.operator is not each.logical.operator):
+        written = each.origin or each
+        if each.place or (each.inputs and each.operator is not written.operator):
             return None
-    done = [ordinals.get(id(each.logical), -1) for each in every]
+        done.append(ordinals.get(id(written), -1))
     return (*told, *done) if sorted(done) == list(range(len(ordinals))) else None
 
 

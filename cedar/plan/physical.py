@@ -8,6 +8,7 @@ shows it, a saved plan gives it back, and checks and audits compare it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from cedar.operators.base import Schema
@@ -122,7 +123,7 @@ class Physical:
         """The graph."""
         return self.nodes[-1]
 
-    @property
+    @cached_property
     def deal(self) -> int:
         """The number of the stage where ranks part."""
         return next(i for i, stage in enumerate(self.stages) if stage.kind == "deal")

@@ -263,12 +263,13 @@ def scan_reader(
     if schema is None or not hasattr(source, "select"):
         return ScanReader(reader, reader, fused, predicate, None if columns is None else tuple(columns))
     wanted = list(schema if columns is None else columns)
-    names = None if columns is None else tuple(dict.fromkeys(_top(path, schema) for path in wanted))
+    tops = {path: path if path in schema else path.partition(".")[0] for path in wanted}  # the columns they lead into
+    names = None if columns is None else tuple(dict.fromkeys(tops.values()))
     reads = frozenset[str]() if predicate is None else columns_of(predicate)
     if reads is None:  # a selector
         return ScanReader(reader, reader, fused, predicate, names)
-    first = [path for path in wanted if _top(path, schema) in reads]
-    first += _alone(reads - {_top(path, schema) for path in first}, predicate, source, schema)
+    first = [path for path in wanted if tops[path] in reads]
+    first += _alone(reads - {tops[path] for path in first}, predicate, source, schema)
     rest = [path for path in wanted if path not in first]
     everything = [*wanted, *(path for path in first if path not in wanted)]
     narrow = reader if columns is None else _selected(reader, everything)
@@ -294,11 +295,6 @@ def _selected(reader: Reader, columns: Sequence[str]) -> Reader:
     selected = reader.source.select(columns)
     selected.schema()  # known once, here, it travels to every worker
     return replace(reader, source=selected)
-
-
-def _top(path: str, schema: Mapping[str, Any]) -> str:
-    """The column that a path leads into."""
-    return path if path in schema else path.partition(".")[0]
 
 
 def _ordered(names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:

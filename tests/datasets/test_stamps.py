@@ -55,6 +55,19 @@ def replace_in_place(path: Path, write: Callable[[Path, int], None]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("replace", [replace_by_rename, replace_in_place])
+def test_a_file_that_is_replaced_between_two_loaders_is_told(way: str, replace: Any, tmp_path: Path) -> None:
+    write, read = WAYS[way]
+    write(tmp_path / f"0.{way}", 0)
+    p = read(f"{tmp_path}/*.{way}").filter(cedar.col("x") > 3).with_columns(y=cedar.col("x") + 1).select("y").batch(8)
+    with p.loader(executor="inline") as loader:
+        assert len(list(loader)) > 1
+    replace(tmp_path / f"0.{way}", write)
+    with p.loader(executor="inline") as loader, pytest.raises(SourceError, match="changed while in use"):
+        list(loader)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("replace", [replace_by_rename, replace_in_place])
 def test_a_file_that_is_replaced_in_mid_run_is_told(way: str, replace: Any, tmp_path: Path) -> None:
     write, read = WAYS[way]
     for i in range(3):
