@@ -154,7 +154,8 @@ class Binding:
                     kept.clear()
                 kept[key] = physical.works, physical.stages
         else:
-            physical = Physical(*known, nodes)
+            works, stages = known
+            physical = Physical(works, stages, nodes)
         self._lowered.append((physical, far))
         return physical
 

@@ -15,12 +15,11 @@ import pytest
 import cedar
 from cedar import col
 from cedar.core.skip import Skip
-from cedar.engine import binding as bindings
 from cedar.engine.binding import SAMPLE_ROWS, Binding
 from cedar.operators.base import Env
 from cedar.pipeline.planning import plan_of
 from cedar.plan.graph import walk
-from cedar.plan.lower import content
+from cedar.plan.lower import content, lower
 from cedar.plan.scan import Scan
 
 
@@ -36,8 +35,7 @@ def p(tmp_path: Path) -> cedar.Pipeline:
 def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that are lowered."""
     roots: list[Any] = []
-    lower = bindings.lower
-    monkeypatch.setattr(bindings, "lower", lambda root, *rest: roots.append(root) or lower(root, *rest))
+    monkeypatch.setattr("cedar.engine.binding.lower", lambda root, *rest: roots.append(root) or lower(root, *rest))
     return roots
 
 
