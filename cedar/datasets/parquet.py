@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -127,8 +127,7 @@ class ParquetSource(FileSource):
         size = sum(decoded_bytes(group, leaves))
         Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
-            runs = [leaves] if size < _RUN_BYTES else _runs(footer, split.part, leaves)
-            columns = _read_group(file, footer, split.part, runs, self.verify) if leaves else {}
+            columns = _read_group(file, footer, split.part, leaves, self.verify)
             for name, column in columns.items():
                 if len(column) != rows:
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
@@ -262,7 +261,9 @@ def read_parquet(
     return ParquetSource(as_paths(paths, "read_parquet"), chosen, verify, manifest=where)
 
 
-def _read_group(file: File, footer: Any, part: int, runs: Iterable[list[int]], verify: bool) -> dict[str, Column]:
+def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:
+    if not leaves:
+        return {}
     check_unchanged(file)
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
@@ -274,7 +275,7 @@ def _read_group(file: File, footer: Any, part: int, runs: Iterable[list[int]], v
                 source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None
             )
         )
-        for run in runs:
+        for run in _runs(footer, part, leaves):
             # By number: a column "a.b" and the field b of a struct "a" have one path.
             table = opened.reader.read_row_group(part, column_indices=run, use_threads=False)
             columns |= as_columns(dict(zip(table.column_names, table.columns, strict=True)))
@@ -288,6 +289,9 @@ def _read_group(file: File, footer: Any, part: int, runs: Iterable[list[int]], v
 def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
     """The leaves to decode at a time: a decoder holds pages of all of them, which can be twice what comes out."""
     group = footer.row_group(part)
+    if sum(decoded_bytes(group, leaves)) < _RUN_BYTES:
+        yield leaves
+        return
     run: list[int] = []
     size = 0
     for _, parts in groupby(((footer.schema.column(i).path, i) for i in leaves), key=_top):
