@@ -151,7 +151,7 @@ class SplitStream(Stream):
     @cached_property
     def _mean(self) -> int:
         """Decoded bytes of a split."""
-        return int(self._bytes().sum()) // self.splits if self.splits else 0
+        return int(self._bytes.sum()) // self.splits if self.splits else 0
 
     def entry(self, number: int) -> tuple[Segment, Split]:
         """A split, and the segment that it is of."""
@@ -171,6 +171,7 @@ class SplitStream(Stream):
         rows, size = segment.splits.known_rows, segment.splits[segment.splits.rows > 0].known_bytes
         return size / rows if rows and size else _DEFAULT_ROW_BYTES
 
+    @cached_property
     def _bytes(self) -> Floats:
         """Decoded bytes of each split, estimated where they are unknown."""
         return self._of_all(self._segment_bytes)
@@ -189,7 +190,7 @@ class SplitStream(Stream):
     @cached_property
     def _weights(self) -> Floats:
         """Bytes that are read of each split."""
-        weights = self._bytes()
+        weights = self._bytes.copy()
         for first, segment in zip(self._firsts.tolist(), self.segments, strict=False):
             prune = getattr(segment.source, "prune", None) if segment.conditions else None
             if prune is None:
@@ -227,7 +228,7 @@ class SplitStream(Stream):
     def _sizes_and_limit(self) -> tuple[Floats, float]:
         if self._window.rows is not None:
             return self._of_all(self._segment_rows), float(self._window.rows)
-        sizes = self._bytes()
+        sizes = self._bytes
         rows = sum(segment.splits.known_rows for segment in self.segments) if self._counted else None
         return sizes, self._window.limit(float(sizes.sum()), rows)
 
