@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 
 from cedar.cli import main
-from tests.report.toy_traces import files
+from tests.report.toy_runs import files
 
 
 def test_top_shows_all_ranks_and_which_of_them_waits_most(tmp_path, capsys):
