@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +17,12 @@ import pytest
 
 import cedar
 from cedar.executors import processes
+from tests.executors.processes.watching import gone, within
 
 WORKERS = 2
 PROC = Path("/proc/self")
 SHM = Path("/dev/shm")
 here = pytest.mark.skipif(not PROC.is_dir(), reason="looks into /proc")
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, or is a zombie that nobody has waited for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
-
-
-def within(seconds: float, what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return what()
 
 
 # ---- the parent is killed --------------------------------------------------------------------------------------------
