@@ -136,7 +136,7 @@ def check_once(patch: pytest.MonkeyPatch) -> None:
             raise found
         return found
 
-    patch.setattr("cedar.engine.plan_control.check_effects", checked)
+    patch.setattr("cedar.engine.check.admission.check_effects", checked)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -10,17 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from cedar.control.controller import Action, Candidate, Look, Observation, Prepare, State, Switch, step
 from cedar.control.settings import ControllerSettings
 from cedar.core.columns import OBJECT
-from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
 from cedar.engine.background_calls import Calls, RunOver, beside
 from cedar.engine.binding import Binding
-from cedar.engine.check.check import Unclear, check_effects, check_plan
+from cedar.engine.check.admission import Admission
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner
@@ -32,7 +29,6 @@ from cedar.operators.base import RowOperator
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node
-from cedar.plan.physical import Work
 from cedar.plan.planner import Difference, Planner
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
@@ -42,8 +38,6 @@ _AUDITS = 0.03  # of the time: what is delivered is computed again as written, n
 _CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
 _WHOLE = "all of it"  # of a rule that is refused altogether
-_FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
-_compared: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
 
 
 class Plans:
@@ -67,8 +61,7 @@ class Plans:
         self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
-        self.world = world
-        self._written = Plan.as_written(binding.root)
+        self.admission = Admission(binding, world, given=planner is None)
         self._admitted = False  # the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._lock = threading.Lock()
@@ -114,20 +107,6 @@ class Plans:
         """The current plan is not the pipeline as written."""
         return self.current.root is not self._binding.root
 
-    def _rewrites(self, plan: Plan) -> bool:
-        """A plan does anything else than the pipeline as written, wherever that is done."""
-        if plan.root is self._binding.root:
-            return False
-        works = self._works(plan)
-        return works is None or works != self._works(self._written)
-
-    def _works(self, plan: Plan) -> tuple[Work, ...] | None:
-        """What a plan does; None of one that is none, of which the check says why."""
-        try:
-            return self._binding.lowered(plan.root).works
-        except CedarError:
-            return None
-
     def watcher(self, runner: Runner) -> Watcher:
         """For the streams of the current plan, or of the next one where that is ready."""
         self._admit()
@@ -148,7 +127,7 @@ class Plans:
         self._admitted = True
         plan = self.current
         try:
-            if self._rewrites(plan):
+            if self.admission.rewrites(plan):
                 self.current = self._admitted_of(plan)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
@@ -159,29 +138,13 @@ class Plans:
 
     def _admitted_of(self, plan: Plan) -> Plan:
         if self.planner is not None:
-            return self.planner.admit(plan, self._first_check)
-        difference = self._first_check(plan)
+            return self.planner.admit(plan, self.admission.declared)
+        difference = self.admission.declared(plan)
         return plan if difference is None else self._refused(plan, difference.what)
 
     def _refused(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
         decision = Decision(rule, subject, applied=False, why=why)
-        return replace(self._written, decisions=(*plan.decisions, decision))
-
-    def _first_check(self, plan: Plan) -> Difference | None:
-        """By what operators declare: no function of the user is called, as far as that tells."""
-        binding = self._binding
-        key = self._works(plan), self.world, binding.on_error, self.planner is None
-        if key in _compared.get(binding.root, ()):
-            return None
-        try:
-            difference = check_effects(binding, plan, self.world, strict=self.planner is not None)
-            if difference is None and key[0] is not None:
-                _compared.setdefault(binding.root, []).append(key)
-            return difference
-        except Unclear as why:
-            if self.planner is None:
-                return check_plan(self._binding, plan, _FEW_ROWS, self.world)
-            return Difference(f"not before it is compared on rows of the run ({why})")
+        return replace(self.admission.written, decisions=(*plan.decisions, decision))
 
     def _take(self, plan: Plan) -> None:
         self.current, self._next = plan, None
@@ -267,15 +230,21 @@ class Plans:
             self._renew()  # what stands in for them tells nothing of them
             return False
         calls = self._calls_seen()
-        self._watcher.seeking = min(calls, default=CALLS) < CALLS and not self._state.looks
+        seeking = frozenset(i for i, number in calls.items() if number < CALLS)
+        self._watcher.seeking = seeking if not self._state.looks else frozenset()
         tasks = self._metrics.tasks - self._renewed
-        return bool(calls) and (min(calls) >= CALLS or (max(calls) > 0 and tasks >= CALLS * 4))
+        return bool(calls) and (not seeking or (max(calls.values()) > 0 and tasks >= CALLS * 4))
 
-    def _calls_seen(self) -> list[int]:
+    def _calls_seen(self) -> dict[int, int]:
         """Of each operator that tasks run."""
-        seen, index = self._metrics.seen, self._binding.index
-        wanted = [index[id(n)] for n in self._binding.nodes if isinstance(n.operator, (RowOperator, Read))]
-        return [seen[i].calls if i in seen else 0 for i in wanted]
+        seen = self._metrics.seen
+        return {i: seen[i].calls if i in seen else 0 for i in self._in_tasks}
+
+    @cached_property
+    def _in_tasks(self) -> list[int]:
+        """The operators that tasks run."""
+        binding = self._binding
+        return [binding.index[id(n)] for n in binding.nodes if isinstance(n.operator, (RowOperator, Read))]
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
@@ -343,13 +312,13 @@ class Plans:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))
-        self._candidates = tuple(self._candidate(key, plan, running, profile) for key, plan in plans)
-
-    def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile) -> Candidate:
-        """What is expected of a plan in the seconds that the controller counts: per row delivered."""
-        assert plan.prediction is not None
         # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
         entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
+        self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
+
+    def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:
+        """What is expected of a plan in the seconds that the controller counts: per row delivered."""
+        assert plan.prediction is not None
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
         alike = not (self._away(plan) or self._away(running))
         alike = alike and (plan.workers or self._default) == self._figures.workers
@@ -370,18 +339,14 @@ class Plans:
         rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
 
         def check(plan: Plan) -> Difference | None:
-            try:
-                difference = check_effects(self._binding, plan, self.world, going=calls.check)
-            except Unclear:
-                difference = None
-            return difference or calls.make(partial(check_plan, self._binding, plan, rows, self.world))
+            return self.admission.sampled(plan, rows, calls)
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:
             told = self.current.decisions
             news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
             self.current = replace(self.current, decisions=(*told, *news))
-        if self._key_of(sound) == self._key or (sound is not plan and not self._rewrites(sound)):
+        if self._key_of(sound) == self._key or (sound is not plan and not self.admission.rewrites(sound)):
             self._unfit |= {key}
             return
         self._known[int(key)] = sound
@@ -472,7 +437,7 @@ class Plans:
     def told(self) -> Plan:
         """The current plan, with what the latest figures say of it."""
         current, planner = self.current, self.planner
-        if planner is None or self._broken or self._settled or not min(self._calls_seen(), default=0):
+        if planner is None or self._broken or self._settled or not min(self._calls_seen().values(), default=0):
             return current
         try:
             return planner.foretell(current, self.profile())

@@ -75,7 +75,7 @@ def test_a_plan_that_cannot_be_compiled_runs_as_written(monkeypatch: pytest.Monk
         written = [batch["x"].tolist() for batch in loader]
     plan = plan_of(p.node)
     assert plan.root is not p.node
-    monkeypatch.setattr("cedar.engine.plan_control.check_effects", lambda *_, **__: None)
+    monkeypatch.setattr("cedar.engine.check.admission.check_effects", lambda *_, **__: None)
     monkeypatch.setattr(Compiler, "__init__", compiled)
     with p.loader(executor="inline", seed=1) as loader:
         assert [batch["x"].tolist() for batch in loader] == written

@@ -206,21 +206,3 @@ def broken(root: Node, draw: random.Random) -> Node | None:
         else:
             done[id(node)] = dataclasses.replace(node, inputs=inputs, origin=node.logical)
     return done[id(root)]
-
-
-def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
-    source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Plan] = []
-
-    def checked(binding: Binding, plan: Plan, world: int = 1, **how: Any) -> Any:
-        calls.append(plan)
-        return check_effects(binding, plan, world, **how)
-
-    monkeypatch.setattr("cedar.engine.plan_control.check_effects", checked)
-    p = source.filter(col("y") > 2)
-    one, other = p.batch(4), p.batch(5)
-    for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):
-        with pipeline.loader() as loader:
-            next(iter(loader))
-        assert len(calls) == compared
