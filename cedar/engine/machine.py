@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -47,7 +48,9 @@ def machine(measure: bool = True) -> Machine:
             figures = _known.get(key) or _kept(key) or _measured(key)
             _known[key] = figures
     else:
-        figures = _known.get(key) or _kept(key) or {}
+        figures = _known.get(key) or _kept(key)
+        if figures:
+            _known[key] = figures
     return Machine(cores(), memory(), **figures)
 
 
@@ -95,6 +98,7 @@ def _speed() -> float:
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _key() -> str:
     """Stands for the kind of machine and the versions; not for its name, so that equal ones may share a home."""
     import pyarrow as pa

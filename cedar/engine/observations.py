@@ -18,7 +18,7 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner
 from cedar.executors import processes
 from cedar.plan.graph import Node
-from cedar.profile import Profile
+from cedar.profile import Machine, Profile
 from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
@@ -145,6 +145,10 @@ class RunFigures:
         return read - min(read, ahead) / 2
 
     @cached_property
+    def _machine(self) -> Machine:
+        return machine(measure=False)  # in its files there is nothing new while a run goes on
+
+    @cached_property
     def _splits(self) -> list[SplitTable]:
         return [self._binding.splits(source) for source in self._binding.sources]
 
@@ -161,7 +165,7 @@ class RunFigures:
         Args:
             local: everything ran on threads of this process.
         """
-        here = machine(measure=False)
+        here = self._machine
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
         measured = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)

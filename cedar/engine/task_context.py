@@ -66,7 +66,9 @@ class Tasks:
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
         self.metrics.add(timing, source, not self.runner.local)
 
-    def task_env(self, program: Program) -> Env:
-        """What the next task of a program is to know."""
-        watch = self.watcher.next(id(program), program.fused)
+    def task_env(self, program: Program, source: int = -1) -> Env:
+        """What the next task of a program is to know, and of the source that it reads, if it does."""
+        seeking = self.watcher.seeking
+        sought = bool(seeking) and (source in seeking or not seeking.isdisjoint(program.ordinals))
+        watch = self.watcher.next(id(program), program.fused, sought)
         return replace(self.env, watch=watch) if watch else self.env

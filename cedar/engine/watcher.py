@@ -31,7 +31,7 @@ class Watcher:
         fence: True once the windows not yet begun are for another plan.
         whole: every task measures each operator, on all its rows.
         until: by ``time.perf_counter()``, there are tasks.
-        seeking: True while some operator was not seen enough: every task measures.
+        seeking: operators that were not seen enough: every task with one of them measures.
     """
 
     details: int = 0
@@ -39,7 +39,7 @@ class Watcher:
     fence: bool = False
     whole: bool = False
     until: float = math.inf
-    seeking: bool = False
+    seeking: frozenset[int] = frozenset()
     _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
     _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched anew
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -49,11 +49,12 @@ class Watcher:
         with self._lock:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
 
-    def next(self, stage: int, together: bool = False) -> Literal["", "detail", "whole"]:
+    def next(self, stage: int, together: bool = False, sought: bool = False) -> Literal["", "detail", "whole"]:
         """What the next task of a stage does beside its work.
 
         Args:
             together: operators run as one there, whose shares nobody knows without a look.
+            sought: one of them was not seen enough.
 
         Raises:
             TimeUp: the time for this is over; the first task of each stage always runs.
@@ -70,7 +71,7 @@ class Watcher:
             return "detail"
         if 1 < anew <= self.details + 1:  # the first batch is not made to wait
             return "detail"
-        if self.seeking and 1 < anew <= _SEEKING:
+        if sought and 1 < anew <= _SEEKING:
             return "detail"
         grows = self.details > 0 and number in _GROWING  # figures of an epoch before know of large tasks
         return "detail" if self.every and (number % self.every == 0 or grows) else ""

@@ -133,13 +133,13 @@ class AutoPlanner:
         """The best plan for a profile, whatever it gains; its rules hold on sample rows."""
         return self._checked(self.best(profile), lambda planner: planner.best(profile), check)
 
-    def _predicted(self, current: Plan, profile: Profile) -> Prediction:
+    def _predicted(self, current: Plan, profile: Profile, more: bool = True) -> Prediction:
         """What a plan should do, by a new profile."""
         places = {node.place for node in graph.walk(current.root) if node.place}
         executors = (*(place for place in self.executors if place not in places), *sorted(places))
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
         facts, workers = self._facts(current.root, profile), current.workers or self.workers
-        return foresee(current.root, facts, self.budget, executors, workers, self._lowering, cluster)
+        return foresee(current.root, facts, self.budget, executors, workers, self._lowering, cluster, more)
 
     def foretell(self, plan: Plan, profile: Profile) -> Plan:
         """The same plan with what a new profile says of it."""
@@ -169,7 +169,7 @@ class AutoPlanner:
             profile,
         )
         plan = self._within(plan)
-        return replace(plan, prediction=asks._predicted(plan, profile))
+        return replace(plan, prediction=asks._predicted(plan, profile, more=turns))  # of what is tried, that can wait
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 

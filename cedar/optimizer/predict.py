@@ -76,8 +76,8 @@ def as_lowered(model: Model) -> list[Path]:
     return paths
 
 
-def predict(model: Model, paths: Sequence[Path]) -> Prediction:
-    """What is expected of a plan."""
+def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Prediction:
+    """What is expected of a plan, and what more hardware would buy."""
     use = model.use(paths)
     named: dict[str, float] = {}
     for k, seconds in enumerate(use):
@@ -89,7 +89,7 @@ def predict(model: Model, paths: Sequence[Path]) -> Prediction:
         bottleneck=max(named, key=lambda name: named[name]) if named else "",
         use=named,
         operators=_operators(model, paths),
-        more=_more(model, paths, slowest),
+        more=_more(model, paths, slowest) if more else {},
     )
 
 

@@ -46,8 +46,8 @@ class SearchResult:
         executor: of what has no place of its own.
         workers: tasks at once.
         method: "exact" where every legal order of every chain was weighed.
-        prediction: of the chosen plan.
-        written: of the graph as it came, all on the one executor that suits it best.
+        seconds: per row read, as expected.
+        written: the same of the graph as it came, all on the one executor that suits it best.
         decisions: what was moved, and what was not, and why.
     """
 
@@ -55,8 +55,8 @@ class SearchResult:
     executor: str
     workers: int
     method: Method
-    prediction: Prediction
-    written: Prediction
+    seconds: float
+    written: float
     decisions: tuple[Decision, ...]
 
 
@@ -100,8 +100,8 @@ def search(
         executor=_executor(choice.plan, model),
         workers=choice.plan.model.capacity.workers,
         method=choice.method,
-        prediction=predict(choice.plan.model, choice.plan.paths),
-        written=predict(choice.written.model, choice.written.paths),
+        seconds=_each(choice.plan),
+        written=_each(choice.written),
         decisions=tell(choice, facts, precedences),
     )
 
@@ -114,12 +114,13 @@ def foresee(
     workers: int,
     lowering: Lowering = _PLAIN,
     cluster: Cluster | None = None,
+    more: bool = True,
 ) -> Prediction:
-    """What is expected of a graph as it is lowered: of the stages that would run."""
+    """What is expected of a graph as it is lowered: of the stages that would run; and what ``more`` would buy."""
     model = _model(root, facts, budget, executors, workers, lowering)
     if cluster is not None:
         model = _with_cluster(model, tuple(place for place in _places(executors) if place != REMOTE), cluster)
-    return predict(model, as_lowered(model))
+    return predict(model, as_lowered(model), more)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------

@@ -59,9 +59,14 @@ class Program:
         return " -> ".join(step.label for step in self.steps if step.label)
 
     @cached_property
+    def ordinals(self) -> frozenset[int]:
+        """Of the operators that it does the work of."""
+        return frozenset(i for step in self.steps for i in step.operators)
+
+    @cached_property
     def operates(self) -> bool:
         """It does more than put batches together."""
-        return any(step.operators for step in self.steps)
+        return bool(self.ordinals)
 
     @cached_property
     def encodes(self) -> bool:

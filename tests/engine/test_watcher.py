@@ -19,7 +19,6 @@ def test_tasks_that_grow_in_later_epochs_are_not_measured_again() -> None:
 
 
 def test_operators_that_were_not_seen_are_sought() -> None:
-    watcher = Watcher(details=1, every=0, seeking=True)
-    assert sum(watcher.next(0) == "detail" for _ in range(1000)) == 255
-    watcher.seeking = False
+    watcher = Watcher(details=1, every=0)
+    assert sum(watcher.next(0, sought=True) == "detail" for _ in range(1000)) == 255
     assert watcher.next(1) == ""

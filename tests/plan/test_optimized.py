@@ -11,7 +11,7 @@ from cedar.operators.base import RowOperator
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import MOVES, TRIMS
-from cedar.optimizer.search import search
+from cedar.optimizer.search import foresee, search
 from cedar.plan.data import Plan
 from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
@@ -69,7 +69,8 @@ def check_rules(pipeline):
     found = search(root, facts.at(root), Budget(), ("threads", "processes"), 4)
     root, trimmed = rewrite(facts.at(found.root), TRIMS)
     decisions = (*moved, *found.decisions, *trimmed)
-    plan = Plan(pipeline.node, root, decisions, found.prediction, found.method, found.executor, found.workers, profile)
+    expected = foresee(root, facts.at(root), Budget(), ("threads",), 4)
+    plan = Plan(pipeline.node, root, decisions, expected, found.method, found.executor, found.workers, profile)
     back = plan_from(text_of(plan), pipeline)
     assert shape(back) == shape(plan)
     assert back.decisions[: len(decisions)] == decisions

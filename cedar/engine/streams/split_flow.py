@@ -123,7 +123,7 @@ class _SplitTask:
         self._handed = _HandedBlocks() if hurries else None
         self.exhausted = False
         hand = None if self._handed is None else self._handed.hand
-        program, env = segment.program, tasks.task_env(segment.program)
+        program, env = segment.program, tasks.task_env(segment.program, segment.operator)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
         if self._handed is not None:
             self._future.add_done_callback(self._handed.end)
@@ -229,7 +229,7 @@ class _Chunks:
                 return
         elif self._futures:
             return
-        looks = bool(self._tasks.task_env(self._segment.program).watch)
+        looks = bool(self._tasks.task_env(self._segment.program, self._segment.operator).watch)
         self._futures.append(self._tasks.runner.submit(self._reader.next, looks))
 
     def take(self) -> Iterator[Piece]:
