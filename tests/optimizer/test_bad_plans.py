@@ -21,6 +21,7 @@ import cedar
 from cedar import CedarError, PipelineError, PlanError, SourceError, col
 from cedar.engine import plan_control as planning
 from cedar.engine.binding import Binding
+from cedar.engine.check import admission
 from cedar.operators.algebra import pointwise, spatial
 from cedar.operators.base import Env
 from cedar.optimizer import planner as optimizer
@@ -532,7 +533,7 @@ def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplo
 
 
 def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(planning, "check_plan", broken)
+    monkeypatch.setattr(admission, "check_plan", broken)
     with caplog.at_level(logging.WARNING, "cedar"):
         same(lambda: end(read(files).map(work, "x", into="y").filter(third, "x")))
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
@@ -579,7 +580,7 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         time.sleep(0.1)
         return check(*args)
 
-    monkeypatch.setattr(planning, "check_plan", slowly)
+    monkeypatch.setattr(admission, "check_plan", slowly)
     yield begun
     for thread in planning_threads():
         thread.join(5)

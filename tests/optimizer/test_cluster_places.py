@@ -31,7 +31,7 @@ def places(found):
 def test_what_costs_cpu_and_few_bytes_goes_to_the_cluster():
     found = chosen(cpu=2e-3, size=8.0)
     assert places(found)["map"] == CLUSTER.address
-    assert found.prediction.rows_per_second > 2 * chosen(2e-3, 8.0, cluster=None).prediction.rows_per_second
+    assert 2 * found.seconds < chosen(2e-3, 8.0, cluster=None).seconds
     (decision,) = [d for d in found.decisions if d.rule == "place"]
     assert decision.what.endswith(f"on {CLUSTER.address}")
     assert "2 ms of CPU per row, on 32 core(s) there" in decision.why

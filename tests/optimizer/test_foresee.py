@@ -39,8 +39,7 @@ def test_the_plan_that_was_found_is_foreseen_as_it_was_predicted(made):
     facts = facts_of(root, found)
     plan = search(root, facts, Budget(), BOTH, 4)
     again = foresee(plan.root, replace(facts, root=plan.root), Budget(), BOTH, plan.workers)
-    assert again.rows_per_second == pytest.approx(plan.prediction.rows_per_second)
-    assert again.use == pytest.approx(plan.prediction.use)
+    assert 1 / again.rows_per_second == pytest.approx(plan.seconds)
 
 
 def shipped(root, facts, choice):
@@ -109,7 +108,8 @@ def test_the_loaders_own_work_is_part_of_a_prediction():
     facts = facts_of(root, {0: figures(1e-9), 1: figures(1e-6)})
     assert facts.profile is not None
     slow = replace(facts, profile=replace(facts.profile, own=1e-4, around=2e-5))
-    found = search(root, slow, Budget(), ("threads",), 4).prediction
+    found = foresee(root, slow, Budget(), ("threads",), 4)
+    assert search(root, slow, Budget(), ("threads",), 4).seconds == pytest.approx(1 / found.rows_per_second)
     assert found.rows_per_second == pytest.approx(1 / 1.1e-4, rel=1e-3)  # half of what is around holds the GIL
     assert found.use["one task at a time"] == pytest.approx(1e-4)
 
