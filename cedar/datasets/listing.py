@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from itertools import chain
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -29,6 +31,7 @@ from cedar.datasets.walking import folders_below, local_glob
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
+_TOGETHER = 32  # local paths that one thread lists: some 20 us each
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -127,7 +130,8 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
     limits, account = Limits.of_environment(), Account(Patience.of_environment())
-    for path, files in zip(paths, concurrently(lambda p: _list(p, suffixes, account), paths), strict=True):
+    groups = concurrently(lambda group: [_list(path, suffixes, account) for path in group], _groups(paths))
+    for path, files in zip(paths, chain.from_iterable(groups), strict=True):
         for file in files:
             key = (file.url, file.path)
             if key in listed:
@@ -137,6 +141,17 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
                 )
             listed[key] = (file if limits == DEFAULT else replace(file, limits=limits), path)
     return Listing(tuple(listed[key][0] for key in sorted(listed)))
+
+
+def _groups(paths: Sequence[str]) -> list[list[str]]:
+    """Paths that one thread lists: some local ones, which take less than to go over to another thread."""
+    groups: list[list[str]] = []
+    for path in paths:
+        if groups and len(groups[-1]) < _TOGETHER and not is_remote(path) and not is_remote(groups[-1][0]):
+            groups[-1].append(path)
+        else:
+            groups.append([path])
+    return groups
 
 
 def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = 16) -> list[_R]:
@@ -222,8 +237,9 @@ def _listing(path: str) -> Iterator[None]:
 
 
 def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
-    if os.path.isfile(full):  # also where its name looks like a glob
-        return [_local_file(full, os.path.dirname(full))]
+    file = _regular(full, os.path.dirname(full))
+    if file is not None:  # also where its name looks like a glob
+        return [file]
     if os.path.isdir(full):
         return _local_directory(path, full, suffixes)
     if not _MAGIC.search(full):
@@ -241,10 +257,23 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
 
 
 def _local_file(path: str, root: str) -> File:
-    if not os.path.isfile(path):
+    file = _regular(path, root)
+    if file is None:
         raise SourceError(f"{path} is not a regular file (a dangling link, a pipe or a device)")
-    stat = os.stat(path)
-    return File(path, os.path.relpath(path, root), stat.st_size, stamp=stamp_of_stat(stat))
+    return file
+
+
+def _regular(path: str, root: str) -> File | None:
+    """A file below a folder; None where there is none, or something else than a file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    below = f"{root}/"
+    name = path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
+    return File(path, name, status.st_size, stamp=stamp_of_stat(status))
 
 
 def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:

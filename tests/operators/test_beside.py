@@ -9,27 +9,35 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba")
 
+from cedar.core.errors import PipelineError
 from cedar.operators import beside
 
 KERNELS = """
 import time
 from cedar.operators.jit import kernel
 {before}
-@kernel("int64(int64)")
-def doubled(x):
-    return 2 * x
+@kernel("void(int64, int64[::1])")
+def doubled(x, out):
+    out[0] = 2 * x
 """
+
+
+def twice(kernels, x: int) -> int:
+    out = np.zeros(1, np.int64)
+    kernels.doubled(x, out)
+    return int(out[0])
 
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """A module of kernels that no disk has."""
     monkeypatch.delenv(beside.VARIABLE)
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(beside, "_loaded", {})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(beside, "_making", beside._Making())
 
@@ -54,12 +62,9 @@ def until_there(module: str):
 def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
     name = fresh("kernels_beside", noted(tmp_path))
     assert beside.kernels(name, "doubled") is None
-    module = until_there(name)
-    assert module.doubled(21) == 42
-    pids = {int(path.name.split()[1]) for path in tmp_path.glob("pid *")}
-    assert os.getpid() in pids
-    assert len(pids) == 2
-    assert dict(module.doubled.stats.cache_misses) == {}  # it was loaded
+    assert twice(until_there(name), 21) == 42
+    (path,) = tmp_path.glob("pid *")
+    assert int(path.name.split()[1]) != os.getpid(), "it is not even imported here"
 
 
 def noted(tmp_path: Path) -> str:
@@ -69,9 +74,7 @@ def noted(tmp_path: Path) -> str:
 
 def test_it_is_compiled_no_later_than_the_run_gets_on_without(fresh, tmp_path):
     name = fresh("kernels_in_a_hurry", f"import os; open({str(tmp_path / 'nice')!r}, 'w').write(str(os.nice(0)))")
-    process = beside._process(name, "doubled")
-    assert process is not None
-    assert process.wait() == 0
+    assert beside._process(name, ["doubled"]).wait() == 0
     assert int((tmp_path / "nice").read_text()) == os.nice(0)
 
 
@@ -89,8 +92,8 @@ def test_it_is_known_while_kernels_are_compiled(fresh):
 
 def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
     name = fresh("kernels_of_several", noted(tmp_path))
-    processes = [beside._process(name, "doubled") for _ in range(3)]
-    assert [process.wait() for process in processes if process is not None] == [0, 0, 0]
+    processes = [beside._process(name, ["doubled"]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
     assert len(list(tmp_path.glob("pid *"))) == 1
 
 
@@ -98,7 +101,7 @@ PARENT = """
 import sys, time
 from cedar.operators import beside
 sys.path.insert(0, sys.argv[1])
-beside._process("kernels_that_take_long", "doubled")
+beside._process("kernels_that_take_long", ["doubled"])
 time.sleep(600)
 """
 
@@ -122,38 +125,44 @@ def _cmdline(pid: str) -> bytes:
         return b""
 
 
-def test_those_on_disk_are_loaded_at_once(fresh, tmp_path):
-    name = fresh("kernels_on_disk")
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import {name}"]
-    subprocess.run(command, check=True)
-    assert beside.kernels(name, "doubled").doubled(2) == 4
+def test_those_that_are_kept_are_loaded_at_once(fresh):
+    name = fresh("kernels_kept")
+    assert beside._process(name, ["doubled"]).wait() == 0
+    assert twice(beside.kernels(name, "doubled"), 2) == 4
     assert beside._making._thread is None
 
 
 def test_who_asks_to_wait_waits(fresh, monkeypatch):
     monkeypatch.setenv(beside.VARIABLE, "wait")
-    assert beside.kernels(fresh("kernels_waited_for"), "doubled").doubled(2) == 4
+    assert twice(beside.kernels(fresh("kernels_waited_for"), "doubled"), 2) == 4
 
 
-def test_where_there_can_be_no_other_process_it_is_compiled_here(fresh, monkeypatch):
-    monkeypatch.setattr(beside.subprocess, "Popen", lambda *args, **options: (_ for _ in ()).throw(OSError("no")))
-    name = fresh("kernels_here")
-    assert beside.kernels(name, "doubled") is None
-    assert until_there(name).doubled(2) == 4
+def test_where_there_can_be_no_other_process_the_run_goes_on_without_and_says_so(fresh, monkeypatch, caplog):
+    monkeypatch.setenv(beside.VARIABLE, "wait")
+    monkeypatch.setattr(beside.subprocess, "Popen", lambda *args, **options: (_ for _ in ()).throw(OSError("no room")))
+    name = fresh("kernels_of_nobody")
+    assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
+    assert not beside.under_way()
+    assert [m for m in caplog.messages if "cannot be compiled" in m and "no room" in m] == caplog.messages
 
 
-def test_what_importing_them_raises_is_told_to_who_asks(fresh):
-    name = fresh("kernels_that_fail", "raise ValueError('broken')")
-    assert beside.kernels(name, "doubled") is None
-    with pytest.raises(ValueError, match="broken"):
-        until_there(name)
-    while beside._making._thread is not None:
-        time.sleep(0.01)
+def test_what_compiling_them_raises_is_told(fresh, monkeypatch, caplog):
+    monkeypatch.setenv(beside.VARIABLE, "wait")
+    assert beside.kernels(fresh("kernels_that_fail", "raise ValueError('broken')"), "doubled") is None
+    (said,) = caplog.messages
+    assert said.endswith("ValueError: broken")
+
+
+def test_without_numba_the_error_names_the_extra(fresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with pytest.raises(PipelineError, match="numba") as caught:
+        beside.kernels(fresh("kernels_without_numba"), "doubled")
+    assert "cedar-data[images]" in str(caught.value)
 
 
 def test_a_long_compilation_is_told_once(fresh, monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(beside.jit, "say", said.append)
+    monkeypatch.setattr(beside, "say", said.append)
     monkeypatch.setattr(beside, "_SILENT", 0.0)
     until_there(fresh("kernels_told"))
     assert len(said) == 2
@@ -165,7 +174,10 @@ SCRIPT = """
     import sys, time
     import numpy as np
     import cedar
-    from cedar.operators import image
+    from cedar.operators import beside, image, native
+
+    if sys.argv[1] == "none are kept":
+        native.load = lambda module: None
 
     rng = np.random.default_rng(0)
     rows = [{"image": rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)} for _ in range(24)]
@@ -178,19 +190,19 @@ SCRIPT = """
     with p.batch(8).loader(seed=1, executor="threads") as loader:
         for number, batch in enumerate(loader):
             if number == 0:
-                print("cedar.operators.image.pixels_kernels" in sys.modules)
+                print(bool(beside._loaded))
             print(batch["image"].astype("f4").tobytes().hex())
 """
 
 
-def test_the_first_images_on_a_machine_do_not_wait_and_are_the_same(tmp_path: Path):
-    def run(**variables: str) -> list[str]:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept"), **variables}
-        command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
+def test_the_first_images_on_a_machine_do_not_wait_and_are_the_same():
+    def run(case: str, variable: str) -> list[str]:
+        environment = {**os.environ, beside.VARIABLE: variable}
+        command = [sys.executable, "-c", textwrap.dedent(SCRIPT), case]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
-    waited, *wanted = run(CEDAR_KERNELS="wait", NUMBA_CACHE_DIR=os.environ.get("NUMBA_CACHE_DIR", ""))
-    at_once, *plain = run(CEDAR_KERNELS="")
+    waited, *wanted = run("", "wait")
+    at_once, *plain = run("none are kept", "")
     assert waited == "True"
     assert at_once == "False"
     assert plain == wanted

@@ -25,7 +25,6 @@ from cedar.operators.audio.clips import (
 )
 from cedar.operators.audio.fft_plan import plan
 from cedar.operators.audio.libraries import require
-from cedar.operators.jit import settle
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,6 @@ class LogMel(ClipTransform):
             np.require(clip, requirements=["C", "W"]), begin, self.hop, window, stages.radices, stages.twiddles,
             stages.starts, turns, filters.rows, filters.weights, self.power == 1, out,
         )  # fmt: skip
-        if compiled:
-            settle()
 
     def _logarithm(self, made: Clip) -> Clip:
         if self.log is None:

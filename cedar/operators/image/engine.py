@@ -32,7 +32,6 @@ from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
 from cedar.operators.image.sources import Arrays, Files, PixelSource, Source
 from cedar.operators.image.spatial import Spatial
-from cedar.operators.jit import settle
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
 _BOXES_FIX = "give each image an array of shape (boxes, 4), and an entry for each box"
@@ -70,7 +69,6 @@ def run(
             end += 1  # the pass writes its results so
         _family(links[at])(job, at, end)
         at = end
-    settle()
     return job.results(), {row: Fault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 

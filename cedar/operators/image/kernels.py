@@ -6,7 +6,7 @@ from typing import Any
 
 from cedar.operators.beside import kernels
 
-_LAST = {"resample": "resize_all", "pixels": "apply", "iou": "try_parts"}
+_NAMES = {"resample": ("resize", "resize_all"), "pixels": ("apply",), "iou": ("try_parts",)}
 
 
 def compiled(name: str) -> Any:
@@ -15,4 +15,4 @@ def compiled(name: str) -> Any:
     Raises:
         PipelineError: numba is not installed, or does not load.
     """
-    return kernels(f"cedar.operators.image.{name}_kernels", _LAST[name])
+    return kernels(f"cedar.operators.image.{name}_kernels", *_NAMES[name])

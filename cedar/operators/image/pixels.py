@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cedar.core import buffers, limits
 from cedar.operators.beside import in_turn
 from cedar.operators.draws import Draws
-from cedar.operators.image import pixels_plain
+from cedar.operators.image import pixels_plain, pixels_steps
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.normalize import Normalize, ToFloat
@@ -174,9 +174,9 @@ class PreparedPass:
         self, kernels: Any, addresses: Places, layouts: Places, parts: Places, rows: slice, targets: Places
     ) -> None:
         program = self.program
-        writes = kernels.PLANES if program.channels_first else kernels.PIXELS
+        writes = pixels_steps.PLANES if program.channels_first else pixels_steps.PIXELS
         if program.to_float:
-            writes = kernels.FLOAT_PLANES if program.channels_first else kernels.FLOATS
+            writes = pixels_steps.FLOAT_PLANES if program.channels_first else pixels_steps.FLOATS
         if any(self._looks[rows]):
             largest = max(height * width for height, width, *_ in layouts.tolist())
             if self._work.shape[1] < largest:  # memory that was used before costs less than new memory

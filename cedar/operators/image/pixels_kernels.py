@@ -12,7 +12,7 @@ import numpy as np
 
 from cedar.operators.image import pixels_steps as _codes
 from cedar.operators.image.blur_kernels import blur_plane
-from cedar.operators.image.pixels_lanes import float_pointer, pointer
+from cedar.operators.image.pixels_lanes import address, float_pointer, pointer
 from cedar.operators.image.pixels_moves import (
     read_pixels,
     read_plane,
@@ -38,11 +38,10 @@ from cedar.operators.image.pixels_points import (
     unit_standardize,
     unit_standardize_fast,
 )
+from cedar.operators.image.pixels_steps import FLOAT_PLANES, FLOATS, KEEP, NOTHING, PIXELS, PLANES
 from cedar.operators.jit import kernel, numba
 
 CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
-KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep
-NOTHING = 5  # what a sweep writes that only looks
 
 _NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.SATURATION, _codes.HUE
 _GREY, _GREY_ONE, _SPREAD = _codes.GREY, _codes.GREY_ONE, _codes.SPREAD
@@ -308,8 +307,6 @@ def apply(  # noqa: PLR0913 - compiled code takes no structures
             if code == _BLUR:
                 across, down = np.int64(numbers[end, 0]), np.int64(numbers[end, 1])
                 for c in range(channels):
-                    blur_plane(
-                        work[c, : height * width].reshape(height, width), weights[across, : lengths[across]],
-                        weights[down, : lengths[down]],
-                    )  # fmt: skip
+                    plane = _carray(pointer(address(work[c])), (height, width), np.uint8)
+                    blur_plane(plane, weights[across, : lengths[across]], weights[down, : lengths[down]])
                 begin = end + 1

@@ -31,6 +31,9 @@ AUTOCONTRAST = 21
 EQUALIZE = 22
 BLUR = 23  # tables of weights: of the row, of the column
 
+KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep
+NOTHING = 5  # what a sweep writes that only looks
+
 _AMOUNTS = {
     BRIGHTNESS: "brightness", CONTRAST: "contrast", SATURATION: "saturation", HUE: "hue", SOLARIZE: "threshold",
     POSTERIZE: "step", PERMUTE: "channels",

@@ -1,9 +1,7 @@
-"""Kernels by their names, and how many threads do without them at a time."""
+"""How many threads do without them at a time."""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,23 +11,10 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cedar.operators.image import kernels, pixels, pixels_plain, resample, resample_plain
+from cedar.operators.image import pixels, pixels_plain, resample, resample_plain
 from cedar.operators.image.color import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resample import resize_into
-
-
-@pytest.mark.parametrize("name", ["resample", "pixels", "iou"])
-def test_kernels_are_there_once_the_last_one_of_their_module_is(monkeypatch, name):
-    asked = []
-    monkeypatch.setattr(kernels, "kernels", lambda module, last: asked.append((module, last)))
-    assert kernels.compiled(name) is None
-    ((module, last),) = asked
-    with open(importlib.util.find_spec(module).origin, encoding="utf-8") as file:
-        functions = [node for node in ast.parse(file.read()).body if isinstance(node, ast.FunctionDef)]
-    (mark,) = functions[-1].decorator_list
-    assert functions[-1].name == last
-    assert ast.unparse(mark).startswith("kernel('")  # with a signature: compiled when the module is imported
 
 
 @pytest.mark.parametrize("module", [resample, pixels])
