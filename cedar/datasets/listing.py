@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from itertools import chain
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site

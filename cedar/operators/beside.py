@@ -6,7 +6,6 @@ Until then operators take a slower way to the same bits. Kernels that are kept a
 from __future__ import annotations
 
 import atexit
-import fcntl
 import logging
 import os
 import subprocess
@@ -20,7 +19,6 @@ from typing import IO, Any
 
 from cedar.core import forks
 from cedar.core.errors import PipelineError, user_site
-from cedar.core.private_folder import private_folder
 from cedar.operators import native
 
 VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled
@@ -158,17 +156,14 @@ def _process(
 
 
 def make(module: str, names: Sequence[str], parent: int) -> None:
-    """In a process of its own: compile a module unless another one of this user does or did; end with the parent.
+    """In a process of its own: compile a module unless another one does or did; end with the parent.
 
     It has as much of the cores as the run: kernels are ten times as fast as what stands in for them.
     """
     from cedar.operators.jit import compile_to_keep
 
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    folder = private_folder()
-    with open(os.path.join(folder, "kernels.lock") if folder else os.devnull, "w", encoding="ascii") as turn:
-        if folder:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+    with native.turn(module):
         if not native.kept(module):
             native.keep(module, compile_to_keep(module, names))
 

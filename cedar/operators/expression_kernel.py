@@ -16,7 +16,7 @@ from cedar.core.block import Block
 from cedar.core.boundary import from_series, to_frame
 from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, PipelineError
-from cedar.core.forks import elsewhere
+from cedar.core.forks import Lock, elsewhere
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
@@ -49,6 +49,7 @@ class ExpressionKernel:
     programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # what comes of no rows
     fused: list[Fused] = field(default_factory=list, repr=False)
+    compiling: Lock = field(default_factory=Lock, repr=False)
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
     row_wise: ClassVar[bool] = True  # a block may be cut
 
@@ -57,7 +58,10 @@ class ExpressionKernel:
         types: Types = tuple(block.types.items())
         program = self.programs.get(types)
         if program is None:
-            program = self.programs[types] = compile_steps(self.steps, types)
+            with self.compiling:  # a run's threads begin together, with the GIL between them
+                if types not in self.programs:
+                    self.programs[types] = compile_steps(self.steps, types)
+            program = self.programs[types]
         if not block.slots and block.aligned:  # of splits whose rows were all left out
             if types not in self.empties:
                 self.empties[types] = dict(run(program, block).columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import fcntl
 import glob
 import hashlib
 import importlib.util
@@ -16,8 +17,8 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from types import SimpleNamespace
@@ -96,6 +97,19 @@ def keep(module: str, codes: dict[str, Code]) -> None:
         except OSError as error:
             failed = error
     raise failed or OSError("this user has no folder of its own for kernels")
+
+
+@contextmanager
+def turn(module: str) -> Iterator[None]:
+    """One process after the other that would compile the same; all at once where no file can be written."""
+    with ExitStack() as stack:
+        for path in _paths(module):
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                file = stack.enter_context(open(f"{path}.lock", "w", encoding="ascii"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                break
+        yield
 
 
 def _read(path: str, module: str) -> dict[str, Code]:

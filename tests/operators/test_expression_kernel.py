@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cloudpickle
@@ -145,6 +148,26 @@ def test_expressions_are_compiled_once_for_all_epochs(monkeypatch):
         count = len(compiled)
         assert [batch["z"].tolist() for batch in loader] == first
     assert len(compiled) == count > 0
+
+
+def test_threads_that_begin_together_compile_an_expression_once(monkeypatch):
+    given, barrier, compiled = block(x=[1, 2]), threading.Barrier(2), []
+    kernel = bind(with_columns(y=col("x") + 1), given)
+    compile_steps = expression_kernel.compile_steps
+
+    def slowly(*args: Any) -> Any:
+        compiled.append(args)
+        time.sleep(0.05)
+        return compile_steps(*args)
+
+    def work(_: int) -> list[Any]:
+        barrier.wait(10)
+        return values(kernel(given, Env()), "y")
+
+    monkeypatch.setattr(expression_kernel, "compile_steps", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(work, range(2))) == [[2, 3]] * 2
+    assert len(compiled) == 1
 
 
 def test_results_are_of_the_columns_before_them_also_where_a_column_is_replaced_twice():
