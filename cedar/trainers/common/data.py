@@ -66,6 +66,9 @@ def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def token_rows(paths: str | Sequence[str], length: int) -> cedar.Pipeline:
-    """Rows of ``length`` tokens, cut from the lines of text files one after the other: column ``tokens``."""
+    """Rows of ``length`` tokens, cut from the lines of text files one after the other: column ``tokens``.
+
+    The last row is filled with zeros, which are trained on as other bytes are.
+    """
     lines = cedar.read_text(paths if isinstance(paths, str) else list(paths)).select("text")
     return lines.map(byte_tokens, "text", into="tokens").select("tokens").pack(length, "tokens").select("tokens")

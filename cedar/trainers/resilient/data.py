@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from torch.utils import _pytree as pytree
 
 import cedar
-from cedar.core.errors import CedarError
 
 _ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
 _RECENT = 4
@@ -48,10 +47,7 @@ class LoaderSource(Source):
         )
 
     def _read(self, step: int) -> Pair:
-        batch = self.loader.read(step)
-        if batch is None:
-            raise CedarError("the data have too few rows for one step", fix="give more, or smaller batches")
-        return self.split(batch)
+        return self.split(self.loader.read(step))
 
     def commit(self, step: int) -> None:
         self.loader.commit(step)
