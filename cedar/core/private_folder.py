@@ -20,13 +20,14 @@ def private_folder(name: str = "") -> str | None:
     folder = os.path.join(base, "cedar")
     with contextlib.suppress(OSError):
         os.makedirs(base, exist_ok=True)
-    if not _ours(folder):
+    if not ours(folder):
         return None
     inside = os.path.join(folder, name) if name else folder
-    return inside if inside == folder or _ours(inside) else None
+    return inside if inside == folder or ours(inside) else None
 
 
-def _ours(folder: str) -> bool:
+def ours(folder: str) -> bool:
+    """The folder, which is made where it is missing, is this user's, and nobody else may write to it."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)

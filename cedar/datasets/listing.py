@@ -31,7 +31,8 @@ from cedar.datasets.walking import folders_below, local_glob
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
-_TOGETHER = 32  # local paths that one thread lists: some 20 us each
+_THREADS = 16
+_TOGETHER = 32  # local paths at most that one thread lists: files take some 20 us each
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -146,15 +147,16 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
 def _groups(paths: Sequence[str]) -> list[list[str]]:
     """Paths that one thread lists: some local ones, which take less than to go over to another thread."""
     groups: list[list[str]] = []
+    most = max(1, min(_TOGETHER, len(paths) // _THREADS))  # a few may be folders, which take long
     for path in paths:
-        if groups and len(groups[-1]) < _TOGETHER and not is_remote(path) and not is_remote(groups[-1][0]):
+        if groups and len(groups[-1]) < most and not is_remote(path) and not is_remote(groups[-1][0]):
             groups[-1].append(path)
         else:
             groups.append([path])
     return groups
 
 
-def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = 16) -> list[_R]:
+def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = _THREADS) -> list[_R]:
     """``work`` on each item in up to so many threads, results in order."""
     if len(items) < 2:
         return [work(item) for item in items]
@@ -244,7 +246,7 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
         return _local_directory(path, full, suffixes)
     if not _MAGIC.search(full):
         raise _nothing(path, *_nearest_local(full))
-    root = _fixed_part(full)
+    root = _fixed_part(full) or "/"
     matches = sorted(local_glob(full))
     files = [m for m in matches if not os.path.isdir(m)]
     if not files and suffixes and matches:

@@ -306,7 +306,7 @@ class Plans:
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))
-        running = self.planner.foretell(current, profile) if running is current else running
+        running = self.planner.foretell(running, profile)  # with all that is told of the plan that runs
         with self._lock:
             if self._key == runs:
                 self.current = running
@@ -349,7 +349,7 @@ class Plans:
         if self._key_of(sound) == self._key or (sound is not plan and not self.admission.rewrites(sound)):
             self._unfit |= {key}
             return
-        self._known[int(key)] = sound
+        self._known[int(key)] = self.planner.foretell(sound, profile)
         if sound.in_processes:
             self._warming.begin(key, sound, self._figures.processes)  # threads may be more, where they wait, or one
         else:

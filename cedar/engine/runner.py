@@ -45,7 +45,37 @@ _LOOKED_AT = 64  # results noted, before those that were taken are forgotten
 T = TypeVar("T")
 
 
-class UntakenResults:
+class Arrivals:
+    """Tells one thread that waits when some future is done.
+
+    Example:
+        >>> arrivals, read = Arrivals(), Future()
+        >>> another = arrivals.another()
+        >>> arrivals.notes(read).set_result(None)
+        >>> another.done()
+        True
+    """
+
+    def __init__(self) -> None:
+        self._another: Future[None] = Future()
+
+    def notes(self, future: Future[T]) -> Future[T]:
+        """One of those that are waited for."""
+        future.add_done_callback(self._done)
+        return future
+
+    def another(self) -> Future[None]:
+        """Done once one of them is that is not yet; for the one thread that waits for them."""
+        if self._another.done():
+            self._another = Future()
+        return self._another
+
+    def _done(self, _: Future[Any]) -> None:
+        with suppress(InvalidStateError):  # for another one, in another thread
+            self._another.set_result(None)
+
+
+class UntakenResults(Arrivals):
     """Results of tasks that are there, and that nobody has taken yet.
 
     Example:
@@ -58,26 +88,16 @@ class UntakenResults:
     def __init__(self) -> None:
         self._futures: list[weakref.ref[Future[Any]]] = []
         self._enough = _LOOKED_AT
-        self._another: Future[None] = Future()
+        super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
         """One that will be taken; who takes its result lets go of it."""
-        future.add_done_callback(self._done)
+        self.notes(future)
         self._futures.append(weakref.ref(future))
         if len(self._futures) > self._enough:
             self._futures = [each for each in self._futures if each() is not None]
             self._enough = 2 * len(self._futures) + _LOOKED_AT
         return future
-
-    def another(self) -> Future[None]:
-        """Done once one of them is that is not yet; for the one thread that waits for them."""
-        if self._another.done():
-            self._another = Future()
-        return self._another
-
-    def _done(self, _: Future[Any]) -> None:
-        with suppress(InvalidStateError):  # for another one, in another thread
-            self._another.set_result(None)
 
     def nbytes(self) -> int:
         """Bytes of their rows; anybody may ask, at any time."""
@@ -99,6 +119,7 @@ class Runner:
         patience: how long to wait for what does not get on.
         watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
         untaken: where results are noted until they are taken; None does not.
+        reads: where it is told that a split was read; None is one of its own.
         alone: no task is to wait behind another where a worker could take it that has none.
         bound: says how far to read ahead, where a budget says how much memory there is.
     """
@@ -111,10 +132,12 @@ class Runner:
         patience: Patience | None = None,
         watched: bool = False,
         untaken: UntakenResults | None = None,
+        reads: Arrivals | None = None,
         bound: Bound | None = None,
         alone: bool = False,
     ) -> None:
         self.untaken, self.bound, self.alone = untaken, bound, alone
+        self.reads = reads or Arrivals()
         self._cluster = names_cluster(executor)  # of others: it is as large as it is
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
@@ -224,7 +247,9 @@ class Runner:
             hand: is given the blocks as they are made, or some of them, where that is done in this process.
         """
         if self.local:
-            return self._guard(self.executor, read_split, program, reader, split, lap, env, first, hand)
+            return self.reads.notes(
+                self._guard(self.executor, read_split, program, reader, split, lap, env, first, hand)
+            )
         code = self._ship((program, reader))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
@@ -233,7 +258,8 @@ class Runner:
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
             return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
 
-        return self._noted(self._recovery.submit(Work(program, send, _url(reader, split), limits_of(program, reader))))
+        work = Work(program, send, _url(reader, split), limits_of(program, reader))
+        return self.reads.notes(self._noted(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Until one of them is done; says so in the log when that takes long.
@@ -346,7 +372,12 @@ class Runners:
             check_executor(place)
             workers = None if names_cluster(place) else self._workers
             default = self.default
-            shared: Any = {"untaken": default.untaken, "bound": default.bound, "alone": default.alone}
+            shared: Any = {
+                "untaken": default.untaken,
+                "reads": default.reads,
+                "bound": default.bound,
+                "alone": default.alone,
+            }
             self._others[place] = Runner(place, workers, default.deaths, default.patience, **shared)
         return self._others[place]
 

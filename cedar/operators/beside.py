@@ -21,7 +21,7 @@ from cedar.core import forks
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators import native
 
-VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled
+VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled, and does not do without
 _SILENT = 2.0  # seconds before somebody is told
 _LOOK = 0.02
 _CODE = (
@@ -39,7 +39,7 @@ def kernels(module: str, *names: str) -> Any:
         names: of the kernels.
 
     Raises:
-        PipelineError: numba, which compiles them, is not installed, or does not load.
+        PipelineError: numba, which compiles them, is not installed; or they are waited for, and not to be had.
     """
     loaded = _loaded.get(module)
     if loaded is not None:
@@ -47,10 +47,12 @@ def kernels(module: str, *names: str) -> Any:
     with _lock:
         if module not in _loaded and module not in _making.known:
             _load(module)
-            if module not in _loaded:
+            if module not in _loaded and module not in _making.known:
                 _making.want(module, names)
     if os.environ.get(VARIABLE) == "wait":
         _making.wait()
+        if module in _making.failed:
+            raise PipelineError(f"there are no kernels: {_making.failed[module]}", site=user_site())
     return _loaded.get(module)
 
 
@@ -60,6 +62,7 @@ def under_way() -> bool:
 
 
 def _load(module: str) -> None:
+    """Load a module where it is kept; to be called with the lock."""
     try:
         found = native.load(module)
     except ImportError as error:
@@ -68,6 +71,9 @@ def _load(module: str) -> None:
             site=user_site(),
             fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
         ) from error
+    except Exception as error:  # noqa: BLE001 - whatever a linker throws: rows have a slower way
+        _making.fails(module, f"those on disk cannot be linked: {error}")
+        return
     if found is not None:
         _loaded[module] = found
 
@@ -77,6 +83,7 @@ class _Making:
 
     def __init__(self) -> None:
         self.known: set[str] = set()
+        self.failed: dict[str, str] = {}
         self._waiting: deque[tuple[str, Sequence[str]]] = deque()
         self._thread: threading.Thread | None = None
 
@@ -85,8 +92,9 @@ class _Making:
         self.known.add(module)
         self._waiting.append((module, names))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="cedar-kernels", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="cedar-kernels", daemon=True)
+            thread.start()
+            self._thread = thread
 
     @property
     def under_way(self) -> bool:
@@ -98,13 +106,18 @@ class _Making:
         if thread is not None:
             thread.join()
 
+    def fails(self, module: str, why: str) -> None:
+        """A module is not to be had, which is told once."""
+        self.known.add(module)
+        self.failed[module] = why
+        _log.warning("there are no kernels, and rows take many times as long without: %s", why)
+
     def _run(self) -> None:
         began, told = time.perf_counter(), False
         while wanted := self._next():
             module, names = wanted
-            with tempfile.TemporaryFile() as errors:
-                why = ""
-                try:
+            try:
+                with tempfile.TemporaryFile() as errors:
                     process = _process(module, names, errors)
                     while process.poll() is None:
                         time.sleep(_LOOK)
@@ -113,12 +126,12 @@ class _Making:
                             say("compiling kernels beside the run, once on this machine; until then rows take longer")
                     with _lock:
                         _load(module)
-                    why = _last_line(errors)
-                except (OSError, PipelineError) as error:
-                    why = str(error)
-            if module not in _loaded:
-                _log.warning("kernels cannot be compiled, and rows take many times as long without: %s", why)
-        if told:
+                    why = f"they could not be compiled: {_reason(errors)}"
+            except Exception as error:  # noqa: BLE001 - whatever it is: a run does not end for it
+                why = f"they could not be compiled: {error}"
+            if module not in _loaded and module not in self.failed:
+                self.fails(module, why)
+        if told and not self.failed:
             say(f"kernels are compiled, after {time.perf_counter() - began:.0f} s")
 
     def _next(self) -> tuple[str, Sequence[str]] | None:
@@ -137,10 +150,13 @@ def say(text: str) -> None:
         _log.info("%s", text)
 
 
-def _last_line(errors: IO[bytes]) -> str:
+def _reason(errors: IO[bytes]) -> str:
+    """What a process said last: of a traceback, the line of the exception."""
     errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "nothing was said"
+    lines = errors.read().decode(errors="replace").splitlines()
+    inside = [i for i, line in enumerate(lines) if line.startswith("  File ")]
+    behind = [line for line in lines[inside[-1] if inside else 0 :] if line and not line.startswith(" ")]
+    return behind[0] if behind else "nothing was said"
 
 
 def _process(
@@ -150,7 +166,8 @@ def _process(
     code = _CODE.format(path=sys.path, module=module, names=tuple(names), parent=os.getpid())
     command = [sys.executable, "-P", "-c", code]
     nothing: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(command, process_group=0, stderr=errors, **nothing)  # noqa: S603 - Python itself
+    env = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}  # it is for all to use
+    process = subprocess.Popen(command, process_group=0, stderr=errors, env=env, **nothing)  # noqa: S603 - Python
     atexit.register(process.kill)
     return process
 
@@ -165,7 +182,8 @@ def make(module: str, names: Sequence[str], parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with native.turn(module):
         if not native.kept(module):
-            native.keep(module, compile_to_keep(module, names))
+            sources = native.sources_of(module)
+            native.keep(module, compile_to_keep(module, names), sources)
 
 
 def _end_with(parent: int) -> None:

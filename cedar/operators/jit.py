@@ -72,9 +72,13 @@ def _code(dispatcher: Any) -> Code:
     if signature.return_type != numba().void:
         raise TypeError(f"{dispatcher.__name__} returns {signature.return_type}: what is kept returns nothing")
     arguments = tuple(map(_argument, signature.args))
-    unknown = [f.name for f in compiled.library._final_module.functions if f.is_declaration and not _found(f.name)]
+    whole = compiled.library._final_module
+    names = [each.name for each in (*whole.functions, *whole.global_variables) if each.is_declaration]
+    unknown = [name for name in names if not _found(name)]
     if unknown:
         raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not there without numba")
+    if compiled.library.has_dynamic_globals:
+        raise TypeError(f"{dispatcher.__name__} holds addresses of the process that compiles it")
     return Code(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
 
 

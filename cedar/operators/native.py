@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from cedar.core.library_pages import let_go
-from cedar.core.private_folder import private_folder
+from cedar.core.private_folder import ours, private_folder
 
 _VERSION = 1
 _DIGEST = hashlib.sha256().digest_size
@@ -56,47 +56,61 @@ def load(module: str) -> Any:
     """The kernels of a module, as attributes; None where none are kept, or those are of other code or another machine.
 
     Raises:
-        ImportError: llvmlite is not installed, or does not load.
+        ImportError: llvmlite or numba is not installed, or does not load.
+        Exception: what is kept cannot be linked.
     """
     for path in _paths(module):
-        with suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):  # torn, or of a version to come
-            return SimpleNamespace(**{name: _linked(name, code) for name, code in _read(path, module).items()})
+        codes = _read(path, module)
+        if codes is not None:
+            found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
+            threading.Thread(target=let_go, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
+            return found
     return None
 
 
 def kept(module: str) -> bool:
     """``load`` would find them."""
-    for path in _paths(module):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            _read(path, module)
-            return True
-    return False
+    return any(_read(path, module) is not None for path in _paths(module))
 
 
-def keep(module: str, codes: dict[str, Code]) -> None:
+def keep(module: str, codes: dict[str, Code], sources: str) -> None:
     """Write kernels to where ``load`` finds them.
 
+    Args:
+        sources: what ``sources_of`` said before they were compiled.
+
     Raises:
-        OSError: there is no such place, or it cannot be written.
+        OSError: there is no such place, or it cannot be written; or the code is another one by now.
     """
+    if sources != sources_of(module):
+        raise OSError("their code was changed while they were compiled")
     entries = {
         name: {"symbol": c.symbol, "arguments": c.arguments, "object": base64.b64encode(c.object).decode()}
         for name, c in codes.items()
     }
-    text = json.dumps({"version": _VERSION, "sources": _sources(module), "kernels": entries}).encode()
+    text = json.dumps({"version": _VERSION, "sources": sources, "kernels": entries}).encode()
     failed: OSError | None = None
     for path in _paths(module):
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            number, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-            os.fchmod(number, 0o644)  # as code is: a folder of code may be for several users
-            with os.fdopen(number, "wb") as file:
-                file.write(hashlib.sha256(text).digest() + text)
-            os.replace(temporary, path)
+            _write(path, hashlib.sha256(text).digest() + text)
             return
         except OSError as error:
             failed = error
     raise failed or OSError("this user has no folder of its own for kernels")
+
+
+def _write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    number, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
+    try:
+        os.fchmod(number, 0o644)  # as code is: a folder of code may be for several users
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 @contextmanager
@@ -112,39 +126,51 @@ def turn(module: str) -> Iterator[None]:
         yield
 
 
-def _read(path: str, module: str) -> dict[str, Code]:
-    with open(path, "rb") as file:
-        data = file.read()
-    if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-        raise ValueError("torn")
-    saved = json.loads(data[_DIGEST:])
-    if saved["version"] != _VERSION or saved["sources"] != _sources(module):
-        raise ValueError("of other code")
-    return {
-        name: Code(entry["symbol"], tuple(entry["arguments"]), base64.b64decode(entry["object"]))
-        for name, entry in saved["kernels"].items()
-    }
+def _read(path: str, module: str) -> dict[str, Code] | None:
+    """What is kept; None where that is nothing, torn, or of other code."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+            return None
+        saved = json.loads(data[_DIGEST:])
+        if saved["version"] != _VERSION or saved["sources"] != sources_of(module):
+            return None
+        return {
+            name: Code(entry["symbol"], tuple(entry["arguments"]), base64.b64decode(entry["object"]))
+            for name, entry in saved["kernels"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _paths(module: str) -> list[str]:
-    """Where kernels of this machine and these versions are kept: beside their code, or else in the user's folder."""
+    """Where kernels of this machine and these versions are kept: beside their code, or else in a folder of the user."""
     from llvmlite import __version__
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
-    origin = _origin(module)
-    numba = os.stat(_origin("numba"))
-    facts = (origin, sys.version, numba.st_mtime_ns, numba.st_size, __version__, get_host_cpu_name())
-    digest = hashlib.sha256(repr((*facts, get_host_cpu_features().flatten())).encode()).hexdigest()
-    name = f"{module.rpartition('.')[2]}-{digest[:16]}.kernels"
-    folders = (os.path.join(os.path.dirname(origin), "__pycache__"), private_folder("kernels"))
+    origin, features = _origin(module), ""
+    with suppress(RuntimeError):  # LLVM cannot tell
+        features = get_host_cpu_features().flatten()
+    with open(os.path.join(os.path.dirname(_origin("numba")), "_version.py"), "rb") as file:
+        numba = file.read()
+    facts = (origin, sys.version, numba, __version__, get_host_cpu_name(), features)
+    name = f"{module.rpartition('.')[2]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.kernels"
+    temporary = os.path.join(tempfile.gettempdir(), f"cedar-kernels-{os.geteuid()}")
+    folders = [os.path.join(os.path.dirname(origin), "__pycache__"), private_folder("kernels")]
+    folders += [temporary] if ours(temporary) else []
     return [os.path.join(folder, name) for folder in folders if folder]
 
 
-def _sources(module: str) -> list[list[Any]]:
-    """What tells that the code is the same: the files of its folder, from which alone its kernels are made."""
+def sources_of(module: str) -> str:
+    """Stands for what its kernels are made from: the code of its folder alone, and how that is compiled."""
+    here, found = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256()
     with os.scandir(os.path.dirname(_origin(module))) as entries:
-        files = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".py")]
-    return sorted([name, status.st_mtime_ns, status.st_size] for name, status in files)
+        paths = sorted(entry.path for entry in entries if entry.name.endswith(".py") and entry.is_file())
+    for path in [*paths, os.path.join(here, "jit.py")]:
+        with open(path, "rb") as file:
+            found.update(hashlib.sha256(file.read()).digest())
+    return found.hexdigest()
 
 
 def _origin(module: str) -> str:
@@ -166,7 +192,6 @@ def _linked(name: str, code: Code) -> Callable[..., None]:
         llvm.initialize_native_asmprinter()
         for symbol, address in _allocator().c_helpers.items():
             llvm.add_symbol(f"NRT_{symbol}", address)
-        threading.Thread(target=let_go, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
     machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # of its own: their helpers have equal names
     engine.add_object_file(llvm.ObjectFileRef.from_data(code.object))

@@ -66,6 +66,11 @@ def test_a_file_listed_twice_is_refused(tree: Path):
         list_files([str(tree / "a.txt"), str(tree / "*.txt")])
 
 
+def test_nothing_matches_at_the_root(tree: Path):
+    with pytest.raises(SourceError, match=r"no file matches '/\*\.nothing'; '/' exists"):
+        list_files(["/*.nothing"])
+
+
 def test_nothing_matches_says_what_is_there(tree: Path):
     with pytest.raises(SourceError, match=r"no file matches '.*\*\.jpg'; '.*' exists and holds .*a\.txt"):
         list_files([str(tree / "*.jpg")])

@@ -41,6 +41,12 @@ def returns(x):
 def reshapes(x):
     x[: 4].reshape(2, x[0])[0, 0] = 1
 
+table = np.arange(1 << 20)
+
+@kernel("void(int64[::1])")
+def looks_up(x):
+    x[0] = table[x[1]]
+
 @kernel("void(float32[:])")
 def strided(x):
     x[0] = 1
@@ -69,6 +75,7 @@ def test_arguments_are_told_as_native_takes_them(tmp_path):
     [
         ("returns", "returns int64: what is kept returns nothing"),
         ("reshapes", "calls numba_attempt_nocopy_reshape, which is not there without numba"),
+        ("looks_up", "holds addresses of the process that compiles it"),
         ("strided", "no kernel that is kept takes array(float32, 1d, A)"),
     ],
 )

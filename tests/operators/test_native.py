@@ -95,29 +95,58 @@ def test_torn_ones_and_those_of_other_code_are_not_loaded_and_made_anew(module):
     source.with_name("a_module_beside.py").write_text("")
     assert not native.kept(module)
     make(module)
+    before = source.stat()
     source.write_text(KERNELS.replace("rows[x, 0]", "rows[x, 1]"))
-    os.utime(source, (1, 1))
-    assert not native.kept(module)
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert source.stat().st_size == before.st_size
+    assert not native.kept(module), "it is told by what is in it"
+    source.write_text(KERNELS)
+    source.with_name(".#editor.py").symlink_to("nowhere")
+    assert native.kept(module)
 
 
-def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_user(module, monkeypatch):
-    beside_code, of_user = native._paths(module)
-    codes = native._read(beside_code, module)
+def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_user(module, monkeypatch, tmp_path):
+    beside_code, *_ = native._paths(module)
+    codes, sources, mkstemp = native._read(beside_code, module), native.sources_of(module), native.tempfile.mkstemp
     os.remove(beside_code)
-    mkstemp = native.tempfile.mkstemp
+    refused = [os.path.dirname(beside_code)]
 
-    def refused(dir, **options):
-        if dir == os.path.dirname(beside_code):
+    def where(dir, **options):
+        if dir in refused:
             raise PermissionError(dir)
         return mkstemp(dir=dir, **options)
 
-    monkeypatch.setattr(native.tempfile, "mkstemp", refused)
-    native.keep(module, codes)
-    assert file_of(module) == Path(of_user)
-    assert native.load(module) is not None
-    monkeypatch.setattr(native, "private_folder", lambda name: None)
+    monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(native.tempfile, "mkstemp", where)
+    for _ in range(2):  # the user's cache, then a folder of the user's own among the temporary ones
+        native.keep(module, codes, sources)
+        path = file_of(module)
+        assert native.load(module) is not None
+        assert os.path.dirname(path) not in refused
+        os.remove(path)
+        refused.append(os.path.dirname(path))
     with pytest.raises(PermissionError):
-        native.keep(module, codes)
+        native.keep(module, codes, sources)
+
+
+def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module):
+    codes, sources = native._read(file_of(module), module), native.sources_of(module)
+    source = Path(native._origin(module))
+    source.write_text(source.read_text() + "# changed\n")
+    with pytest.raises(OSError, match="was changed while they were compiled"):
+        native.keep(module, codes, sources)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(module, monkeypatch):
+    codes, sources = native._read(file_of(module), module), native.sources_of(module)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(native.os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        native.keep(module, codes, sources)
+    assert not [path for folder in native._paths(module) for path in Path(folder).parent.glob("*.tmp")]
 
 
 def test_all_kernels_of_images_and_sound_are_kept():

@@ -56,6 +56,8 @@ def test_there_is_a_candidate_for_each_kind_of_place():
         (False, True),
         (True, False),
     ]
+    assert not any(plan.prediction.more for plan in found)
+    assert "one more core" in made.foretell(found[2], known).prediction.more  # once it is told of
     made.most_workers = None  # their number is the user's
     assert len(made.candidates(known)) == 2
 

@@ -157,6 +157,7 @@ class StageFlow(Flow):
         self._tasks: deque[_Task] = deque()
         self._held: deque[Piece] = deque()  # cut, not yet submitted
         self._ended = False
+        self._short = False  # there are fewer tasks under way than there may be, for want of rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
         self._begun = False
@@ -179,6 +180,11 @@ class StageFlow(Flow):
         task = self._tasks[0]
         if not wait and not task.done:
             return PENDING
+        while task.future is not None and not task.done and self._short:
+            another = self._runner.reads.another()  # rows that come meanwhile keep the other workers busy
+            self._top_up(False)
+            if self._short:
+                self._runner.wait([task.future, another], self._stream.program.label)
         piece = self._finish(task)
         self._tasks.popleft()
         self._top_up(False)
@@ -239,6 +245,7 @@ class StageFlow(Flow):
         if not self._begun:  # kernels are bound by now
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
+        self._short = False
         while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
@@ -249,6 +256,7 @@ class StageFlow(Flow):
                 self._ended = self._fenced = True
                 return
             if piece is PENDING:
+                self._short = True
                 return
             if not isinstance(piece, Piece):
                 self._ended = True

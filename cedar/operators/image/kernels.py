@@ -13,6 +13,6 @@ def compiled(name: str) -> Any:
     """The kernels of ``resample``, ``pixels`` or ``iou``; None while they are compiled: the plain ones do until then.
 
     Raises:
-        PipelineError: numba is not installed, or does not load.
+        PipelineError: numba is not installed.
     """
     return kernels(f"cedar.operators.image.{name}_kernels", *_NAMES[name])

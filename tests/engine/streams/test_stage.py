@@ -116,6 +116,27 @@ def test_the_first_batch_of_an_epoch_waits_for_no_task_of_the_next() -> None:
         assert len(list(epoch)) == 9
 
 
+def test_rows_that_come_while_a_task_works_keep_the_other_worker_busy() -> None:
+    begun, second = threading.Event(), threading.Event()
+
+    class Later(Made):
+        def read(self, split: Any) -> Any:
+            assert not split.part or begun.wait(60)
+            return super().read(split)
+
+    def works(x: int) -> int:
+        if x == 0:
+            begun.set()
+            assert second.wait(60), "nobody works on the rows of the second split"
+        elif x >= 1000:
+            second.set()
+        return x
+
+    pipeline = cedar.from_source(Later(0, [8] * 2, known=True)).map(works, "id", dtype=int).batch(8)
+    with pipeline.loader(executor="threads", workers=2, plan="off") as loader:
+        assert [batch["id"].tolist() for batch in loader] == [list(range(8)), list(range(1000, 1008))]
+
+
 @pytest.mark.parametrize("executor", ["threads", "inline"])
 @pytest.mark.parametrize(
     "pipeline",
