@@ -144,6 +144,7 @@ def gone_without(name: str, caplog) -> str:
         time.sleep(0.01)
     assert not beside.under_way()
     assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
+    said: str
     (said,) = (text for text in caplog.messages if "there are no kernels" in text)
     return said
 

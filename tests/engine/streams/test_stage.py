@@ -14,6 +14,7 @@ import cedar
 from cedar.core import buffers
 from cedar.engine.streams import stage
 from tests.engine.delivery.test_elastic import Made
+from tests.toy_pipelines import Source
 
 ROWS, BATCH, SHAPE = 90, 16, (512, 1024)  # half a MB a row: a batch is larger than a task
 
@@ -119,7 +120,7 @@ def test_the_first_batch_of_an_epoch_waits_for_no_task_of_the_next() -> None:
 def test_rows_that_come_while_a_task_works_keep_the_other_worker_busy() -> None:
     begun, second = threading.Event(), threading.Event()
 
-    class Later(Made):
+    class Later(Source):
         def read(self, split: Any) -> Any:
             assert not split.part or begun.wait(60)
             return super().read(split)
