@@ -118,8 +118,10 @@ def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -
         return end(p.map(work, "x", into="y", dtype=int).filter(third, "x").select("a", "b", "y"))
 
     loader = same(make)
-    assert loader._plans.history
-    assert "push_filter" in applied(loader), "the filter may go below all of them"
+    # A check beside the run may take from the global what the run was about to take: then it finds a difference.
+    taken, found = bool(loader._plans.history), refusals(loader)
+    assert taken or "all of it" in found, found
+    assert not taken or "push_filter" in applied(loader), "the filter may go below all of them"
 
 
 def test_a_filter_that_depends_on_what_another_function_did(files: str) -> None:
