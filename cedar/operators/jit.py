@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from cedar.core import forks
-from cedar.core.errors import PipelineError, user_site
 from cedar.operators.native import Code
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,20 +21,9 @@ _to_keep = False  # kernels are compiled to be kept: no Python function calls th
 
 
 def numba() -> Any:
-    """The numba module.
-
-    Raises:
-        PipelineError: it is not installed, or does not load.
-    """
-    try:
-        with _lock:
-            return importlib.import_module("numba")
-    except ImportError as error:
-        raise PipelineError(
-            f"kernels of images and sound need numba: {error}",
-            site=user_site(),
-            fix="pip install 'cedar-data[images]', or 'cedar-data[audio]'",
-        ) from error
+    """The numba module."""
+    with _lock:
+        return importlib.import_module("numba")
 
 
 def part(name: str) -> Any:

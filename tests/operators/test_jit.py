@@ -7,19 +7,6 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cedar.core.errors import PipelineError
-from cedar.operators import jit
-
-
-def test_without_numba_the_error_names_the_extra(monkeypatch):
-    def missing(name):
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(jit.importlib, "import_module", missing)
-    with pytest.raises(PipelineError, match="numba") as caught:
-        jit.numba()
-    assert "cedar-data[images]" in str(caught.value)
-
 
 KERNELS = """
 import numpy as np
