@@ -11,19 +11,16 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cedar.core import forks
 from cedar.operators.native import Code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_lock = forks.Lock()
 _to_keep = False  # kernels are compiled to be kept: no Python function calls them
 
 
 def numba() -> Any:
     """The numba module."""
-    with _lock:
-        return importlib.import_module("numba")
+    return importlib.import_module("numba")
 
 
 def part(name: str) -> Any:
