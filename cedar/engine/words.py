@@ -31,6 +31,8 @@ class Words(ABC):
 class StoreWords(Words):
     """In a store of torch.distributed."""
 
+    _NONE = "\0"  # no word
+
     def __init__(self, store: Any) -> None:
         self._store = store
 
@@ -38,7 +40,9 @@ class StoreWords(Words):
         self._store.set(name, word)
 
     def get(self, name: str) -> str | None:
-        return self._store.get(name).decode() if self._store.check([name]) else None
+        # ``get`` waits for a word that is not there, and one that ``check`` saw may be dropped before it
+        word = self._store.compare_set(name, self._NONE, self._NONE).decode()  # changes nothing, and says what there is
+        return None if word == self._NONE else word
 
     def drop(self, name: str) -> None:
         self._store.delete_key(name)

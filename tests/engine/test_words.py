@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +12,17 @@ import pytest
 from cedar.engine.words import FolderWords, StoreWords, Words, words_at
 
 
-class Store:
-    """As those of torch.distributed."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def set(self, name: str, word: str) -> None:
-        self.kept[name] = word.encode()
-
-    def get(self, name: str) -> bytes:
-        return self.kept[name]  # the real one waits for a word that is not there
-
-    def check(self, names: list[str]) -> bool:
-        return all(name in self.kept for name in names)
-
-    def delete_key(self, name: str) -> bool:
-        return self.kept.pop(name, None) is not None
+def store() -> Any:
+    """Of torch.distributed, as that of a job is; who waits for what is not there does so for a second."""
+    distributed = pytest.importorskip("torch.distributed")
+    made = distributed.PrefixStore("job", distributed.TCPStore("127.0.0.1", 0, 1, is_master=True))
+    made.set_timeout(timedelta(seconds=1))
+    return made
 
 
 @pytest.fixture(params=["folder", "store"])
 def words(request: pytest.FixtureRequest, tmp_path: Path) -> Words:
-    return words_at(str(tmp_path / "new") if request.param == "folder" else Store())
+    return words_at(str(tmp_path / "new") if request.param == "folder" else store())
 
 
 def test_the_last_word_of_a_name_counts_until_it_is_dropped(words: Words) -> None:
@@ -45,6 +36,23 @@ def test_the_last_word_of_a_name_counts_until_it_is_dropped(words: Words) -> Non
     assert words.get("job/hello/1") is None
 
 
+def test_a_word_that_is_dropped_at_the_same_time_is_waited_for_by_nobody(words: Words) -> None:
+    over = threading.Event()
+
+    def drop() -> None:
+        while not over.is_set():
+            words.set("name", "word")
+            words.drop("name")
+
+    other = threading.Thread(target=drop)
+    other.start()
+    try:
+        assert {words.get("name") for _ in range(5_000)} <= {"word", None}
+    finally:
+        over.set()
+        other.join()
+
+
 def test_a_word_in_a_folder_is_there_for_whoever_looks_and_nothing_else_is(tmp_path: Path) -> None:
     FolderWords(str(tmp_path)).set("a/b", "word")
     assert FolderWords(str(tmp_path)).get("a/b") == "word"
@@ -52,5 +60,5 @@ def test_a_word_in_a_folder_is_there_for_whoever_looks_and_nothing_else_is(tmp_p
 
 
 def test_the_place_says_which_words_there_are(tmp_path: Path) -> None:
-    places: list[Any] = [str(tmp_path), Store()]
+    places: list[Any] = [str(tmp_path), store()]
     assert [type(words_at(place)) for place in places] == [FolderWords, StoreWords]
