@@ -26,7 +26,7 @@ from cedar.core.errors import WorkerError
 from cedar.executors.dask.clients import end_clients
 from cedar.executors.dask.kept import SharedResult, Unmade, code_of, read_shared, run_behind, run_shared, shared
 from cedar.executors.dask.limits import seconds
-from cedar.executors.dask.remote import Done, Parcel, Wanted, keep, run, stamp
+from cedar.executors.dask.remote import Done, Wanted, keep, run, stamp
 from cedar.executors.dask.signals import Signal, whose
 from cedar.executors.dask.tasks import DaskCall, Meter, PackedCall, Task, pack
 from cedar.executors.dask.watch import Watch
@@ -202,6 +202,10 @@ class DaskExecutor(Executor):
         except Exception:  # noqa: BLE001 - the try that there is may still end well
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
+    def give_up(self, task: Task) -> None:
+        """No try brings a result: the run sends the task again, or does it here."""
+        _settle(task.delivery, error=WorkerDied("no worker of the Dask cluster brings the result of a task"))
+
     async def _try(self, task: Task, packed: PackedCall) -> None:
         for code in packed.code:
             if code.key not in self._code:
@@ -260,15 +264,29 @@ class DaskExecutor(Executor):
         else:
             _settle(task.delivery, error=answer.error)
 
-    async def _fetched(self, future: Any) -> Parcel:
-        """Straight from the worker. Dask fetches several results at a time, and ends with one fetch those beside it."""
+    async def _fetched(self, future: Any) -> Any:
+        """A result, straight from the worker that has it, or through the scheduler where that one is out of reach.
+
+        The client's own ``gather`` puts several fetches into one, and one that is given up ends those beside it, or
+        all that ever come after it: https://github.com/dask/distributed, ``Client._gather``.
+
+        Raises:
+            Exception: the call's.
+        """
+        from distributed.utils_comm import gather_from_workers
+
+        scheduler = self.client.scheduler
         while True:
-            try:
-                return await self.client.gather(future, direct=True)  # type: ignore[no-any-return]
-            except asyncio.CancelledError:
-                current = asyncio.current_task()
-                if future.cancelled() or (current is not None and current.cancelling()):
-                    raise
+            await _finished(future)
+            if future.status != "finished":
+                return await future._result()  # raises
+            places = await scheduler.who_has(keys=[future.key])
+            found, *_ = await gather_from_workers(places, rpc=self.client.rpc)
+            if future.key not in found:
+                found = (await scheduler.gather(keys=[future.key])).get("data", {})
+            if future.key in found:
+                return found[future.key]
+            await asyncio.sleep(_ROOM_SECONDS)  # its worker is gone, which the scheduler will see
 
     async def _await_room(self, task: Task) -> None:
         """Back-pressure: the results that are next come first, others when there is room for them."""

@@ -101,9 +101,13 @@ class Watch:
             if self._deserted():
                 return
             for task in tasks:
-                if self._needs_help(task, view):
+                if not self._needs_help(task, view):
+                    continue
+                if len(task.tries) < _MOST_TRIES:
                     _log.warning("a task is computed on another worker, too: the one that has it is silent")
                     await executor.again(task)
+                else:
+                    executor.give_up(task)
 
     async def _look(self, tasks: list[Task]) -> View:
         keys = [one.future.key for task in tasks for one in task.tries]
@@ -135,7 +139,7 @@ class Watch:
     def _needs_help(self, task: Task, view: View) -> bool:
         """All of its tries are with silent workers, or its block has been finished for long and does not arrive."""
         places = [view.places[one.future.key] for one in task.tries if one.future.key in view.places]
-        if not places or len(task.tries) >= _MOST_TRIES or task.over:
+        if not places or task.over:
             return False
         if all(at and self._silent.issuperset(at) for _, at in places):
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -56,3 +57,36 @@ def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixt
     assert "the Dask worker b has not been heard of for 1000.0 s: its tasks go to others" in record.getMessage()
     watch._heed(View({"a": 0.1, "b": 0.1}, {"a": 1, "b": 2}, {}))
     assert (watch.threads, watch.loud()) == (3, None)
+
+
+def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = SimpleNamespace(tries=[], over=False, stuck_since=None)
+    done: list[str] = []
+
+    class Executor:
+        client = SimpleNamespace(status="running", nthreads=dict, run_on_scheduler=lambda _: False)
+
+        def pending(self) -> list[Any]:
+            return [] if task.over else [task]
+
+        async def again(self, _: Any) -> None:
+            done.append("again")
+            task.tries.append(SimpleNamespace(future=SimpleNamespace(key=len(task.tries))))
+
+        def give_up(self, _: Any) -> None:
+            done.append("given up")
+            task.over = True
+
+    async def look(_: Any) -> View:
+        places = {one.future.key: ("processing", ["b"]) for one in task.tries}
+        return View({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 1}, places)
+
+    monkeypatch.setattr("cedar.executors.dask.watch._TICK", 0.0)
+    executor: Any = Executor()
+    watch = Watch(executor)
+    monkeypatch.setattr(watch, "_look", look)
+    asyncio.run(executor.again(task))
+    asyncio.run(asyncio.wait_for(watch._watch(), 20))
+    assert done == ["again"] * 4 + ["given up"]
