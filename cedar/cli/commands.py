@@ -84,7 +84,7 @@ def _add_run(adder: Adder) -> None:
     made.add_argument("--without", default="", metavar="A,B", help="rewrites to leave out, such as late, order, place")
     made.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
     made.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
-    formats = "parquet, arrow, vortex, jsonl or tar (parquet)"
+    formats = "parquet, arrow, vortex, lance, jsonl or tar (parquet)"
     made.add_argument("--format", default="parquet", metavar="NAME", help=formats)
     made.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
     made.add_argument("--rows-per-file", type=count, metavar="N", help="at most (default: files of 512 MiB)")

@@ -73,7 +73,9 @@ def _add_convert(kinds: Adder) -> None:
     convert = command(kinds, "convert", summary, _convert, about=about)
     convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
     convert.add_argument("out", metavar="DST", nargs="?", help="a folder or URL")
-    convert.add_argument("--format", choices=("parquet", "arrow", "vortex"), help="(default: by what is measured)")
+    convert.add_argument(
+        "--format", choices=("parquet", "arrow", "vortex", "lance"), help="(default: by what is measured)"
+    )
     convert.add_argument("--layout", choices=("fast", "small", "pyarrow"), help="(default: by what is measured)")
     convert.add_argument("--for", dest="pipeline", metavar="MODULE:PIPELINE", help="what will read the data")
     convert.add_argument("--measure", action="store_true", help="print the table, and write nothing")

@@ -20,6 +20,7 @@ from typing import Any
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.faults import fault_of
+from cedar.datasets.lance_table import FOLDER as FILES
 from cedar.datasets.layouts import Layout, checked
 from cedar.datasets.parts import Part
 from cedar.datasets.storage import Storage, writing
@@ -196,7 +197,9 @@ class Log:
         """Names lie below the folder, and are those that a job gives: they are renamed by what is written here."""
         *folders, last = part.name.split("/")
         match = _TEMPORARY.fullmatch(part.temporary)
-        return match is not None and match[1] == last and all("=" in folder for folder in folders)
+        return (
+            match is not None and match[1] == last and (folders == [FILES] or all("=" in folder for folder in folders))
+        )
 
     def add(self, commit: Commit) -> None:
         """Make a commit, then give its files their names.

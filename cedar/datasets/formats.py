@@ -11,16 +11,17 @@ import re
 import tarfile
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import CedarError, PipelineError
 from cedar.core.libraries import library, plain_errors
-from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts
+from cedar.datasets import lance_table
+from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 
@@ -59,6 +60,8 @@ class Format(ABC):
     suffix: str
     aims: tuple[str, ...] = ("fast",)  # of its layout: see ``cedar.datasets.layouts``
     layouts: Layouts | None = None  # what is chosen of it, by the rows of a job
+    folder = ""  # where the files lie, below that which is written to
+    joined = False  # the files of all ranks are one data set, once ``join`` was called
 
     def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
         """The format for the files of one job; the arguments are those of ``Layouts``."""
@@ -83,6 +86,9 @@ class Format(ABC):
     @abstractmethod
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         """A new file."""
+
+    def join(self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
+        """Make one data set of files: their names below the folder, rows and bytes."""
 
     def check(self, schema: pa.Schema) -> None:
         """Raises PipelineError for a column that the format cannot hold."""
@@ -226,17 +232,18 @@ class Arrow(Format):
         return _ArrowFile(write, self.layouts)
 
 
-# ---- Vortex ----------------------------------------------------------------------------------------------------------
+# ---- Vortex and Lance ------------------------------------------------------------------------------------------------
 
 _HELD_BYTES = 512 << 20  # of Arrow, that a file is made of: as many as end a file of another format
+_COPY_BYTES = 16 << 20
 
 
-class _VortexFile(Assembly):
-    """Pieces wait in a file of this machine, since layouts are chosen by looking at more values than a piece has."""
+class _HeldFile(Assembly):
+    """Pieces wait in a file of this machine, since a library makes the file, by looking at more values than one has."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__(write)
-        self._pieces = tempfile.TemporaryFile(prefix="cedar-vortex-")  # noqa: SIM115 - closed by ``drop``
+        self._pieces = tempfile.TemporaryFile(prefix="cedar-written-")  # noqa: SIM115 - closed by ``drop``
         self._starts: list[int] = []
 
     def add(self, piece: Any) -> None:
@@ -245,19 +252,22 @@ class _VortexFile(Assembly):
         self.full = self.pending_bytes >= _HELD_BYTES
 
     def end(self) -> None:
-        vortex = library("vortex", "vortex", "write(format='vortex')")
-        summing = RunningChecksums()
-        with tempfile.TemporaryDirectory(prefix="cedar-vortex-") as folder, plain_errors():
-            path = f"{folder}/file"
+        with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
             with pa.ipc.open_stream(self._piece(0)) as first:
                 schema = first.schema
-            vortex.io.write(pa.RecordBatchReader.from_batches(schema, self._batches()), path)
+            path = self._make(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
             with pa.memory_map(path) as file:  # which is there as long as somebody holds its bytes
                 while data := file.read_buffer(_COPY_BYTES):
-                    summing.add(data)
+                    self._copied(data)
                     self.write(data)
-        self.sums = summing.text()
         self.drop()
+
+    @abstractmethod
+    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+        """Have the library write the file to a folder; where it lies."""
+
+    def _copied(self, data: Any) -> None:
+        """Bytes of the file, in their order."""
 
     def _piece(self, start: int) -> Any:
         self._pieces.seek(start)
@@ -273,7 +283,21 @@ class _VortexFile(Assembly):
         self._pieces.close()
 
 
-_COPY_BYTES = 16 << 20
+class _VortexFile(_HeldFile):
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__(write)
+        self._summing = RunningChecksums()
+
+    def end(self) -> None:
+        super().end()
+        self.sums = self._summing.text()
+
+    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+        library("vortex", "vortex", "write(format='vortex')").io.write(rows, f"{folder}/file")
+        return f"{folder}/file"
+
+    def _copied(self, data: Any) -> None:
+        self._summing.add(data)
 
 
 class Vortex(Arrow):
@@ -295,6 +319,38 @@ class Vortex(Arrow):
                 vortex.array(pa.table({"x": pa.nulls(1, kind)}))
         except Exception as error:  # noqa: BLE001 - whatever it says
             return f"Vortex has no such values: {error}"
+        return ""
+
+
+class _LanceFile(_HeldFile):
+    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+        return lance_table.write_file(rows, folder)
+
+
+class Lance(Vortex):
+    """As Vortex, without checksums; the files of all ranks become one data set when the last of them is there."""
+
+    name, suffix = "lance", ".lance"
+    folder = lance_table.FOLDER
+    joined = True
+
+    def fitted(self, table: pa.Table) -> pa.Table:
+        return table.cast(plain_schema(table.schema))  # of all files: one of a data set cannot have less
+
+    def assembly(self, write: Callable[[Any], int]) -> Assembly:
+        return _LanceFile(write)
+
+    def join(self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
+        lance_table.commit(url, files, fields)
+
+    def _refuses(self, kind: pa.DataType) -> str:
+        try:
+            with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
+                lance_table.write_file(pa.table({"x": pa.nulls(1, kind)}).to_reader(), folder)
+        except CedarError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it says
+            return f"Lance has no such values: {error}"
         return ""
 
 
@@ -422,4 +478,4 @@ def _check_keys(keys: list[Any]) -> None:
         seen.add(key)
 
 
-FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Vortex(), Jsonl(), Tar())}
+FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Vortex(), Lance(), Jsonl(), Tar())}

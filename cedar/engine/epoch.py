@@ -399,7 +399,8 @@ class DataEpoch:
         top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
         self._compiled = None
         self._job.plans.reads(1.0 if dealt.count is None or dealt.share.turns else 1 / dealt.share.world)
-        if dealt.count == 0 and dealt.source.count and not self._history:
+        last = dealt.share.last
+        if last == "drop" and dealt.count == 0 and dealt.source.count and not self._history:
             _log.warning(
                 'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
                 'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,

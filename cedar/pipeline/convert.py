@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.libraries import library
 from cedar.datasets.base import Read
 from cedar.datasets.commits import begun_job
+from cedar.datasets.formats import FORMATS
 from cedar.datasets.layouts import SECONDS_PER_BYTE
 from cedar.datasets.storage import Storage
 from cedar.optimizer.budget import Budget
@@ -38,8 +38,8 @@ READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "csv": (sources.read_csv, (".csv",)),
 }
 _TRIED = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
-          ("vortex", "fast"), ("lance", ""))  # fmt: skip
-_WRITTEN = ("parquet", "arrow", "vortex")
+          ("vortex", "fast"), ("lance", "fast"))  # fmt: skip
+_WRITTEN = ("parquet", "arrow", "vortex", "lance")
 _ROWS = 131_072  # of the sample, at least
 _ROUNDS = 3  # of which the quickest counts
 
@@ -146,14 +146,21 @@ def convert(
         choices = [(f, w) for f, w in choices if format in (None, f) and layout in (None, w)]
         best = choices[0] if choices else (format or "parquet", layout or "fast")
     written = data.write(out, format=best[0], layout=best[1])  # type: ignore[arg-type]
-    _check(data, READERS[best[0]][0] if best[0] in READERS else None, written)
+    _check(data, _stored(best[0], out, written), written)
     return Converted(worth, columns, written)
 
 
-def _check(data: Pipeline, reader: Callable[..., Pipeline] | None, written: Written) -> None:
+def _stored(form: str, out: str | os.PathLike[str], written: Written) -> int:
+    """How many rows are read of what was written."""
+    joined = FORMATS[form].joined  # one data set, of the files of all ranks
+    if form not in READERS or not written.files or (joined and _one_of_ranks()):
+        return written.rows
+    return READERS[form][0](out if joined else written.files).count()
+
+
+def _check(data: Pipeline, stored: int, written: Written) -> None:
     """Raises SourceError where rows are missing."""
     expected = _counted(data)
-    stored = reader(written.files).count() if reader is not None and written.files else written.rows
     if stored != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
         raise SourceError(
             f"{written.url}: {stored:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
@@ -282,16 +289,8 @@ def _first(source: Any) -> tuple[Any, int | None]:
 
 def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, int, int]:
     """A source with the rows of the sample, how many these are, and their bytes."""
-    if form == "lance":
-        table = sample.to_arrow()
-        library("lance", "lance", "convert").write_dataset(table, f"{path}.lance")
-        pipeline = sources.read_lance(f"{path}.lance")
-        size = sum(
-            os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(path + ".lance") for name in names
-        )
-        return pipeline.node.operator.source, table.num_rows, size  # type: ignore[attr-defined]
     written = sample.write(path, format=form, layout=layout, rank=0, world=1, progress=False)  # type: ignore[arg-type]
-    pipeline = READERS[form][0](written.files)
+    pipeline = READERS[form][0](path)
     return pipeline.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
 
 

@@ -227,7 +227,7 @@ class RunMethods:
         self,
         url: str | os.PathLike[str],
         *,
-        format: Literal["parquet", "arrow", "vortex", "jsonl", "tar"] = "parquet",
+        format: Literal["parquet", "arrow", "vortex", "lance", "jsonl", "tar"] = "parquet",
         partition_by: str | Sequence[str] | None = None,
         rows_per_file: int | None = None,
         executor: str | Executor = "auto",
@@ -248,7 +248,8 @@ class RunMethods:
         Args:
             url: a folder, on any storage. It holds nothing of the format yet, but what this job wrote.
             format: of the files. "jsonl" has no bytes, dates and NaN; "tar" writes shards as webdataset does, and takes
-                the names of samples from a column ``key``, the extensions of members from the names of the others.
+                the names of samples from a column ``key``, the extensions of members from the names of the others;
+                "lance" makes one data set of the files of all ranks when the last of them is there.
             partition_by: columns that become folders (``date=2024-01-01/``) instead of columns of the files.
             rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones.
             executor, workers: as of ``loader``.

@@ -18,10 +18,11 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.datasets.commits import Commit, Log
 from cedar.datasets.formats import FORMATS, Format
+from cedar.datasets.lance_table import check_place
 from cedar.datasets.layouts import loosened, plain_schema, told
 from cedar.datasets.parts import FILE_BYTES, Parts
 from cedar.datasets.sinks import group_rows, to_arrow_table
-from cedar.datasets.storage import Storage
+from cedar.datasets.storage import Storage, writing
 from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
@@ -108,7 +109,11 @@ class Settings:
                 f"write(layout={self.layout!r}): files of format {self.format!r} are {known}", site=site,
                 fix="see docs/layouts.md",
             )  # fmt: skip
-        if self.url.endswith(form.suffix):
+        if form.joined and self.folders:
+            raise PipelineError(
+                f"write(format={self.format!r}): a data set has no folders", site=site, fix="leave partition_by= out"
+            )
+        if self.url.endswith(form.suffix) and not form.joined:
             raise PipelineError(
                 f"write({self.url!r}): a folder is written, of several files", site=site, fix="leave the ending out"
             )
@@ -128,22 +133,40 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
             if job is not None and not log.commits and job.get("world") == rank.world == 1:
                 log.forget()  # it may have failed over what was mended since
                 job = None
+            if job is None and form.joined:
+                check_place(log.storage.root if log.storage.local else settings.url)
             if job is None:
                 loader, rows = _begun(pipeline, settings, rank, log, form)
             else:
                 rows = _agreed(job, settings, rank, log.storage.shown)
                 loader = _loader(pipeline, settings, rank, rows, form)
                 _check(loader, job, log.storage.shown)
+            before = len(log.files())
             with loader:
                 run = Run(settings, log, loader, rows, form, batched=pipeline.node.batched)
-                before = len(log.files())
                 run.all()
-                return _told(log, before)
+            _join(form, settings, log)
+            return _told(log, before)
     except CedarError as error:
         error.site = error.site or site
         done = log.files()
         error.done = error.done or f"{len(done):,} file(s) with {sum(p.rows for p in done):,} rows are done, and stay"
         raise
+
+
+def _join(form: Format, settings: Settings, log: Log) -> None:
+    """Make one data set of the files of all ranks, where the format has that, and all are through."""
+    if not form.joined:
+        return
+    logs = [log if rank == log.rank else Log(log.storage, rank, log.world) for rank in range(log.world)]
+    for each in logs:
+        if each is not log:
+            each.load()
+    if all(each.commits and each.commits[-1].end for each in logs):
+        fields = next(_fields_of(commit) for each in logs for commit in each.commits if commit.schema)
+        files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
+        with writing(log.storage.shown, fix="see to the storage, and run the same again: it goes on"):
+            form.join(log.storage.root if log.storage.local else settings.url, files, fields)
 
 
 def _told(log: Log, before: int) -> Written:
@@ -294,7 +317,7 @@ class Run:
             return
         form, most = self.form, self.settings.rows_per_file
         self._parts = Parts(
-            self.log.storage, form, lambda number: self.log.name(form.suffix, number),
+            self.log.storage, form, lambda number: os.path.join(form.folder, self.log.name(form.suffix, number)),
             most if self.settings.folders else None, last.number if last is not None else 0,
         )  # fmt: skip
         if last is not None:
@@ -363,7 +386,7 @@ class Run:
     def _add_none(self) -> None:
         """A file without rows tells the columns, where the format does and the first rank has none."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
-        if types and self.settings.format in ("parquet", "arrow", "vortex") and not self.settings.folders:
+        if types and self.settings.format in ("parquet", "arrow", "vortex", "lance") and not self.settings.folders:
             self._add(_encode(self.settings, self.form).columns(to_arrow_table([], types)))
 
     def _commit(self, end: bool = False) -> None:

@@ -1,0 +1,94 @@
+"""Lance data sets that a job writes: each file by itself, all of them joined by one commit when the last is there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core.errors import PipelineError
+from cedar.core.libraries import library, plain_errors
+from cedar.datasets.listing import is_remote
+from cedar.datasets.storage import writing
+
+FOLDER = "data"  # below a data set, where its files are
+_VERSION = "2.1"  # of files; a data set has files of one version, whichever Lance a job is gone on with
+_ALL = 1 << 62  # rows and bytes: what is written at once is one file
+_PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # that Lance has requests of its own for
+_FEATURE = "write(format='lance')"
+
+
+def check_place(url: str) -> None:
+    """Raises PipelineError for a place that Lance cannot make a data set in, or that has one."""
+    scheme = url.partition("://")[0]
+    if is_remote(url) and scheme not in _PLACES:
+        raise PipelineError(
+            f"{_FEATURE}: Lance knows no {scheme}://",
+            done="nothing was written",
+            fix=f"write to a folder of this machine, or to one of {', '.join(_PLACES[:-1])}; or in another format",
+        )
+    if exists(url):
+        raise PipelineError(
+            f"{url!r} is a Lance data set already", done="nothing was written", fix="write to a new place, or remove it"
+        )
+
+
+def exists(url: str) -> bool:
+    """There is a data set, of whatever rows."""
+    lance = library("lance", "lance", _FEATURE)
+    with writing(url):
+        try:
+            with plain_errors():
+                lance.dataset(url)
+        except ValueError as error:
+            if "not found" in str(error).lower():
+                return False
+            raise
+    return True
+
+
+def write_file(rows: pa.RecordBatchReader, folder: str) -> str:
+    """Rows as one file of a data set, an empty one where there are none, in a folder that is there; where it lies."""
+    fragments = _fragments(rows, folder)
+    if not fragments:
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as nothing:
+            return nothing.name
+    (fragment,) = fragments
+    (file,) = fragment.files
+    return os.path.join(folder, FOLDER, file.path)
+
+
+def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
+    library("lance", "lance", _FEATURE)
+    how: dict[str, Any] = {"mode": "create", "data_storage_version": _VERSION}
+    how |= {"max_rows_per_file": _ALL, "max_bytes_per_file": _ALL}
+    made = library("lance.fragment", "lance", _FEATURE).write_fragments(rows, folder, **how)
+    return [fragment for fragment in made if fragment.physical_rows]
+
+
+def commit(url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
+    """Make a data set of files that lie in it, in this order, in one step; nothing where there is one.
+
+    Args:
+        files: their names below the data set, rows and bytes.
+        fields: the columns of all of them.
+    """
+    lance, fragment = library("lance", "lance", _FEATURE), library("lance.fragment", "lance", _FEATURE)
+    if exists(url):
+        return
+    with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder:
+        nothing = pa.table({field.name: pa.nulls(1, field.type) for field in fields}, schema=fields)
+        (like,) = _fragments(nothing.to_reader(), folder)[0].files  # all files of these columns have the same parts
+    fragments: list[Any] = []
+    for name, rows, size in files:
+        if rows:
+            file = fragment.DataFile(
+                name.removeprefix(f"{FOLDER}/"), like.fields, like.column_indices, like.file_major_version,
+                like.file_minor_version, size,
+            )  # fmt: skip
+            fragments.append(fragment.FragmentMetadata(len(fragments), [file], rows))
+    with plain_errors():
+        lance.LanceDataset.commit(url, lance.LanceOperation.Overwrite(fields, fragments))
