@@ -118,9 +118,10 @@ def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -
         return end(p.map(work, "x", into="y", dtype=int).filter(third, "x").select("a", "b", "y"))
 
     loader = same(make)
-    # A check beside the run may take from the global what the run was about to take: then it finds a difference.
+    # A check beside the run may take from the global what the run was about to take: then it finds a difference. On a
+    # slow machine the run may end before.
     taken, found = bool(loader._plans.history), refusals(loader)
-    assert taken or "all of it" in found, found
+    assert taken or not found or "all of it" in found, found
     assert not taken or "push_filter" in applied(loader), "the filter may go below all of them"
 
 
