@@ -101,12 +101,13 @@ class Meeting:
         meeting, at = "", None
         look = _Look(self._timeout, self._world)
         while True:
+            # Asked first: where rank 0 is at its next meeting, it has left the outcome of this one before.
+            me, _, named = (self._words.get(asked) or "").partition(" ")
             text = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
             if text is not None:
                 self._words.drop(hello)
                 self._words.drop(asked)
                 return meeting, json.loads(text)
-            me, _, named = (self._words.get(asked) or "").partition(" ")
             if me == self._me and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")

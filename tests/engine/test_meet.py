@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,43 @@ def test_all_get_what_was_made_of_what_all_said(tmp_path: Path) -> None:
     assert [made for _, made in second] == [[None, [1, 2]]] * 2
     assert len({name for name, _ in first}) == len({name for name, _ in second}) == 1
     assert first[0][0] != second[0][0]
+
+
+def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path: Path) -> None:
+    """Rank 0 is at its next meeting, and asks for who said hello to the first, before rank 1 has looked again."""
+    next_begun = threading.Event()
+
+    class SlowWords(FolderWords):
+        here = False
+
+        def set(self, name: str, word: str) -> None:
+            super().set(name, word)
+            self.here = self.here or "/here/" in name
+
+        def get(self, name: str) -> str | None:
+            if self.here and not next_begun.is_set():
+                word = super().get(name)  # of the first meeting: it has no outcome yet
+                assert next_begun.wait(30)
+                return word
+            return super().get(name)
+
+    class FirstWords(FolderWords):
+        asked = 0
+
+        def set(self, name: str, word: str) -> None:
+            super().set(name, word)
+            self.asked += "/asked/" in name
+            if self.asked == 2:
+                next_begun.set()
+
+    def both(rank: int) -> list[Any]:
+        words = (FirstWords, SlowWords)[rank](str(tmp_path))
+        return [Meeting(words, "toy", rank, 2, 30.0, None).outcome([rank, i], lambda said, _: said) for i in range(2)]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(both, range(2))
+    assert first == second
+    assert [said for _, said in first] == [[[0, i], [1, i]] for i in range(2)]
 
 
 @pytest.mark.parametrize(("rank", "missing"), [(0, 1), (1, 0)])
