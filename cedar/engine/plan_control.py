@@ -308,7 +308,7 @@ class Plans:
                 plans.append((key, plan))
         running = self.planner.foretell(running, profile)  # with all that is told of the plan that runs
         with self._lock:
-            if self._key == runs:
+            if self._key == runs and not self._settled:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))

@@ -76,6 +76,8 @@ class Instances:
     own draws from the global generators do not meet a constructor's.
     """
 
+    apart = True  # what is at work in this process, that the caller may be at work beside
+
     def __init__(self) -> None:
         self._lock = threading.RLock()  # an iteration may end as garbage, in the middle of another one
         self._changed = threading.Condition(self._lock)
@@ -127,6 +129,8 @@ class Instances:
 
     def leave(self) -> None:
         """The caller goes to work with a batch, once no instance is being made."""
+        if not self.apart:
+            return
         with self._lock:
             if self._making:
                 self._wait_for(lambda: not self._making)
@@ -134,6 +138,8 @@ class Instances:
 
     def enter(self) -> None:
         """The caller waits for a batch."""
+        if self._away is None:
+            return
         with self._lock:
             self._away = None
             self._tell()

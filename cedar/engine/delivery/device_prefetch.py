@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -114,6 +114,7 @@ class AheadEpoch:
                 if batch.columns is not None:
                     self._units.account.grouped(batch.columns)
                     columns = self._mover.end(batch.begun)
+                    self._units.leave()
                 self._entry, self.moved = batch.entry, True
                 if columns is not None:
                     del batch  # what was copied from is not held while the caller works
@@ -156,8 +157,9 @@ class AheadEpoch:
             runner.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
-        while not self._ready.empty():
-            self._ready.get()
+        with suppress(queue.Empty):
+            while True:
+                self._ready.get_nowait()
         self._ready.put(_Failed(WorkerError("the loader was closed while a batch was waited for")))
 
     # ---- the thread --------------------------------------------------------------------------------------------------

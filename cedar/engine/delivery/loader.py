@@ -73,6 +73,7 @@ class Loader(ByStep, Resharding):
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
+        instances.apart = numeric is not None
         self._plans.start(runner)
         clock, handed = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
@@ -88,8 +89,6 @@ class Loader(ByStep, Resharding):
             for value in deliveries:
                 own.leave()
                 clock.give(time.perf_counter())
-                if numeric is not None:
-                    instances.leave()
                 yield value
                 if os.getpid() != self._pid:
                     raise WorkerError(
@@ -106,8 +105,7 @@ class Loader(ByStep, Resharding):
                         fix="one loader is one iteration at a time; make another loader",
                     )
                 clock.asked = time.perf_counter()
-                if numeric is not None:
-                    instances.enter()
+                instances.enter()
                 own.enter()
             own.leave()
             clock.give(time.perf_counter())
@@ -116,12 +114,14 @@ class Loader(ByStep, Resharding):
                 self._account.locate(error)
             raise
         finally:
-            instances.end()
-            deliveries.close()
-            others.close()
-            self._plans.close()
-            holding.__exit__(None, None, None)
-            self._ended()
+            if os.getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
+                if self._generation == mine:
+                    instances.end()
+                deliveries.close()
+                others.close()
+                if self._generation == mine:  # else it has ended what it had in common with the next iteration
+                    self._stop()
+                holding.__exit__(None, None, None)
         if self._metrics.batches == handed:
             self._tell_of_none()
         self._finish_epoch()
@@ -211,13 +211,6 @@ class Loader(ByStep, Resharding):
             self._data, self._open, self._placed = data, open_, True
             self._mark_beginning()
         self._tell()
-
-    def _ended(self) -> None:
-        """An iteration is over, whatever ended it."""
-        if self._job.orders is not None:
-            self._job.orders.close()
-        if self._options.observer is not None:
-            self._options.observer.ended()
 
     def _tell_of_none(self) -> None:
         """An epoch that had no batch ends, unless it was gone through before."""

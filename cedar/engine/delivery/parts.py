@@ -94,7 +94,8 @@ class Parts(DataLoaderLike):
         self._watch(plan.memory_bytes)
         observe = None if options.observer is None else options.observer.update
         self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
-        self._units = Units(self._account, options, self._batched, finish, rows_per_unit(root) if self._batched else 1)
+        rows = rows_per_unit(root) if self._batched else 1
+        self._units = Units(self._account, options, self._batched, finish, rows, instances.leave)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
         self._locator: Locator | None = None
@@ -170,17 +171,25 @@ class Parts(DataLoaderLike):
         return runner, others
 
     def _stop(self) -> None:
-        """End the threads of an iteration that somebody still holds, such as the traceback of an error in the loop."""
+        """End an iteration, which somebody may still hold, such as the traceback of an error in the loop."""
+        self._job.instances.end()
         if isinstance(self._deliverer, AheadEpoch):
             self._deliverer.stop()
-        if self._runner is not None:
-            (self._runner.others or self._runner).close()
-            self._plans.close()
-            self._runner = None
+        if self._runner is None:
+            return
+        (self._runner.others or self._runner).close()
+        self._plans.close()
+        self._runner = None
+        if self._job.orders is not None:
+            self._job.orders.close()
+        if self._options.observer is not None:
+            self._options.observer.ended()
 
     def close(self) -> None:
         """End what runs; the loader can still be asked for its state and report."""
         self._generation += 1
+        if os.getpid() != self._pid:  # forked: what runs is the parent's
+            return
         self._replays.close()
         if self._locator is not None:
             self._locator.close()

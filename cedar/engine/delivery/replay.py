@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -196,6 +197,7 @@ class Replays:
 
     def __init__(self, job: Job, options: Options, site: Site | None, plans: Plans | None = None) -> None:
         self._current: Replay | None = None
+        self._pid = os.getpid()
         written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options
@@ -203,6 +205,9 @@ class Replays:
 
     def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
         """Of an epoch whose steps count from ``begun``."""
+        if self._pid != os.getpid():  # forked: what is open is the parent's, and not to be closed here
+            _parents.append(self._current)
+            self._current, self._pid = None, os.getpid()
         current = self._current
         if current is None or current.epoch != epoch or current.begun != begun:
             self.close()
@@ -221,9 +226,12 @@ class Replays:
 
     def close(self) -> None:
         """Let go of what is open."""
-        if self._current is not None:
+        if self._current is not None and self._pid == os.getpid():
             self._current.close()
             self._current = None
 
     def __del__(self) -> None:
         self.close()  # a loader that is forgotten leaves no thread
+
+
+_parents: list[Replay | None] = []  # kept, so that nothing of them is collected here as if it were ours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ class Units:
         batched: the unit is the batch.
         finish: the steps that bring a batch into its format, where the tasks have not run them.
         rows: of a batch.
+        leave: the caller is about to go to work, which may wait; then the position moves, with nothing to wait for.
     """
 
     account: Account
@@ -39,6 +40,7 @@ class Units:
     batched: bool
     finish: tuple[Step, ...]
     rows: int
+    leave: Callable[[], None] = lambda: None
 
     def total(self, units: Count) -> float | None:
         """The rows of an epoch of which so many units are still to come."""
@@ -58,6 +60,8 @@ class Units:
             else:
                 units = self._rows(block, total)
             for unit, value in units:
+                if value is not None:
+                    self.leave()
                 data.delivered(piece, unit)
                 if value is not None:
                     yield value

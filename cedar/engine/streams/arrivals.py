@@ -7,6 +7,7 @@ what a run that was resumed delivers again counts where it came last.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,6 +66,8 @@ class Orders:
     world: int
     site: Site | None = None
     _file: tuple[int, IO[str]] | None = None  # the epoch that is recorded
+    _run: object = field(default_factory=object)  # the iteration under way
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _read: tuple[int, dict[str, Runs]] | None = None  # the epoch that is followed
 
     @property
@@ -86,11 +89,18 @@ class Orders:
             recorded = self._read[1].get(part, _NONE)
         if self.record is None:
             return Arrivals(recorded)
-        self._open(epoch)  # an epoch without a row has its file, too
-        return Arrivals(recorded, lambda first, last: self._add(epoch, first, last, part))
+        with self._lock:
+            self._open(epoch)  # an epoch without a row has its file, too
+            run = self._run
+        return Arrivals(recorded, lambda first, last: self._add(run, epoch, first, last, part))
 
     def close(self) -> None:
-        """All that came is in the file."""
+        """The iteration is over, and all that came is in the file; a thread of it that goes on adds nothing."""
+        with self._lock:
+            self._run = object()
+            self._end()
+
+    def _end(self) -> None:
         if self._file is not None:
             self._file[1].close()
             self._file = None
@@ -104,12 +114,14 @@ class Orders:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def _add(self, epoch: int, first: int, last: int, part: str) -> None:
-        self._open(epoch).write(json.dumps([first, last, part] if part else [first, last]) + "\n")
+    def _add(self, run: object, epoch: int, first: int, last: int, part: str) -> None:
+        with self._lock:
+            if run is self._run:
+                self._open(epoch).write(json.dumps([first, last, part] if part else [first, last]) + "\n")
 
     def _open(self, epoch: int) -> IO[str]:
         if self._file is None or self._file[0] != epoch:
-            self.close()
+            self._end()
             assert self.record is not None
             self._file = epoch, self._opened(self._path(self.record, epoch))
         return self._file[1]
