@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from cedar.core.asking import Use
 from cedar.core.redact import redact_url
-from cedar.datasets.asking import Use
 from cedar.datasets.base import BaseSource
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, list_files

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cedar.core.asking import RequestOwner, asker
 from cedar.core.redact import redact_url
-from cedar.datasets.asking import RequestOwner, asker
 from cedar.datasets.faults import ShortRead, fault_of
 from cedar.datasets.requests import Account
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cedar.core.asking import RequestOwner, Stop, Use, asker
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.redact import redacted
-from cedar.datasets.asking import RequestOwner, Stop, Use, asker
 from cedar.datasets.faults import Fault, fault_of
 
 _T = TypeVar("_T")

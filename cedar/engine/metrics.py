@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cedar.control.timeline import Line, Timeline
+from cedar.core.asking import Use
 from cedar.core.memory import resident
 from cedar.core.observation import Observation
 from cedar.core.quota import cores
-from cedar.datasets.asking import Use
 from cedar.engine.memory import Bound
 from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject

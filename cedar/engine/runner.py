@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cedar.control.timeline import Part
+from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
-from cedar.datasets.asking import Stop, StopScope
 from cedar.datasets.base import Split
 from cedar.engine.memory import Bound
 from cedar.executors.choose import (
@@ -158,6 +158,7 @@ class Runner:
         self.patience = patience = patience or Patience()
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
+        _stops.add(self._stop)
         self._running = LocalTasks(patience, _named)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
@@ -339,6 +340,18 @@ class Runner:
             self._here.shutdown(wait=False, cancel_futures=True)
         for executor in [self.executor, *self._former] if self.owned else []:
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+_stops: weakref.WeakSet[Stop] = weakref.WeakSet()
+
+
+def _end() -> None:
+    """The program ends: threads end behind the rows that they are at, before they are waited for."""
+    for stop in list(_stops):
+        stop.set()
+
+
+threading._register_atexit(_end)  # type: ignore[attr-defined] # as concurrent.futures does; the last one comes first
 
 
 class Runners:

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cedar.core.asking import asker
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised
@@ -32,6 +34,8 @@ from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, 
 
 if TYPE_CHECKING:
     import asyncio
+
+_LOOK = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -116,13 +120,16 @@ class Call:
     ) -> Outcome:
         results: list[Any] = []
         failures: dict[int, Failure] = {}
+        run, many, began = asker(), 1, time.perf_counter()  # calls between two looks at whether the run is over
         calls: Iterator[Any] = map(fn, *arguments)
         if keep is not None:
             calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
         while True:
+            run.check()
             error: BaseException
-            try:
-                results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
+            upto = len(results) + many
+            try:  # what is there stays when a call raises, and `map` goes on with the next row
+                results.extend(itertools.islice(calls, many))
             except PipelineError:  # an instance that cannot be made: no row's fault
                 raise
             except raised() as failed:  # reported with its row
@@ -130,6 +137,10 @@ class Call:
             else:
                 if len(results) >= n:
                     return results, failures
+                if len(results) == upto:
+                    now = time.perf_counter()
+                    many, began = (many * 2 if now - began < _LOOK else max(many // 2, 1)), now
+                    continue
                 error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
             failures[len(results)] = self.blame.failure(error)
             if stop:

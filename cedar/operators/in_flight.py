@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cedar.core.asking import asker
 from cedar.core.errors import raised
 from cedar.operators.draws import keyed_generator
 from cedar.operators.failures import BadResult, ErrorContext, Failure
@@ -51,6 +52,7 @@ class AsyncRows:
         import asyncio
 
         results: list[Any] = [None] * n
+        run = asker()
         failures: dict[int, Failure] = {}
         rows = enumerate(zip(*arguments, strict=True))
 
@@ -60,12 +62,13 @@ class AsyncRows:
                     results[i] = await self._once(fn, i, args)
                 except raised() as error:  # reported with its row
                     failures[i] = self.blame.failure(error)
-                if self.stop and failures:
+                if run.over or (self.stop and failures):
                     return
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(n, LIMIT)):
                 group.create_task(work(rows))
+        run.check()
         return results, failures
 
     async def _once(self, fn: Callable[..., Any], i: int, args: tuple[Any, ...]) -> Any:

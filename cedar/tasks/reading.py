@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from cedar.control.timeline import Part
+from cedar.core.asking import asker, counting
 from cedar.core.block import Block, Skipped
 from cedar.core.boundary import as_columns
 from cedar.core.columns import nbytes
@@ -18,7 +20,6 @@ from cedar.core.errors import CedarError, Site, SourceError, raised
 from cedar.core.limits import Account, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
-from cedar.datasets.asking import counting
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.operators.base import Env
 from cedar.operators.marks import reading
@@ -194,9 +195,12 @@ def from_row(block: Block, first: int) -> Block:
 
 def guarded(source: Any, split: Any, read: Any = None) -> Any:
     """The chunks of a split; whatever a reader raises becomes a SourceError that names the file."""
+    run = asker()
     try:
-        yield from (read or source.read)(split)
-    except CedarError:
+        for chunk in (read or source.read)(split):
+            run.check()
+            yield chunk
+    except (CedarError, CancelledError):
         raise
     except raised() as error:
         url = source.url(getattr(split, "file", 0))

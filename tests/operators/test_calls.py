@@ -5,13 +5,14 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import cloudpickle
 import numpy as np
 import pytest
 
 import cedar
+from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import PipelineError, RowError
 from cedar.operators.base import Env
 from cedar.operators.calls import Call, fn_name, is_async, makes_instances
@@ -366,3 +367,24 @@ def test_helper_threads_end_with_the_block():
     while any(t.name == "cedar-timeout" for t in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(t.name == "cedar-timeout" for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_calls_end_at_the_next_row_once_the_run_is_over(asynchronous):
+    stop, called = Stop(), []
+
+    def fn(x):
+        called.append(x)
+        time.sleep(0.03)  # as functions that are worth ending do
+        if x == 4:
+            stop.set()
+        return x
+
+    async def later(x):
+        return fn(x)
+
+    with StopScope(stop), pytest.raises(CancelledError):
+        call(later if asynchronous else fn, list(range(1000)))
+    assert called == list(range(5)) or (asynchronous and len(called) <= 4 + 64)
+    with StopScope(stop), pytest.raises(CancelledError):
+        call(len, ["of another operator of the task"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -37,6 +38,11 @@ class Stop:
         """True at once when it is set, else False after so many seconds."""
         return self._event.wait(seconds)
 
+    @property
+    def over(self) -> bool:
+        """It is set."""
+        return self._event.is_set()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Stop, ()
 
@@ -47,6 +53,16 @@ class RequestOwner:
 
     use: Use | None = None
     stop: Stop | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits any more for what this thread works on."""
+        return self.stop is not None and self.stop.over
+
+    def check(self) -> None:
+        """Between two rows: raises CancelledError once it is over."""
+        if self.over:
+            raise CancelledError
 
 
 _asker: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=RequestOwner())  # noqa: B039 - it is frozen
