@@ -7,11 +7,9 @@ so the talk costs a rank little while it is ahead, and no rank enters a step tha
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -20,12 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
+from cedar.engine.meet import PATIENCE, Meeting
+from cedar.engine.words import FolderWords, StoreWords, Words
 from cedar.executors.dask import names_cluster
 from cedar.executors.dask.signals import job_of_ranks
 
 T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
-_PATIENCE = 600.0  # seconds for the slowest rank, where loader(timeout=) does not say
 _LOOK = (0.0001, 0.02)  # seconds between two looks: the first, and the longest
 _runs: Counter[tuple[str, int]] = Counter()  # of this process, by pipeline and rank: every rank counts alike
 _ENDED = 1 << 32  # beside the number of ranks that spoke, that of those that are through
@@ -33,6 +32,14 @@ _ENDED = 1 << 32  # beside the number of ranks that spoke, that of those that ar
 
 class Board(ABC):
     """Where the ranks of one epoch leave word for each other."""
+
+    @abstractmethod
+    def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
+        """All ranks are there, and words that lie there from before are not theirs.
+
+        Raises:
+            WorkerError: a rank did not come in time, or ``stopped``.
+        """
 
     @abstractmethod
     def put(self, block: int, end: int | None) -> None:
@@ -53,96 +60,123 @@ class Board(ABC):
         """This rank is through the epoch, or goes out of it."""
 
 
-class StoreBoard(Board):
+class _MetBoard(Board):
+    """Of ranks that meet first: their words have the name of the meeting, which no others ever had.
+
+    What is left of them goes when all have met for a later run of the name: nobody reads it any more.
+    """
+
+    def __init__(self, words: Words, run: str, rank: int, world: int) -> None:
+        self._words, self._run, self._rank, self._world = words, run, rank, world
+        self._session = ""
+        self._left = _left.setdefault((run.rsplit("/", 1)[0], rank), [])
+
+    def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
+        def late(missing: list[int], seconds: float) -> WorkerError:
+            return _closed(site) if stopped() else _late(missing, self._world, 0, seconds, site)
+
+        meeting = Meeting(self._words, self._run, self._rank, self._world, timeout, site, late, stopped)
+        self._session, _ = meeting.outcome(None, lambda _said, _going_on: None)
+        while self._left:
+            self._left.pop().forget()
+
+    def done(self, block: int) -> None:
+        if block == 0 and self._rank == 0:
+            self._words.drop(f"{self._run}/{self._session}/outcome")
+
+    def leave(self) -> None:
+        if self._session:
+            self._left.append(self)
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Nobody asks for this rank's words any more."""
+
+
+_left: dict[tuple[str, int], list[_MetBoard]] = {}  # boards of this process, by the name of the loader and rank
+
+
+class StoreBoard(_MetBoard):
     """In the store of torch.distributed."""
 
     def __init__(self, store: Any, run: str, rank: int, world: int) -> None:
-        self._store, self._run, self._rank, self._world = store, run, rank, world
+        super().__init__(StoreWords(store), run, rank, world)
+        self._store, self._last = store, -1
+
+    @property
+    def _name(self) -> str:
+        return f"{self._run}/{self._session}"
 
     def put(self, block: int, end: int | None) -> None:
-        self._store.set(f"{self._run}/at/{self._rank}", str(block))
+        self._last = block
+        self._store.set(f"{self._name}/at/{self._rank}", str(block))
         if end is not None:
-            self._store.add(f"{self._run}/{block}/{end}", 1)
-        self._store.add(f"{self._run}/{block}", 1 if end is None else 1 + _ENDED)
+            self._store.add(f"{self._name}/{block}/{end}", 1)
+        self._store.add(f"{self._name}/{block}", 1 if end is None else 1 + _ENDED)
 
     def ends(self, block: int) -> list[int] | None:
-        ended, spoken = divmod(self._store.add(f"{self._run}/{block}", 0), _ENDED)
+        ended, spoken = divmod(self._store.add(f"{self._name}/{block}", 0), _ENDED)
         if spoken < self._world:
             return None
-        return [n for n in range(BLOCK) for _ in range(self._store.add(f"{self._run}/{block}/{n}", 0))] if ended else []
+        return (
+            [n for n in range(BLOCK) for _ in range(self._store.add(f"{self._name}/{block}/{n}", 0))] if ended else []
+        )
 
     def missing(self, block: int) -> list[int]:
-        keys = [f"{self._run}/at/{rank}" for rank in range(self._world)]
-        return [r for r, key in enumerate(keys) if not self._store.check([key]) or int(self._store.get(key)) < block]
+        at = [self._words.get(f"{self._name}/at/{rank}") for rank in range(self._world)]
+        return [rank for rank, last in enumerate(at) if last is None or int(last) < block]
 
     def done(self, block: int) -> None:
+        super().done(block)
         if self._rank == 0 and block > 1:
-            self._store.delete_key(f"{self._run}/{block - 2}")
+            self._store.delete_key(f"{self._name}/{block - 2}")
+
+    def forget(self) -> None:
+        names = [f"at/{self._rank}"]
+        if self._rank == 0:
+            blocks = range(max(0, self._last - 2), self._last + 3)  # others are up to two ahead
+            names += [f"{block}{end}" for block in blocks for end in ("", *(f"/{n}" for n in range(BLOCK)))]
+        for name in names:
+            self._store.delete_key(f"{self._name}/{name}")
 
 
-class FolderBoard(Board):
-    """In a folder that all ranks see: an empty file for each word, whose name says it.
-
-    Words of an earlier job may lie there still. So each rank first says hello by a name of its own, and the words that
-    count are those for just the ranks that said hello.
-    """
+class FolderBoard(_MetBoard):
+    """In a folder that all ranks see: an empty file for each word, whose name says it."""
 
     def __init__(self, folder: str, run: str, rank: int, world: int) -> None:
-        name, self._number = run.rsplit("/", 1)
-        self._folder = Path(folder, name.replace("/", "-"))
+        super().__init__(FolderWords(folder), run, rank, world)
+        self._folder = Path(folder, run.rsplit("/", 1)[0].replace("/", "-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._rank, self._world = rank, world
-        self._session, self._begun = "", False
-        self._words: list[str] = []
-        before = f"{int(self._number) - 1}."  # others may still be at the last words of the epoch before
-        for name in os.listdir(self._folder):
-            if f".r{rank}." in name and not name.startswith(before):
-                (self._folder / name).unlink(missing_ok=True)
-        (self._folder / f"{self._number}.hello.r{rank}.{uuid.uuid4().hex}").touch()
+        self._said: list[int] = []  # blocks whose words lie there
 
     def put(self, block: int, end: int | None) -> None:
-        self._words.append(f"r{self._rank}.{block}.{end}")
-        if self._session:
-            self._say(self._words[-1])
-
-    def _say(self, word: str) -> None:
-        (self._folder / f"{self._number}.{self._session}.{word}").touch()
-
-    def _hellos(self) -> list[str]:
-        return sorted(name for name in os.listdir(self._folder) if name.startswith(f"{self._number}.hello."))
-
-    def _meet(self) -> None:
-        """Find out who is there, until all have spoken of the first block."""
-        hello = self._hellos()
-        session = hashlib.sha256(" ".join(hello).encode()).hexdigest()[:16] if len(hello) == self._world else ""
-        if session != self._session:
-            self._session = session
-            for word in self._words if session else ():
-                self._say(word)
+        self._said.append(block)
+        (self._folder / f"{self._session}.r{self._rank}.{block}.{end}").touch()
 
     def _spoken(self, block: int) -> dict[int, str]:
         """What each rank said of a block."""
         heard = [name.split(".") for name in os.listdir(self._folder)]
-        mine = [word[2:] for word in heard if word[:2] == [self._number, self._session] and word[3] == str(block)]
+        mine = [word[1:] for word in heard if word[0] == self._session and word[2] == str(block)]
         return {int(rank[1:]): end for rank, _, end in mine}
 
     def ends(self, block: int) -> list[int] | None:
-        if not self._begun:
-            self._meet()
-        spoken = self._spoken(block) if self._session else {}
-        if len(spoken) < self._world:
-            return None
-        self._begun = True
-        return [int(end) for end in spoken.values() if end != "None"]
+        spoken = self._spoken(block)
+        return None if len(spoken) < self._world else [int(end) for end in spoken.values() if end != "None"]
 
     def missing(self, block: int) -> list[int]:
-        came = {int(name.split(".")[2][1:]) for name in self._hellos()}
-        return sorted({*range(self._world)} - (self._spoken(block).keys() if self._session else came))
+        return sorted({*range(self._world)} - self._spoken(block).keys())
 
     def done(self, block: int) -> None:
-        for word in [word for word in self._words if int(word.split(".")[1]) < block - 1]:
-            self._words.remove(word)
-            (self._folder / f"{self._number}.{self._session}.{word}").unlink(missing_ok=True)
+        super().done(block)
+        self._unsay(block - 1)
+
+    def _unsay(self, before: int) -> None:
+        while self._said and self._said[0] < before:
+            for path in self._folder.glob(f"{self._session}.r{self._rank}.{self._said.pop(0)}.*"):
+                path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        self._unsay(sys.maxsize)
 
 
 class ServiceBoard(Board):
@@ -156,6 +190,9 @@ class ServiceBoard(Board):
         self._session: int | None = None  # of those that are there
         self._words: list[tuple[int, int | None]] = []  # to be said again, if others come
         self._ends: dict[int, list[int]] = {}
+
+    def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
+        """The service names the session of those that are there, and tells when that changes."""
 
     def put(self, block: int, end: int | None) -> None:
         self._words.append((block, end))
@@ -244,7 +281,7 @@ class Agreement:
 
     def __init__(self, board: Board, world: int, pads: bool, timeout: float | None, site: Site | None) -> None:
         self._board, self._world, self._pads, self._site = board, world, pads, site
-        self._timeout = timeout or _PATIENCE
+        self._timeout = timeout or PATIENCE
         self.left = 0  # units made and not delivered, as others had no more
         self._stopped = False
 
@@ -264,6 +301,8 @@ class Agreement:
             self._board.leave()
 
     def _through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
+        with self._talk():
+            self._board.meet(self._timeout, lambda: self._stopped, self._site)
         waiting: deque[T] = deque()
         have = step = spoken = 0
         ended, end = False, None
@@ -310,7 +349,9 @@ class Agreement:
         waited, pause = time.monotonic(), _LOOK[0]
         with self._talk():
             while (ends := self._board.ends(block)) is None:
-                if self._stopped or time.monotonic() - waited > self._timeout:
+                if self._stopped:
+                    raise _closed(self._site)
+                if time.monotonic() - waited > self._timeout:
                     raise self._late(block)
                 time.sleep(pause)
                 pause = min(2 * pause, _LOOK[1])
@@ -320,12 +361,19 @@ class Agreement:
         return block * BLOCK + min(ends) if ends else None
 
     def _late(self, block: int) -> WorkerError:
-        missing = self._board.missing(block)
-        return WorkerError(
-            f"rank(s) {', '.join(map(str, missing)) or 'unknown'} did not come to step {block * BLOCK} within "
-            f"{self._timeout:g} s, and all ranks end an epoch at the same step",
-            site=self._site,
-            done="the epoch was stopped here",
-            fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
-            f"world than {self._world}. If they are only slow, raise loader(timeout=)",
-        )
+        return _late(self._board.missing(block), self._world, block, self._timeout, self._site)
+
+
+def _closed(site: Site | None) -> WorkerError:
+    return WorkerError("the loader was closed while it waited for other ranks", site=site)
+
+
+def _late(missing: list[int], world: int, block: int, timeout: float, site: Site | None) -> WorkerError:
+    return WorkerError(
+        f"rank(s) {', '.join(map(str, missing)) or 'unknown'} did not come to step {block * BLOCK} within "
+        f"{timeout:g} s, and all ranks end an epoch at the same step",
+        site=site,
+        done="the epoch was stopped here",
+        fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
+        f"world than {world}. If they are only slow, raise loader(timeout=)",
+    )

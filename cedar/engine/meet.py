@@ -32,13 +32,17 @@ class Meeting:
         rank, world: of the world that meets.
         timeout: seconds for the slowest rank.
         site: for errors.
+        late: the error for ranks that did not come within so many seconds; that of ``reshard()`` by default.
+        stopped: nobody waits for the outcome any more.
     """
 
     def __init__(
-        self, words: Words, name: str, rank: int, world: int, timeout: float | None, site: Site | None
-    ) -> None:
+        self, words: Words, name: str, rank: int, world: int, timeout: float | None, site: Site | None,
+        late: Callable[[list[int], float], WorkerError] | None = None, stopped: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._words, self._name, self._rank, self._world, self._site = words, name, rank, world, site
         self._timeout = timeout or PATIENCE
+        self._late, self._stopped = late or self._late_to_reshard, stopped
         self._me = uuid.uuid4().hex[:16]
 
     def outcome(self, mine: Any, make: Make) -> tuple[str, Any]:
@@ -75,7 +79,7 @@ class Meeting:
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
-        look = _Look(self._timeout, self._world)
+        look = _Look(self._timeout, self._world, self._stopped)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
                 text = self._words.get(f"{self._name}/hello/{rank}")
@@ -91,7 +95,8 @@ class Meeting:
             if asked:
                 here |= {r for r in came if r not in here and self._words.get(f"{self._name}/{meeting}/here/{r}")}
             if len(here) < self._world - 1 and not look.again():
-                raise self._late([r for r in range(1, self._world) if r not in (here if asked else came)])
+                missing = [r for r in range(1, self._world) if r not in (here if asked else came)]
+                raise self._late(missing, self._timeout)
         return meeting or uuid.uuid4().hex[:16], [mine, *(came[rank]["word"] for rank in range(1, self._world))]
 
     def _member(self, mine: Any) -> tuple[str, Any]:
@@ -99,7 +104,7 @@ class Meeting:
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
         meeting, at = "", None
-        look = _Look(self._timeout, self._world)
+        look = _Look(self._timeout, self._world, self._stopped)
         while True:
             # Asked first: where rank 0 is at its next meeting, it has left the outcome of this one before.
             me, _, named = (self._words.get(asked) or "").partition(" ")
@@ -111,17 +116,19 @@ class Meeting:
             if me == self._me and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")
-                look = _Look(self._timeout, self._world)
+                look = _Look(self._timeout, self._world, self._stopped)
             elif meeting and (word := self._words.get(f"{self._name}/{meeting}/at")) != at:
-                at, look = word, _Look(self._timeout, self._world)
+                at, look = word, _Look(self._timeout, self._world, self._stopped)
             if not look.again():
+                asked_before = me == self._me
+                others = [r for r in range(1, self._world) if self._words.get(f"{self._name}/hello/{r}") is None]
                 self._words.drop(hello)
-                raise self._late([0])
+                raise self._late(others if asked_before else [0, *others], self._timeout)
 
-    def _late(self, missing: list[int]) -> WorkerError:
+    def _late_to_reshard(self, missing: list[int], seconds: float) -> WorkerError:
         return WorkerError(
-            f"rank(s) {', '.join(map(str, missing))} of {self._world} did not come to reshard() within "
-            f"{self._timeout:g} s" + ("" if self._rank == 0 else ", or wait for others that did not"),
+            f"rank(s) {', '.join(map(str, missing)) or 'unknown'} of {self._world} did not come to reshard() within "
+            f"{seconds:g} s",
             site=self._site,
             done="nothing was dealt anew: this rank stands where it stood",
             fix="all ranks of the new world call reshard() at the same step, each with its own rank and the same "
@@ -132,12 +139,13 @@ class Meeting:
 class _Look:
     """Looks again and again, with longer pauses, until there was no time left."""
 
-    def __init__(self, timeout: float, world: int) -> None:
+    def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
         self._until, longer = time.monotonic() + timeout, max(1.0, world / _FEW)
         self._pause, self._longest = longer * _LOOK[0], longer * _LOOK[1]
 
     def again(self) -> bool:
-        if time.monotonic() > self._until:
+        if time.monotonic() > self._until or self._stopped():
             return False
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, self._longest)

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.agree import BLOCK, Agreement, Board, board
+from cedar.engine.agree import BLOCK, Agreement, board
 from tests.how_much import LONG
 from tests.toy_crew import each_apart
 from tests.toy_pipelines import Source
@@ -48,9 +49,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return request.getfixturevalue("service")
 
 
-names = itertools.count()
-
-
 def talk(place: Any, counts: list[int], pads: bool, run: str = "toy/1") -> list[list[int | None]]:
     def rank(number: int) -> list[int | None]:
         there = board(place, run, number, len(counts))
@@ -66,21 +64,64 @@ def test_all_ranks_take_as_many_steps(seed: int, place: Any) -> None:
     draw = random.Random(seed)
     counts = [draw.randint(0, 3 * BLOCK) for _ in range(draw.randint(2, 4))]
     for pads in (False, True):
-        # At one place under one name: words of the run before do not count. A store is of one job alone.
-        run = "toy/1" if isinstance(place, str) else f"toy/{next(names)}"
         end = max(counts) if pads else min(counts)
         expected = [[i if i < count else None for i in range(end)] for count in counts]
-        assert talk(place, counts, pads, run) == expected
+        assert talk(place, counts, pads) == expected  # under one name: words of the run before do not count
 
 
-@pytest.mark.parametrize("place", ["folder", "service"], indirect=True)
 def test_words_of_a_job_that_was_killed_do_not_count(place: Any) -> None:
-    for number in range(2):
+    def ended(number: int) -> list[int]:
         there = board(place, "killed/1", number, 2)
-        there.put(0, 1)
-        last: Board = there
-    assert last.ends(0) is None  # rank 0 met no one before it ended
+        units = Agreement(there, 2, False, 30, None).through(iter(range(3)), lambda: -1)
+        return list(itertools.islice(units, 2))  # and nobody is left to say so
+
+    assert at_once(2, ended) == [[0, 1]] * 2
     assert talk(place, [6, 9], False, "killed/1") == [[0, 1, 2, 3, 4, 5]] * 2
+
+
+def test_a_board_leaves_nothing_behind_once_all_have_met_again(place: Any) -> None:
+    if isinstance(place, str) and not Path(place).is_dir():
+        pytest.skip("the service forgets by itself")
+
+    def words() -> int:
+        kept = isinstance(place, str)
+        return sum(path.is_file() for path in Path(place).rglob("*")) if kept else place.num_keys()
+
+    left = []
+    for number in range(6):
+        talk(place, [9, 14], False, f"again/{number}")
+        left.append(words())
+    assert max(left) < 16, left
+
+
+def test_another_loader_of_the_pipeline_takes_no_word_from_one_that_goes_on(place: Any) -> None:
+    def rank(number: int) -> list[int]:
+        outer = Agreement(board(place, "nested/1", number, 2), 2, False, 30, None)
+        got = []
+        for unit in outer.through(iter(range(3 * BLOCK)), lambda: -1):
+            got.append(unit)
+            if unit == BLOCK + 1:
+                for run in range(2, 5):
+                    inner = Agreement(board(place, f"nested/{run}", number, 2), 2, False, 30, None)
+                    assert len(list(inner.through(iter(range(6 - number)), lambda: -1))) == 5
+        return got
+
+    assert at_once(2, rank) == [list(range(3 * BLOCK))] * 2
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_who_waits_for_others_waits_no_more_once_the_loader_is_closed(met: bool, place: Any) -> None:
+    agreement = Agreement(board(place, "closed/1", 0, 2), 2, False, 600, None)
+    other = Agreement(board(place, "closed/1", 1, 2), 2, False, 600, None)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(cedar.WorkerError, match="the loader was closed"):
+        if met:
+            came = pool.submit(next, other.through(iter(range(100)), lambda: 0))
+        threading.Timer(1.0, agreement.stop).start()
+        for unit in agreement.through(iter(range(100)), lambda: 0):
+            assert met
+            assert unit < 3 * BLOCK
+            if not unit:
+                came.result()
 
 
 def test_a_rank_that_is_gone_is_named_by_all_others(place: Any) -> None:
@@ -101,12 +142,17 @@ def test_a_rank_that_is_gone_is_named_by_all_others(place: Any) -> None:
 
 
 def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
-    there, _other = board(place, "never/1", 0, 3), board(place, "never/1", 2, 3)
-    named = r"1, 2" if not isinstance(place, str) else "1"  # in a store, who has said nothing is not there
-    with pytest.raises(
-        cedar.WorkerError, match=rf"rank\(s\) {named} did not come (?s:.*) another rank or world than 3"
-    ):
-        next(Agreement(there, 3, False, 0.5, None).through(iter(range(100)), lambda: 0))
+    def rank(number: int) -> str:
+        there = board(place, "never/1", number, 3)
+        with pytest.raises(cedar.WorkerError) as caught:
+            next(Agreement(there, 3, False, (0.5, 0.7)[number // 2], None).through(iter(range(100)), lambda: 0))
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, last = pool.map(rank, (0, 2))
+    assert "rank(s) 1 did not come to step 0" in first
+    assert "another rank or world than 3" in first
+    assert "rank(s) 0, 1 did not come" in last or "rank(s) 1 did not come" in last
 
 
 # ---- loaders ---------------------------------------------------------------------------------------------------------

@@ -182,12 +182,14 @@ class Loader(ByStep, Resharding):
 
     def _agreement(self) -> Agreement | None:
         """How the ranks find the end of the epoch that begins, where they end together."""
+        self._agreed = None
         if not self._job.sharing.together:
             return None
         root, options = self._binding.root, self._options
         name = self._elastic.meeting or digest([topology(root), options.seed, self.rank.world])[:16]
         run = next_run(name, self.rank.rank)
-        return self._job.agreement(run, options.timeout, self._site)
+        self._agreed = self._job.agreement(run, options.timeout, self._site)
+        return self._agreed
 
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
         """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""

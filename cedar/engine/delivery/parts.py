@@ -14,7 +14,7 @@ from cedar.core.errors import PipelineError, Site, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.ranks import find_rank
 from cedar.engine.account import Account
-from cedar.engine.agree import meeting_place
+from cedar.engine.agree import Agreement, meeting_place
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import Marked
 from cedar.engine.delivery.counting import Counting
@@ -101,6 +101,7 @@ class Parts(DataLoaderLike):
         self._locator: Locator | None = None
         self._runner: Runner | None = None
         self._deliverer: DataEpoch | AheadEpoch | None = None
+        self._agreed: Agreement | None = None
 
     def _watch(self, memory: int | None) -> None:
         """Somebody watches the run, or its memory is bound: what is queued is known then."""
@@ -173,6 +174,8 @@ class Parts(DataLoaderLike):
     def _stop(self) -> None:
         """End an iteration, which somebody may still hold, such as the traceback of an error in the loop."""
         self._job.instances.end()
+        if self._agreed is not None:
+            self._agreed.stop()
         if isinstance(self._deliverer, AheadEpoch):
             self._deliverer.stop()
         if self._runner is None:
