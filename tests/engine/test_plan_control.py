@@ -16,6 +16,7 @@ from cedar.core.observation import Observation
 from cedar.engine import account, warming
 from cedar.engine import observations as run_figures
 from cedar.engine import plan_control as planning
+from cedar.engine.background_calls import Calls
 from cedar.engine.binding import Binding
 from cedar.engine.delivery import loader
 from cedar.engine.metrics import Metrics
@@ -303,6 +304,20 @@ def test_no_plan_is_made_from_what_stands_in_for_kernels(monkeypatch: pytest.Mon
     monkeypatch.setattr(kernels, "under_way", lambda: False)
     run.goes_on(5, 1000)
     assert run.planner.asked > 0
+
+
+def test_a_plan_that_failed_is_not_brought_back_by_a_look_that_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Driven(monkeypatch)
+    plan = dataclasses.replace(run.first, root=dataclasses.replace(run.first.root))
+    run.plans.current = plan
+
+    def candidates(_: Any) -> tuple[Any, ...]:
+        assert run.plans.failed(ValueError("no"))
+        return ()
+
+    monkeypatch.setattr(run.planner, "candidates", candidates)
+    run.plans._look(Calls(inline=True))
+    assert not run.plans.rewrites
 
 
 def test_a_controller_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

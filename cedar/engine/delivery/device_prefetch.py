@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -68,6 +69,7 @@ class AheadEpoch:
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.moved = False  # something was handed over
+        self._pid = os.getpid()
         self._stopped = threading.Event()
         plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
         self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
@@ -149,6 +151,8 @@ class AheadEpoch:
             self._end(self._runner.others or self._runner)
 
     def _end(self, runner: Runner | Runners | None = None) -> None:
+        if os.getpid() != self._pid:  # forked: the thread and the runner are the parent's, whose locks may be held
+            return
         self._stopped.set()
         self._free.release()
         if self._agreement is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cedar
+from cedar.engine.streams.arrivals import Orders
 from tests.engine.streams.slow_rows import SLOW, held_up, numbers, same, taken, there_is
 from tests.toy_runs import run
 
@@ -82,3 +83,17 @@ def test_a_record_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(cedar.PipelineError, match="the order cannot be written"):
         recorded(tmp_path / "file")
+
+
+def test_a_thread_of_a_loop_that_was_left_adds_nothing_to_the_next_one(tmp_path: Path) -> None:
+    orders = Orders(tmp_path, None, lambda: "this", 0, 1)
+    left = orders.of(0, None)
+    left.add(0, 2)
+    orders.close()  # the loop was left, and its thread is still in a function
+    again = orders.of(0, None)
+    again.add(2, 4)
+    left.add(4, 6)
+    again.add(0, 2)
+    orders.close()
+    left.add(6, 8)
+    assert (tmp_path / "epoch-0.rank-0-of-1.jsonl").read_text().splitlines()[1:] == ["[0, 2]", "[2, 4]", "[0, 2]"]
