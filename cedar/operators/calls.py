@@ -139,7 +139,7 @@ class Call:
                     return results, failures
                 if len(results) == upto:
                     now = time.perf_counter()
-                    many, began = (many * 2 if now - began < _LOOK else max(many // 2, 1)), now
+                    many, began = (many * 4 if now - began < _LOOK else max(many // 2, 1)), now
                     continue
                 error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
             failures[len(results)] = self.blame.failure(error)
