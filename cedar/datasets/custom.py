@@ -80,10 +80,15 @@ class AdaptedSource(BaseSource):
                 self.__dict__["_row_types"] = self._types_of(head)
             pieces = chain(head, pieces)
         row = split.start
+        said = self._splits.rows[place]  # -1 where the split does not say
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows
+            if 0 <= said < row - split.start:  # before they are handed over: whoever has enough reads no further
+                raise _miscounted(split, origin, said, row - split.start, "at least ")
             yield chunk
+        if row - split.start < said:
+            raise _miscounted(split, origin, said, row - split.start)
 
     def _origin(self, place: int) -> Origin:
         file = int(self._splits.column("file")[place])
@@ -229,6 +234,16 @@ def _numbered(index: int, split: Any) -> Split:
     rows, size = getattr(split, "rows", None), getattr(split, "bytes", None)
     return Split(
         index, rows=rows if isinstance(rows, int) else None, bytes=size if isinstance(size, int) else None, part=index
+    )
+
+
+def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str = "") -> SourceError:
+    """Rows are dealt out and found again by the counts: with a false one, some would be lost."""
+    return SourceError(
+        f"{origin.url} (file {split.file}, start {split.start}): the split says {said} rows, and read() gave"
+        f" {least}{gave}",
+        done="stopped: which rows a rank gets, and where a resume goes on, is counted with what the splits say",
+        fix="give the true number in Split(rows=...), or leave it out where it is not known",
     )
 
 

@@ -7,6 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from cedar import col, from_source
 from cedar.core.columns import OBJECT, type_of
 from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.base import Chunk, Split
@@ -95,6 +96,41 @@ def test_what_splits_say_of_themselves():
 
     made = Made(lambda _: ROWS, [Piece(), "x"])
     assert [(s.rows, s.bytes) for s in adapt(made).splits()] == [(2, 100), (None, None)]
+
+
+def _pieces(*lengths):
+    return lambda split: ({"x": list(range(n)), "y": [0] * n} for n in (lengths if split.file == 1 else (10,)))
+
+
+def _selectable(make, listed):
+    class Selectable(Made):
+        def select(self, columns):
+            return _selectable(lambda split: ({c: given[c] for c in columns} for given in make(split)), listed)
+
+    return Selectable(make, listed)
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("made", [Made, _selectable])
+@pytest.mark.parametrize(
+    ("lengths", "gave"), [((11,), "at least 11"), ((10, 1), "at least 11"), ((4, 5), "9"), ((), "0")]
+)
+def test_a_split_that_miscounts_is_an_error(lengths, gave, made, executor):
+    """Else rows would be lost: which ones, by the number of ranks and by where a resume goes on."""
+    source = made(_pieces(*lengths), [Split(file=i, rows=10) for i in range(3)])
+    p = from_source(source).filter(col("x") < 3).batch(2)
+    said = rf"split 1 \(file 1, .*: the split says 10 rows, and read\(\) gave {gave}\n"
+    with pytest.raises(SourceError, match=said) as caught:
+        list(p.loader(executor=executor, workers=2))
+    assert "leave it out" in caught.value.fix
+    assert caught.value.site.file == __file__
+
+
+def test_splits_that_count_rightly_or_not_at_all():
+    listed = [Split(file=0, rows=10), Split(file=1), Split(file=2, rows=10)]
+    assert len(read_rows(adapt(Made(_pieces(3, 9), listed)))) == 32
+    listed = [Split(file=i, rows=10) for i in range(3)]
+    assert len(read_rows(adapt(Made(_pieces(3, 7, 0), listed)))) == 30
 
 
 def test_splits_with_the_same_keys():
