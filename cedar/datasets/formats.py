@@ -387,8 +387,9 @@ class Jsonl(Format):
                     fix="fill or filter them first, or write Parquet",
                 )
         sink = io.BytesIO()
-        frame = pl.from_arrow(table)
+        frame = pl.from_arrow(table.rename_columns([str(i) for i in range(table.num_columns)]))  # it names "" anew
         assert isinstance(frame, pl.DataFrame)
+        frame.columns = table.column_names
         frame.write_ndjson(sink)
         return sink.getbuffer()
 

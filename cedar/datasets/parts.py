@@ -183,6 +183,8 @@ def _text(value: Any) -> Any:
 def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
     if name not in table.column_names:
         raise missing_column(name, table.column_names, "write(partition_by=...)")
+    if not name:  # a folder "=2" tells no column to whoever reads it
+        raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
     kind = table.schema.field(name).type
     if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_large_binary(kind):
         raise PipelineError(

@@ -50,6 +50,13 @@ def test_types_without_a_place_are_refused_by_the_name_of_the_column(name: str, 
         FORMATS[name].check(pa.schema([("key", pa.string()), ("odd", kind)]))
 
 
+def test_a_line_has_the_names_of_the_columns(tmp_path: Path):
+    rows = [{"": 1, "column_0": 2, "deep": {"": 3}}]
+    (tmp_path / "a.jsonl").write_bytes(FORMATS["jsonl"].encode(pa.Table.from_pylist(rows)))
+    assert (tmp_path / "a.jsonl").read_text() == '{"":1,"column_0":2,"deep":{"":3}}\n'
+    assert cedar.read_jsonl(str(tmp_path / "a.jsonl")).to_arrow().to_pylist() == rows
+
+
 def test_values_without_a_place_are_refused():
     for values in ([0.5, float("nan")], [[1.0], [float("inf")]], [{"deep": float("-inf")}]):
         with pytest.raises(PipelineError, match="column 'x' has a NaN or an infinite number"):

@@ -471,6 +471,7 @@ def test_a_job_that_wrote_nothing_binds_nobody(data: Path, tmp_path: Path):
         ({"key": "a", "X": b""}, {"format": "tar"}, "'X' cannot be an extension"),
         ({"x": 1, "k": 2}, {"partition_by": "kk"}, "there is no column 'kk'"),
         ({"x": 1, "k": 0.5}, {"partition_by": "k"}, "cannot partition by 'k' of type double"),
+        ({"x": 1, "": 2}, {"partition_by": ""}, "partition by a column without a name"),
         ({"k": 1}, {"partition_by": "k"}, "partition_by leaves no column to write"),
     ],
 )
