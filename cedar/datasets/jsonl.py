@@ -77,12 +77,15 @@ class JsonlSource(FileSource):
         return 0, rows, offsets
 
     def _parse(self, ordinal: int, file: File, offset: int, text: bytes) -> dict[str, Any]:
+        array = offset == 0 and text.startswith(b"[")  # the whole file may be one
         try:
             row = json.loads(text)
         except ValueError as error:
-            raise _broken(file, ordinal, offset, text, str(error)) from error
+            raise _array(file, ordinal) if array else _broken(file, ordinal, offset, text, str(error)) from error
         except RecursionError:
             raise _too_deep(file, ordinal, offset) from None
+        if array and isinstance(row, list) and all(isinstance(item, dict) for item in row):
+            raise _array(file, ordinal)
         if not isinstance(row, dict):
             raise _broken(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
         if text.count(b"{") + text.count(b"[") > file.limits.json_depth and _deeper(row, file.limits.json_depth):
@@ -98,8 +101,7 @@ class JsonlSource(FileSource):
             offset = offsets[misfit.index]
             raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", fix) from misfit
         if not isinstance(kind, pa.DataType):
-            message = f"column {name!r}: the values of the first {SAMPLE} rows have no common type"
-            raise _broken(file, ordinal, offsets[0], b"", message, fix)
+            raise _too_large(file, ordinal, name, [row.get(name) for row in rows], offsets)
         return kind
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -223,6 +225,37 @@ def _parsed(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, _parsed(f.type)) for f in kind])
     return kind
+
+
+def _array(file: File, ordinal: int) -> RowError:
+    message = "the file is a JSON array, and not JSON lines, where a line is an object by itself"
+    fix = "write a line per object (jq -c '.[]'), or give what json.load makes of it to cedar.from_items"
+    return _broken(file, ordinal, 0, b"", message, fix)
+
+
+def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: list[int]) -> RowError:
+    """The error for whole numbers that need more than 64 bits."""
+    low, high, at = 0, 0, 0
+    for place, value in enumerate(values):
+        for number in _whole_numbers(value):
+            if not low <= number <= high:
+                low, high, at = min(low, number), max(high, number), place
+    if low >= -(1 << 63) and high < 1 << 64:
+        message = f"no type of whole numbers holds both {low} and {high}"
+    else:
+        message = f"no type of whole numbers holds {high if high >= 1 << 64 else low}"
+    kind = "decimal128(38, 0)" if max(high, -low) < 10**38 else "decimal256(76, 0)"
+    fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as texts"
+    return _broken(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
+
+
+def _whole_numbers(value: Any) -> Iterator[int]:
+    """Those in a value, however deep."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _whole_numbers(each)
 
 
 def _broken(

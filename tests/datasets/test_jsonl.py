@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,38 @@ def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line, message: str):
         read_rows(read_jsonl(path))
     assert "t.jsonl, line 101: " in error.value.what
     assert "dtypes" in (error.value.fix or "") or "correct" in (error.value.fix or "")
+
+
+@pytest.mark.parametrize("text", ['[{"x": 1},\n{"x": 2}]\n', '[{"x": 1}, {"x": 2}]', '[\n{"x": 1}\n]\n', "[]"])
+def test_a_file_that_is_a_json_array(tmp_path: Path, text: str):
+    (tmp_path / "t.jsonl").write_text(text)
+    with pytest.raises(RowError, match=r"t\.jsonl, line 1: the file is a JSON array, and not JSON lines") as error:
+        read_jsonl(tmp_path / "t.jsonl").schema()
+    assert "from_items" in error.value.fix
+
+
+HUGE = 12345678901234567890123
+
+
+@pytest.mark.parametrize(
+    ("values", "line", "message", "kind"),
+    [
+        ([HUGE], 1, f"holds {HUGE}$", pa.decimal128(38, 0)),
+        ([1, -HUGE], 2, f"holds -{HUGE}$", pa.decimal128(38, 0)),
+        ([10**40, 1], 1, f"holds {10**40}$", pa.decimal256(76, 0)),
+        ([2**64 - 1, -1], 2, f"holds both -1 and {2**64 - 1}$", pa.decimal128(38, 0)),
+        ([[2**64 - 1], None, [5, -1]], 3, f"holds both -1 and {2**64 - 1}$", pa.large_list(pa.decimal128(38, 0))),
+        ([{"a": HUGE}], 1, f"holds {HUGE}$", pa.struct([("a", pa.decimal128(38, 0))])),
+    ],
+)
+def test_whole_numbers_beyond_64_bits(tmp_path: Path, values, line: int, message: str, kind: pa.DataType):
+    path = write(tmp_path, [{"x": value} for value in values])
+    with pytest.raises(RowError) as error:
+        read_jsonl(path).schema()
+    said = rf"t\.jsonl, line {line}: column 'x': no type of whole numbers {message}"
+    assert re.search(said, error.value.what)
+    assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in error.value.fix
+    assert column(read_jsonl(path, dtypes={"x": kind}), "x") == values
 
 
 def test_dtypes_widen_and_add_columns(tmp_path: Path):
