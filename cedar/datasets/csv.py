@@ -23,7 +23,7 @@ from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import compression_of, open_file, open_native
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
-from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
+from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.infer import type_from_dtype
@@ -321,6 +321,8 @@ class _CsvErrors:
         text = match[3].replace("CSV conversion error to", "cannot be")
         text = f"{text[:200]}..." if len(text) > 200 else text
         fix = "correct the row; if a value holds the delimiter, quote it"
+        if not self._source.dialect.quoting:
+            fix = "correct the row; if a value that holds the delimiter is quoted, leave out quoting=False"
         if match[1] is not None:
             name = self._source._names[int(match[1])]
             text = f"column {name!r} {text}"
@@ -419,7 +421,8 @@ def read_csv(
         header: the first row holds the names; it must be the same in all files.
         column_names: names instead of the header's; without a header, "column_1" and so on by default.
         dtypes: types of columns; the rest are inferred from the first 4 MiB of the first file that has rows: integers,
-            floats, booleans, else strings. A later value that does not fit is an error.
+            floats, booleans, else strings, also where a single value there is nothing else. A later value that does
+            not fit is an error.
         null_values: what counts as null, by default the empty field; quoted fields are never null.
         quoting: False where quotes mean nothing: files are then read in pieces, in parallel.
         columns: the columns to read.
@@ -438,7 +441,15 @@ def read_csv(
     for option, names in (("column_names", column_names), ("columns", columns)):
         if names is not None and (isinstance(names, str) or len(set(names)) < len(names)):
             raise PipelineError(f"read_csv: {option}={names!r} is not a list of different names", site=user_site())
+    if isinstance(quoting, int) and not isinstance(quoting, bool):  # csv.QUOTE_MINIMAL is 0, and QUOTE_NONE is 3
+        raise PipelineError(
+            f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the module csv",
+            site=user_site(),
+            fix="quoting=False for csv.QUOTE_NONE; leave it out for the others",
+        )
     nulls = ("",) if null_values is None else tuple(null_values)
-    dialect = Dialect(delimiter, header, None if column_names is None else tuple(column_names), nulls, quoting)
+    names = None if column_names is None else tuple(column_names)
+    flags = as_flag(header, "header", "read_csv"), as_flag(quoting, "quoting", "read_csv")
+    dialect = Dialect(delimiter, flags[0], names, nulls, flags[1])
     chosen = None if columns is None else tuple(columns)
     return CsvSource(as_paths(paths, "read_csv"), dialect, tuple((dtypes or {}).items()), chosen)

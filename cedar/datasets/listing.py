@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import redact, redact_url, redacted
@@ -109,6 +111,19 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
     if not strings or not all(strings):
         raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
     return strings
+
+
+def as_flag(value: Any, option: str, reader: str) -> bool:
+    """``value`` as a bool. What is true or false in Python may mean something else to whoever gives it.
+
+    Raises:
+        PipelineError: it is neither True nor False.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise PipelineError(
+            f"{reader}({option}={value!r}): True or False is expected, not {type(value).__name__}", site=user_site()
+        )
+    return bool(value)
 
 
 def _kind_of(paths: Any) -> str:

@@ -27,7 +27,7 @@ from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
-from cedar.datasets.listing import File, Listing, Paths, as_paths, list_files, reading
+from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
@@ -258,7 +258,9 @@ def read_parquet(
         raise PipelineError(f"read_parquet: columns={columns!r} is not a list of different names", site=user_site())
     chosen = None if columns is None else tuple(columns)
     where = None if manifest is None else os.fspath(manifest)
-    return ParquetSource(as_paths(paths, "read_parquet"), chosen, verify, manifest=where)
+    return ParquetSource(
+        as_paths(paths, "read_parquet"), chosen, as_flag(verify, "verify", "read_parquet"), manifest=where
+    )
 
 
 def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:

@@ -24,7 +24,7 @@ from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.listing import File, Listing, Paths, as_paths, concurrently, list_files, reading
+from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, concurrently, list_files, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.sums import SUFFIX, Sums, around
@@ -348,4 +348,5 @@ def _compares_alike(kind: pa.DataType) -> bool:
 
 def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
     """The source behind ``cedar.read_vortex``."""
+    verify = None if verify is None else as_flag(verify, "verify", "read_vortex")
     return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)

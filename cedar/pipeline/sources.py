@@ -101,14 +101,14 @@ def read_csv(
     quoting: bool = True,
     columns: Sequence[str] | None = None,
 ) -> Pipeline:
-    r"""Rows of CSV files; types are fixed by the first rows of the first file, or by ``dtypes``.
+    r"""Rows of CSV files; types are fixed by the first 4 MiB of the first file that has rows, or by ``dtypes``.
 
     Args:
         paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
         delimiter: what is between fields.
         header: the first line names the columns; without, they are "column_1" and so on, or ``column_names``.
         column_names: names of the columns.
-        dtypes: types of some columns.
+        dtypes: types of some columns. Others are numbers or booleans if all values of those 4 MiB are, else texts.
         null_values: texts that stand for null; the empty field alone by default.
         quoting: fields may be quoted, and then hold line breaks: a file is read from its beginning. False lets
             uncompressed files be read in ranges, by several workers.

@@ -210,6 +210,11 @@ def test_bytes_that_are_not_utf8(tmp_path: Path):
         ({"delimiter": "||"}, "delimiter must be one character"),
         ({"column_names": "ab"}, "is not a list of different names"),
         ({"columns": ["x", "x"]}, "is not a list of different names"),
+        ({"quoting": csv.QUOTE_MINIMAL}, "quoting=0.*: True or False is expected"),
+        ({"quoting": csv.QUOTE_NONE}, "quoting=3.*: True or False is expected"),
+        ({"quoting": "no"}, "quoting='no'.*: True or False is expected"),
+        ({"header": 0}, "header=0.*: True or False is expected"),
+        ({"header": None}, "header=None.*: True or False is expected"),
     ],
 )
 def test_arguments_that_cannot_be(tmp_path: Path, options, message):
@@ -242,5 +247,6 @@ def test_movielens(shared_data: Path):
     with open(path, newline="") as stream:
         titles = [row["title"] for row in csv.DictReader(stream)]
     assert column(read_csv(path), "title") == titles
-    with pytest.raises(RowError, match="Expected 10 columns, got 11"):  # quoted titles hold commas
+    with pytest.raises(RowError, match="Expected 10 columns, got 11") as error:  # quoted titles hold commas
         read_rows(read_csv(path, quoting=False))
+    assert "leave out quoting=False" in error.value.fix

@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.core.redact import redact_url
-from cedar.datasets.listing import as_paths, concurrently, list_files, reading
+from cedar.datasets.listing import as_flag, as_paths, concurrently, list_files, reading
+from cedar.datasets.parquet import read_parquet
+from cedar.datasets.vortex import read_vortex
 
 
 @pytest.fixture
@@ -159,6 +162,15 @@ def test_no_paths():
     with pytest.raises(PipelineError, match="an empty path"):
         as_paths(["a", ""], "read_text")
     assert as_paths(Path("a/b"), "read_text") == ("a/b",)
+
+
+def test_only_true_and_false_are_flags(tmp_path: Path):
+    assert [as_flag(value, "verify", "read") for value in (True, np.False_)] == [True, False]
+    for reader in (read_parquet, read_vortex):
+        with pytest.raises(
+            PipelineError, match=rf"{reader.__name__}\(verify='no'\): True or False is expected, not str"
+        ):
+            reader(tmp_path, verify="no")
 
 
 def test_concurrently_keeps_order_and_raises_the_first_error():
