@@ -56,7 +56,9 @@ class ErrorContext:
             return Failure(f"{self.label} {error.message}", error.message, error.fix, None)
         kind, text = type(error).__name__, text_of(error)
         short = f"{kind}: {text}" if text else kind
-        fix = "fix the function, or give on_error=cedar.Skip(...) to drop such rows and go on"
+        fix = "fix the function"
+        if self.on_error is None:
+            fix += ", or give on_error=cedar.Skip(...) to drop such rows and go on"
         return Failure(f"{self.label} failed: {short}", short, fix, error)
 
     def error(self, failure: Failure, row: RowRef | None) -> RowError:

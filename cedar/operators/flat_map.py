@@ -133,9 +133,7 @@ def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
     keys = block.live_keys()
     items = [(item, keys.ref(i)) for i, result in enumerate(results) for item in result or ()]
     rows: list[RowRef | None] = [row for _, row in items]
-    first = min(failures, default=None)
-    failure = None if first is None else (failures[first], keys.ref(first))
-    return Sampled([item for item, _ in items], rows, failure)
+    return Sampled.of([item for item, _ in items], rows, failures, keys)
 
 
 @dataclass(frozen=True)

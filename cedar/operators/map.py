@@ -173,9 +173,7 @@ def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
     keys = block.live_keys()
     rows: list[RowRef | None] = [keys.ref(i) for i in range(len(block)) if i not in failures]
-    first = min(failures, default=None)
-    failure = None if first is None else (failures[first], keys.ref(first))
-    return Sampled(without(results, failures), rows, failure)
+    return Sampled.of(without(results, failures), rows, failures, keys)
 
 
 @dataclass(frozen=True)

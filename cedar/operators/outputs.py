@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from cedar.core.buffers import Place
 from cedar.core.columns import Column, ColumnType, TensorType, blank
-from cedar.core.errors import PipelineError, RowRef, missing_column, user_site
+from cedar.core.cursor import Keys
+from cedar.core.errors import PipelineError, RowError, RowRef, missing_column, user_site
 from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
 from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.fit import ValueMismatch, build_column, describe, misfits
@@ -31,11 +32,23 @@ SAMPLED = "the first rows"
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a function returned for the first rows: the results, their rows, and the first failure with its row."""
+    """What a function returned for the first rows: the results, their rows, and the first failure with its row.
+
+    ``failed`` of the rows that it was called on, ``asked``, have no result.
+    """
 
     results: list[Any]
     rows: list[RowRef | None]
     failure: tuple[Failure, RowRef | None] | None = None
+    failed: int = 0
+    asked: int = 0
+
+    @staticmethod
+    def of(results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys) -> Sampled:
+        """The results, and what became of the rows of these keys."""
+        first = min(failures, default=None)
+        failure = None if first is None else (failures[first], keys.ref(first))
+        return Sampled(results, rows, failure, len(failures), len(keys))
 
 
 @dataclass(frozen=True)
@@ -212,7 +225,10 @@ def fix_outputs(
     sampled = sample()
     if not sampled.results and sampled.failure is not None:
         failure, row = sampled.failure
-        raise blame.error(failure, row)
+        if blame.on_error is None:
+            raise blame.error(failure, row)
+        if not declared or form != "dict":
+            raise _unknown(blame, sampled, failure, row)
     _check_sample(blame, sampled)
     names = into if form != "dict" else _row_names(blame, sampled, declared)
     why = SAMPLED if sampled.results else "a sample that had no rows"
@@ -229,6 +245,22 @@ def fix_outputs(
 
 def _outputs(blame: ErrorContext, form: Form, fixed: dict[str, Any]) -> Outputs:
     return Outputs(blame, form, {n: kind for n, (kind, _) in fixed.items()}, {n: why for n, (_, why) in fixed.items()})
+
+
+def _unknown(blame: ErrorContext, sampled: Sampled, failure: Failure, row: RowRef | None) -> RowError:
+    """The error for a function of which no result is there to tell its type, though rows that fail are dropped."""
+    many = f"all of the first {sampled.asked} rows failed"
+    if sampled.failed < sampled.asked:
+        many = f"of the first {sampled.asked} rows {sampled.failed} failed, and the others gave no item"
+    error = RowError(
+        f"{blame.label}: {many}, so the type of what it returns is not known; the first failure: {failure.short}",
+        site=blame.site,
+        row=row,
+        done="stopped before the first batch",
+        fix="give dtype= (of whole rows a dict, with all of their columns); or fix the function",
+    )
+    error.__cause__ = failure.cause
+    return error
 
 
 def _check_sample(blame: ErrorContext, sampled: Sampled) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ import torch
 from cedar.core.columns import OBJECT, TensorType
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.skip import Skip
+from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from tests.operators.toy_maps import XS, failing
 from tests.toy_blocks import SITE, bind, block, run, values
@@ -90,3 +93,29 @@ def test_a_sample_without_rows():
     assert len(run(Map(abs, ("x",)), nothing)) == 0
     assert "a sample that had no rows" in failing(Map(abs, ("x",)), sample=nothing).what
     assert values(run(Map(abs, ("x",), dtype=int), XS, sample=nothing), "x") == [1, 2, 3]
+
+
+def test_a_sample_of_which_every_row_fails():
+    """With a policy too: such rows are dropped, but no result is there to tell the type of those that come later."""
+    many = block(x=list(range(200)))
+
+    def late(x):
+        return 1.0 / max(0, x - 100)
+
+    def item(row):
+        return {"y": late(row["x"])}
+
+    for operator in (Map(late, ("x",)), Map(item), FlatMap(lambda row: [item(row)])):
+        assert "give on_error=" in failing(operator, many).fix
+        error = failing(replace(operator, on_error=Skip()), many)
+        assert "all of the first 64 rows failed, so the type of what it returns is not known" in error.what
+        assert error.what.endswith("the first failure: ZeroDivisionError: float division by zero")
+        assert isinstance(error.__cause__, ZeroDivisionError)
+        assert (error.row.row, "dtype=" in error.fix, "on_error=" in error.fix) == (0, True, False)
+    some = FlatMap(lambda row: [item(row)] if row["x"] < 3 else [], on_error=Skip())
+    assert "of the first 64 rows 3 failed, and the others gave no item" in failing(some, many).what
+
+    good = [1.0 / x for x in range(1, 100)]
+    assert values(run(Map(late, ("x",), dtype=float, on_error=Skip()), many), "x") == good
+    assert values(run(Map(item, dtype={"y": float}, on_error=Skip()), many), "y") == good
+    assert values(run(FlatMap(lambda row: [item(row)], dtype={"y": float}, on_error=Skip()), many), "y") == good
