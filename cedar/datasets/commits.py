@@ -118,12 +118,15 @@ class Log:
 
         Raises:
             PipelineError: somebody does.
+            SourceError: it is no place for a folder.
         """
         if not self.storage.local:
             yield
             return
-        os.makedirs(self._folder, exist_ok=True)
-        with open(f"{self._folder}/lock", "ab") as lock:
+        with contextlib.ExitStack() as held:
+            with writing(self.storage.shown, fix="give a folder, or a place where one can be made"):
+                os.makedirs(self._folder, exist_ok=True)
+                lock = held.enter_context(open(f"{self._folder}/lock", "ab"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

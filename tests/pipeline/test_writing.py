@@ -419,6 +419,22 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(data: Path, tmp_path: Path
     assert read("parquet", tmp_path / "out") == IDS
 
 
+@pytest.mark.parametrize("below", ["", "/below", "/_cedar"])
+def test_a_place_that_can_be_no_folder(data: Path, tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("kept")
+    place = tmp_path / ("file" if below != "/_cedar" else "folder")
+    if below == "/_cedar":
+        place.mkdir()
+        (place / "_cedar").write_text("kept")
+    url = f"{place}{below if below == '/below' else ''}"
+    for write in (rows_of(data).write, rows_of(data).write_parquet):
+        with pytest.raises(cedar.SourceError, match=f"cannot write to '{url}'") as caught:
+            write(url)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert caught.value.site.file == __file__
+        assert "give a folder" in caught.value.fix
+
+
 def test_a_store_that_fails_for_good(data: Path, memory: Any, monkeypatch: pytest.MonkeyPatch):
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError("no")
