@@ -82,7 +82,8 @@ class Account:
                 why = block.dead[slot]
                 policy, _, site = self.policies[str(why.operator)]
                 metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
-                self.budgets.add(policy, self.named(block.keys.ref(slot)), why, site, total)
+                row, most = self.named(block.keys.ref(slot)), self._binding.root.batched
+                self.budgets.add(policy, row, why, site, total, most)
         if (recording := metrics.time.recording) is not None and len(slots) > 1:
             recording.handed = block.keys.ends
         if self._observe is not None:

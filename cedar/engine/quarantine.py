@@ -75,16 +75,25 @@ class Budgets:
         self._files: dict[str, Quarantine] = {}
         self.counts: dict[str, int] = {}  # by operator ordinal, as text: this is saved as JSON
         self.seen = 0
+        self._last: dict[str, tuple[RowRef, str]] = {}  # by operator: the row skipped last, and why
 
     def start(self, counts: dict[str, int], seen: int) -> None:
         """Begin an epoch, or go on in one."""
         self.counts = dict(counts)
         self.seen = seen
+        self._last = {key: last for key, last in self._last.items() if key in counts}
 
-    def add(self, policy: Skip | None, row: RowRef, why: Skipped, site: Site | None, total: float | None) -> None:
-        """One skipped row; ``total`` is the epoch's number of rows on this rank where it is known."""
+    def add(
+        self, policy: Skip | None, row: RowRef, why: Skipped, site: Site | None, total: float | None, most: bool = False
+    ) -> None:
+        """One skipped row; ``total`` is the epoch's number of rows on this rank where it is known.
+
+        Args:
+            most: the total may be less, as the last batch may be short.
+        """
         key = str(why.operator)
         self.counts[key] = self.counts.get(key, 0) + 1
+        self._last[key] = row, why.error
         if policy is None:
             return
         if policy.quarantine is not None:
@@ -93,28 +102,34 @@ class Budgets:
                 file = self._files[policy.quarantine] = Quarantine(policy.quarantine, self._rank)
             file.add(row, why)
         rows = total if total is not None else max(self.seen, _LEAST_SEEN)
-        self._check(policy, why.label, key, rows, row, site, why.error)
+        kind = "the first " if total is None else "at most " if most else ""
+        over = self._over(policy, key, rows, kind)
+        if over:
+            raise self._error(why.label, key, over, site, "the epoch was stopped before the batch with this row")
 
     def end(self, policies: dict[str, tuple[Skip | None, str, Site | None]]) -> None:
         """The epoch's rows are counted: judge the rates exactly."""
         for key, (policy, label, site) in policies.items():
-            if policy is not None and key in self.counts:
-                self._check(policy, label, key, self.seen, None, site, "see the quarantine or the report")
+            over = self._over(policy, key, self.seen) if policy is not None and key in self.counts else ""
+            if over:
+                raise self._error(label, key, over, site, "all batches of the epoch were delivered")
 
-    def _check(
-        self, policy: Skip, label: str, key: str, rows: float, row: RowRef | None, site: Site | None, error: str
-    ) -> None:
+    def _over(self, policy: Skip, key: str, rows: float, kind: str = "") -> str:
+        """The budget that is used up, in words; "" where none is."""
         count = self.counts[key]
-        over = None
         if policy.max_count is not None and count > policy.max_count:
-            over = f"max_count={policy.max_count}"
-        elif policy.max_rate is not None and count > policy.max_rate * rows:
-            over = f"max_rate={policy.max_rate} of {int(rows):,} rows"
-        if over:
-            raise RowError(
-                f"{label} skipped {count:,} row(s), more than {over}; the last: {error}",
-                site=site,
-                row=row,
-                done="the epoch was stopped before the batch with this row",
-                fix="mend the data or the function, or raise the budget",
-            )
+            return f"max_count={policy.max_count}"
+        if policy.max_rate is not None and count > policy.max_rate * rows:
+            return f"max_rate={policy.max_rate} of {kind}{int(rows):,} rows"
+        return ""
+
+    def _error(self, label: str, key: str, over: str, site: Site | None, done: str) -> RowError:
+        row, cause = self._last.get(key, (None, ""))  # none since a state was loaded
+        last = f"; the last: {cause}" if row is not None else ""
+        return RowError(
+            f"{label} skipped {self.counts[key]:,} row(s), more than {over}{last}",
+            site=site,
+            row=row,
+            done=done,
+            fix="mend the data or the function, or raise the budget",
+        )

@@ -80,10 +80,38 @@ def test_the_count_budget_stops_the_run_at_the_row_beyond_it() -> None:
 
 def test_the_rate_is_judged_on_the_epoch_where_its_rows_are_known() -> None:
     assert len(xs(failing(Skip(max_rate=0.1)).batch(4, last="keep").loader())) == 13
-    with pytest.raises(RowError, match=r"max_rate=0\.09") as caught:
+    with pytest.raises(RowError, match=r"5 row\(s\), more than max_rate=0\.09 of at most 52 rows; the last:") as caught:
         xs(failing(Skip(max_rate=0.09)).batch(4, last="keep").loader())
     assert caught.value.row is not None
     assert caught.value.row.row == 43
     unknown = failing(Skip(max_rate=0.09)).filter(lambda x: x >= 0, "x").batch(4, last="keep")
-    with pytest.raises(RowError, match="max_rate"):  # judged at the end, when all rows are counted
+    said = r"5 row\(s\), more than max_rate=0\.09 of 50 rows; the last: ValueError: no 43\n"
+    with pytest.raises(RowError, match=said) as caught:  # judged at the end, when all rows are counted
         xs(unknown.loader())
+    assert caught.value.row.row == 43
+    assert caught.value.done == "all batches of the epoch were delivered"
+
+
+def test_the_rate_of_rows_one_by_one() -> None:
+    with pytest.raises(RowError, match=r"max_rate=0\.09 of 50 rows; the last: ValueError: no 43\n"):
+        list(failing(Skip(max_rate=0.09)).loader())
+
+
+def test_the_last_row_is_not_known_behind_a_state() -> None:
+    p = failing(Skip(max_rate=0.09)).filter(lambda x: x >= 0, "x").batch(4, last="keep")
+    loader = p.loader()
+    for number, _ in enumerate(loader):
+        if number == 11:
+            break
+    again = p.loader()
+    again.load_state_dict(saved(loader))
+    with pytest.raises(RowError, match=r"max_rate=0\.09 of 50 rows\n") as caught:
+        list(again)
+    assert caught.value.row is None
+
+
+def test_rows_that_no_batch_delivers_do_not_count() -> None:
+    p = failing(Skip(max_rate=0.1))
+    with pytest.raises(RowError, match=r"5 row\(s\), more than max_rate=0\.1 of at most 45 rows"):
+        list(p.batch(45, last="drop").loader())
+    assert len(list(p.batch(45, last="keep").loader())) == 2
