@@ -53,9 +53,14 @@ class LoaderPosition(Parts):
         self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Stand at the beginning of epoch ``epoch``, 0 or above; what was loaded from a state is forgotten."""
+        """Stand at the beginning of epoch ``epoch``, 0 or above; where a state was loaded that stands in it, there.
+
+        Code written for a DataLoader tells the epoch before each ``for``, also when it was resumed in the middle of it.
+        """
         epoch = whole(epoch, "set_epoch(epoch)")
         self._generation += 1
+        if epoch == self.epoch and self._resumed:
+            return
         if epoch == self.epoch and not self._started and carries(self._begun):
             return  # it stands there, with what was left over of the epoch before
         self._begin_epoch(epoch)

@@ -58,6 +58,30 @@ def test_a_state_can_be_asked_for_in_the_loop_and_later() -> None:
         assert len(list(again)) == 4 - number
 
 
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("told", ["loader", "sampler"])
+def test_to_be_told_the_epoch_keeps_a_place_that_was_loaded(told: str, steps: int | None) -> None:
+    p = rows().shuffle(seed=1).batch(5)
+    with p.loader(steps=steps) as loader:
+        epochs = [xs(loader) for _ in range(3)]
+        loader.set_epoch(1)
+        iterator = iter(loader)
+        begun = xs([next(iterator), next(iterator)])
+        state = saved(loader)
+    assert begun == epochs[1][:2]
+
+    def resumed(*epochs: int) -> list[list[int]]:
+        with p.loader(steps=steps) as again:
+            again.load_state_dict(state)
+            for epoch in epochs:
+                (again if told == "loader" else again.sampler).set_epoch(epoch)
+            return xs(again)
+
+    assert resumed(1) == resumed(1, 1) == epochs[1][2:]
+    assert resumed(2) == epochs[2], "another epoch is begun"
+    assert resumed(0, 1) == epochs[1], "and what was loaded is forgotten then"
+
+
 @pytest.mark.parametrize("epoch", ["1", 1.5, None, True, -1])
 def test_what_is_no_epoch_is_refused_and_leaves_the_loader_as_it_was(epoch: Any) -> None:
     loader = rows().batch(4).loader()
