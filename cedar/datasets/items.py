@@ -35,6 +35,8 @@ _OTHERS = {  # the top package and class of what is often given by mistake, and 
     ("builtins", "set"): "a list, whose order is fixed",
     ("builtins", "str"): "a list of rows, or cedar.read_text(path)",
     ("builtins", "bytes"): "a list of rows",
+    ("cedar", "Pipeline"): "the pipeline as it is: it is rows already",
+    ("cedar", "Loader"): "the pipeline that the loader was made of",
     ("builtins", "generator"): "cedar.from_iterable(function), with the function that makes the generator",
 }
 

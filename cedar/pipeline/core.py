@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.engine.delivery.drop_in import NotIndexed
 from cedar.operators.base import Operator
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
@@ -72,6 +73,24 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader()
+
+    def __bool__(self) -> bool:
+        return True  # whatever its rows are, which are not counted for that
+
+    def __len__(self) -> int:
+        raise self._not_indexed("a pipeline is iterated: it has no length to be asked for")
+
+    def __getitem__(self, item: object) -> NoReturn:
+        raise self._not_indexed("a pipeline is iterated: it has no items to be asked for")
+
+    def _not_indexed(self, what: str) -> NotIndexed:
+        """The error for what a DataLoader around a pipeline asks."""
+        return NotIndexed(
+            what,
+            site=self.node.site,  # of the caller's lines the nearest would be torch's
+            fix="p.count() counts its rows, and p.select(...) names columns. Iterate p.batch(n).loader() in place of a "
+            "DataLoader, which cannot be put around a pipeline: see docs/migrate.md",
+        )
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.node.operator.label()}; print(p.explain()) shows its plan>"

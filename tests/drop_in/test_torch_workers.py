@@ -61,3 +61,12 @@ def test_a_loader_that_they_inherit_is_refused() -> None:
 @pytest.mark.parametrize(("make", "workers"), [(batches, 0), (own_part, 2)])
 def test_each_row_comes_once(make: Any, workers: int) -> None:
     assert rows(make, workers) == list(range(300))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}, {"sampler": [0]}])
+def test_a_dataloader_around_a_loader_or_a_pipeline_says_what_to_do(options: dict[str, Any]) -> None:
+    p = cedar.from_items([{"x": i} for i in range(8)])
+    for around in (p, p.batch(2), p.batch(2).loader(executor="inline")):
+        with pytest.raises(cedar.PipelineError, match="in place of a DataLoader") as caught:
+            next(iter(torch.utils.data.DataLoader(around, **options)))
+        assert caught.value.site.file == __file__

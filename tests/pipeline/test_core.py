@@ -57,3 +57,19 @@ def test_columns_are_known_without_running_as_far_as_they_can_be() -> None:
 
 def test_a_pipeline_shows_its_last_operator() -> None:
     assert repr(rows().take(2)) == "<Pipeline take(2); print(p.explain()) shows its plan>"
+
+
+def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
+    p = rows()
+    for ask in (len, lambda pipeline: pipeline[0], lambda pipeline: pipeline["x"]):
+        with pytest.raises(cedar.PipelineError, match="a pipeline is ") as caught:
+            ask(p)
+        assert isinstance(caught.value, TypeError)
+        assert "loader() in place of a DataLoader" in caught.value.fix
+        assert caught.value.site.file == __file__
+    assert p
+    assert p.take(0)
+    assert len(list(p)) == len([*p]) == len(tuple(iter(p))) == 3
+    with pytest.raises(cedar.PipelineError, match="not Pipeline") as caught:
+        cedar.from_items(p)
+    assert "rows already" in caught.value.fix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from cedar.core.errors import PipelineError
 
@@ -68,6 +68,10 @@ class NotPicklable(PipelineError, TypeError):
     """Of both types, for code that asks whether something can be pickled."""
 
 
+class NotIndexed(PipelineError, TypeError):
+    """Of both types, for code that asks whether something has items, or a length."""
+
+
 class DataLoaderLike:
     """The attributes of ``torch.utils.data.DataLoader`` that trainers look for, and what checkpoints need."""
 
@@ -75,6 +79,19 @@ class DataLoaderLike:
         raise NotPicklable(
             "a loader is an iteration that runs: it cannot be pickled or copied",
             fix="save loader.state_dict(); send the pipeline, which can be pickled, and make the loader there",
+        )
+
+    def __getitem__(self: Any, item: object) -> NoReturn:
+        """What a DataLoader around the loader asks for.
+
+        Raises:
+            NotIndexed: always.
+        """
+        raise NotIndexed(
+            "a loader is iterated: it has no items to be asked for",
+            site=self._site,  # of the caller's lines the nearest would be torch's
+            fix="iterate it in place of a DataLoader, which cannot be put around it: see docs/migrate.md. "
+            "loader.read(step) gives one batch",
         )
 
     def stateful(self, world: int | None = None) -> ByRank:

@@ -44,3 +44,14 @@ def test_an_epoch_that_a_trainer_tells_of_is_begun_once() -> None:
     loader.sampler.set_epoch(0)
     assert [batch["x"].tolist() for batch in loader] == whole
     assert loader.batch_sampler is None
+
+
+def test_a_loader_has_no_items_and_says_what_to_use() -> None:
+    loader = rows().batch(4).loader()
+    with pytest.raises(PipelineError, match="a loader is iterated") as caught:
+        loader[0]
+    assert isinstance(caught.value, TypeError)
+    assert "in place of a DataLoader" in caught.value.fix
+    assert caught.value.site.file == __file__
+    with pytest.raises(PipelineError, match="not Loader"):
+        cedar.from_items(loader)
