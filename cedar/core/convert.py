@@ -6,7 +6,7 @@ shared where the type allows. Nulls that a dtype cannot hold are therefore error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -28,19 +28,33 @@ _How: TypeAlias = "Callable[[pa.Array, _ArrayOrigin, Leaf, Callable[[Any], Any]]
 
 
 class _ArrayOrigin:
-    """Where an array sits, for error messages: the column, and the row of each of its values."""
+    """Where an array sits, for error messages: the column, and the row of each of its values.
 
-    __slots__ = ("keys", "name", "row_of")
+    ``path`` is the way into the column, as names of expressions' methods: "list", "arr", "field NAME" and, where the
+    structs themselves may be null, "null".
+    """
 
-    def __init__(self, name: str, keys: Keys | None, row_of: RowOf | None = None) -> None:
-        self.name, self.keys, self.row_of = name, keys, row_of
+    __slots__ = ("column", "keys", "name", "path", "row_of")
 
-    def inside(self, row_of: RowOf) -> _ArrayOrigin:
+    def __init__(
+        self, name: str, keys: Keys | None, row_of: RowOf | None = None, column: str = "", path: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.keys, self.row_of, self.column, self.path = name, keys, row_of, column or name, path
+
+    def inside(self, row_of: RowOf, kind: str) -> _ArrayOrigin:
         outer = self.row_of
-        return _ArrayOrigin(self.name, self.keys, row_of if outer is None else lambda i: outer(row_of(i)))
+        inner = row_of if outer is None else lambda i: outer(row_of(i))
+        return _ArrayOrigin(self.name, self.keys, inner, self.column, (*self.path, kind))
 
-    def child(self, field: str) -> _ArrayOrigin:
-        return _ArrayOrigin(f"{self.name}.{field}", self.keys, self.row_of)
+    def child(self, field: str, nulls: bool) -> _ArrayOrigin:
+        step = ("null",) if nulls else (f"field {field}",)
+        return _ArrayOrigin(f"{self.name}.{field}", self.keys, self.row_of, self.column, (*self.path, *step))
+
+    def applied(self, method: str) -> str:
+        """How to call a method of expressions on what sits here, as a user writes it."""
+        column = self.column
+        expr = _applied(f"col({column!r})", self.path, method)
+        return f"with_columns({column}={expr})" if column.isidentifier() else f"with_columns(**{{{column!r}: {expr}}})"
 
     def null_error(self, array: pa.Array, fix: str, gaps: str = "nulls") -> RowError:
         first = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
@@ -50,6 +64,17 @@ class _ArrayOrigin:
             row=None if self.keys is None else self.keys.ref(row),
             fix=fix,
         )
+
+
+def _applied(here: str, path: Sequence[str], method: str) -> str:
+    if not path:
+        return f"{here}.{method}"
+    step, *rest = path
+    if step == "null":
+        return f"{here}.fill_null(polars.struct(...))"
+    if step in ("list", "arr"):
+        return f"{here}.{step}.eval({_applied('polars.element()', rest, method)})"
+    return f"{here}.struct.with_fields({_applied(f'polars.field({step[6:]!r})', rest, method)})"
 
 
 def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
@@ -203,13 +228,13 @@ def _canonical(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable
 
 
 def _struct(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
-    children = zip(array.type, array.flatten(), strict=True)
-    return {f.name: _how(child.type)(child, place.child(f.name), leaf, share) for f, child in children}
+    children, nulls = zip(array.type, array.flatten(), strict=True), array.null_count > 0
+    return {f.name: _how(child.type)(child, place.child(f.name, nulls), leaf, share) for f, child in children}
 
 
 def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> JaggedTensor:
     if array.null_count:
-        raise place.null_error(array, f"with_columns({_hint(place)}.fill_null([]))", "null lists")
+        raise place.null_error(array, place.applied("fill_null([])"), "null lists")
     offsets = array.offsets
     if offsets.type != pa.int64():
         offsets = offsets.cast(pa.int64())
@@ -224,7 +249,7 @@ def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[A
     if values.type.id in NUMBERS and not values.null_count:
         items = share(values)
     else:
-        inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1)
+        inner = place.inside(lambda i: int(np.searchsorted(bounds, i, side="right")) - 1, "list")
         items = _how(values.type)(values, inner, leaf, share)
     return JaggedTensor(items, bounds if share is numbers else share(offsets))
 
@@ -232,9 +257,9 @@ def _jagged(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[A
 def _fixed(array: pa.Array, place: _ArrayOrigin, leaf: Leaf, share: Callable[[Any], Any]) -> Any:
     size = array.type.list_size
     if array.null_count:
-        raise place.null_error(array, f"with_columns({_hint(place)}.fill_null(a list of {size}))", "null lists")
+        raise place.null_error(array, place.applied(f"fill_null(a list of {size})"), "null lists")
     values = array.values.slice(array.offset * size, len(array) * size)
-    inner = place.inside(lambda i: i // size)
+    inner = place.inside(lambda i: i // size, "arr")
     children = _how(values.type)(values, inner, leaf, share)
     if hasattr(children, "reshape"):
         return children.reshape(len(array), size, *children.shape[1:])
@@ -273,7 +298,7 @@ def _torch_leaf(array: pa.Array, place: _ArrayOrigin) -> Any:
     if pt.is_decimal(kind) or pt.is_interval(kind):
         raise PipelineError(
             f"column {place.name!r} of {kind} has no torch dtype",
-            fix=f"cast it: with_columns({_hint(place)}.cast(polars.Float64)), or drop it",
+            fix=f"cast it: {place.applied('cast(polars.Float64)')}, or drop it",
         )
     return array.to_pylist()
 
@@ -308,12 +333,6 @@ def _width(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if kind.bit_width == 64 else pa.int32()
 
 
-def _hint(place: _ArrayOrigin) -> str:
-    name = place.name.partition(".")[0]
-    return f"{name}=col({name!r})" if name.isidentifier() else f"**{{{name!r}: col({name!r})}}"
-
-
 def _fill_hint(place: _ArrayOrigin) -> str:
-    if place.row_of is not None or "." in place.name:
-        return f"fill the nulls inside {place.name!r}, e.g. .list.eval(polars.element().fill_null(0))"
-    return f"with_columns({_hint(place)}.fill_null(value)), or .cast(polars.Float64) to have NaN for them"
+    filled = place.applied("fill_null(value)")
+    return filled if place.path else f"{filled}, or .cast(polars.Float64) to have NaN for them"

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.convert import to_arrow, to_numpy, to_numpy_each, to_torch, to_torch_each
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, PipelineError, RowError
@@ -205,6 +207,33 @@ def test_an_error_names_the_column_and_the_row() -> None:
         to_numpy(pa.array([[1], None], pa.large_list(pa.int64())), "x")
     with pytest.raises(RowError, match="'s.a'"):
         to_numpy(pa.array([{"a": 1}, {"a": None}]), "s")
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([1, None], pa.int64()),
+        ([[1], [None]], pa.large_list(pa.int64())),
+        ([[1], None], pa.large_list(pa.int64())),
+        ([[1, 2], [None, 3]], pa.list_(pa.int64(), 2)),
+        ([{"u": 1}, {"u": None}], None),
+        ([{"u": 1}, None], None),
+        ([{"t": {"u": 1}}, {"t": {"u": None}}], None),
+        ([{"t": {"u": 1}}, {"t": None}], None),
+        ([{"u": [1]}, {"u": [None]}], None),
+        ([{"u": [1]}, {"u": None}], None),
+        ([[{"u": 1}], [{"u": None}]], None),
+    ],
+)
+@pytest.mark.parametrize("name", ["x", "a.b"])
+def test_what_an_error_says_to_do_about_nulls_does_it(rows: list[Any], kind: Any, name: str) -> None:
+    p = cedar.from_arrow(pa.table({name: pa.array(rows, kind)}))
+    with pytest.raises(RowError, match="null") as caught:
+        list(p.batch(2))
+    said = caught.value.fix.partition(", or ")[0].replace("value)", "0)")
+    said = said.replace("struct(...)", "struct(polars.lit(0).alias('u'))")
+    filled = eval(f"p.{said}", {"p": p, "col": cedar.col, "polars": pl})
+    assert len(list(filled.batch(2))) == 1
 
 
 def test_a_null_struct_makes_its_fields_null() -> None:
