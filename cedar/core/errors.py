@@ -299,12 +299,14 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
-def missing_column(name: str, known: list[str], label: str, site: Site | None = None) -> PipelineError:
-    """The error for a column that does not exist: says which do, nearest first."""
+def missing_column(
+    name: str, known: list[str], label: str, site: Site | None = None, kind: str = "column"
+) -> PipelineError:
+    """The error for a column, or another ``kind`` of thing, that does not exist: says which do, nearest first."""
     ordered = nearest(name, known)
     listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")
     return PipelineError(
-        f"{label}: there is no column {name!r}; the columns are {listed or 'none'}",
+        f"{label}: there is no {kind} {name!r}; the {kind}s are {listed or 'none'}",
         site=site,
         fix=f"did you mean {ordered[0]!r}?" if ordered else "check the source's columns with p.schema",
     )

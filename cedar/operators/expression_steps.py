@@ -6,7 +6,7 @@ enter polars, which pass by untouched, and what the query is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -341,7 +341,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
             expr = explicit(expr, _static(columns))
         reads = named_columns(expr)
     except pl.exceptions.PolarsError as error:
-        raise _type_error(expr, blame, error) from error
+        raise _type_error(expr, blame, columns, error) from error
     _require(reads, columns, blame)
     for read in sorted(reads):
         _require_readable(read, columns[read].type, expr, blame)
@@ -356,7 +356,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dic
     try:
         schema = frame.select(expr).collect_schema()
     except pl.exceptions.PolarsError as error:
-        raise _type_error(expr, blame, error) from error
+        raise _type_error(expr, blame, {read: columns[read] for read in reads}, error) from error
     _require_row_wise(expr, frame, blame)
     try:
         return expr, {result: _arrow_type(kind) for result, kind in schema.items()}, reads
@@ -399,8 +399,24 @@ def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     return not judge(expr, frame).may_fail
 
 
-def _type_error(expr: pl.Expr, blame: ErrorContext, error: Exception) -> PipelineError:
+def _type_error(
+    expr: pl.Expr, blame: ErrorContext, columns: Mapping[str, StepColumn], error: Exception
+) -> PipelineError:
+    import polars as pl
+
+    if isinstance(error, pl.exceptions.StructFieldNotFoundError):  # which says its name and nothing else
+        fields = dict.fromkeys(field for each in columns.values() for field in _fields(each.type))
+        return missing_column(first_line(error), [*fields], f"{blame.label}: {text(expr)}", blame.site, "field")
     return PipelineError(f"{blame.label}: {text(expr)} does not fit its columns: {first_line(error)}", site=blame.site)
+
+
+def _fields(kind: ColumnType) -> Iterator[str]:
+    """Of the structs in a type, however deep."""
+    if isinstance(kind, pa.DataType):
+        for field in (kind.field(i) for i in range(kind.num_fields)):
+            if pt.is_struct(kind):
+                yield field.name
+            yield from _fields(field.type)
 
 
 def _require(names: Any, columns: Mapping[str, Any], blame: ErrorContext) -> None:

@@ -42,6 +42,16 @@ def test_columns_that_are_missing_or_unreadable() -> None:
             operator.schema(sample().types)
 
 
+def test_a_field_that_a_struct_has_not() -> None:
+    rows = block(s=[{"u": 1, "v": {"other": 2}}], t=[{"else": 1}])
+    for expr in (col("s").struct.field("uu"), col("s").struct.field("v").struct.field("uu") + 1):
+        for operator in (select(x=expr), with_columns(x=expr), FilterExpression(expr > 1)):
+            with pytest.raises(PipelineError, match="there is no field 'uu'; the fields are 'u', .*'other'") as caught:
+                run(operator, rows)
+            assert (caught.value.site, caught.value.fix) == (SITE, "did you mean 'u'?")
+            assert "else" not in caught.value.what
+
+
 def test_schemas_tell_without_running() -> None:
     types = sample().types | {"u": UNKNOWN}
     known = with_columns(a=col("a") / 2, b=col("u") + 1, ids=col("ids").list.len()).schema(types)
