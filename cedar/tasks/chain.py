@@ -59,6 +59,11 @@ class Program:
         return " -> ".join(step.label for step in self.steps if step.label)
 
     @cached_property
+    def awaited(self) -> str:
+        """What who waits for its result waits for: its operators, or a batch that is brought into its format."""
+        return " -> ".join(step.label for step in self.steps if step.label and step.operators) or "a batch"
+
+    @cached_property
     def ordinals(self) -> frozenset[int]:
         """Of the operators that it does the work of."""
         return frozenset(i for step in self.steps for i in step.operators)

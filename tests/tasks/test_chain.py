@@ -11,7 +11,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.operators.base import Env
 from cedar.tasks import clocks
-from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.chain import Program, Step, Timing, run_steps
 from tests.toy_blocks import block
 
 
@@ -26,6 +26,13 @@ class Takes:
     def __call__(self, block: Block, env: Env) -> Block:
         self.clock[0] += self.each * block.slots
         return block
+
+
+def test_what_a_loop_waits_for_is_what_operators_do():
+    steps = Step(None, (1,), "map(f)"), Step(None, (2, 3), "map(g)"), Step(None, (), "format='numpy'")
+    assert Program(steps).label == "map(f) -> map(g) -> format='numpy'"
+    assert Program(steps).awaited == "map(f) -> map(g)"
+    assert Program(steps[2:]).awaited == Program().awaited == "a batch"
 
 
 @pytest.mark.parametrize(("together", "factor"), [(0.002, 0.5), (0.008, 2.0)])

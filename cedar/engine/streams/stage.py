@@ -184,7 +184,7 @@ class StageFlow(Flow):
             another = self._runner.reads.another()  # rows that come meanwhile keep the other workers busy
             self._top_up(False)
             if self._short:
-                self._runner.wait([task.future, another], self._stream.program.label)
+                self._runner.wait([task.future, another], self._stream.program.awaited)
         piece = self._finish(task)
         self._tasks.popleft()
         self._top_up(False)
@@ -208,7 +208,7 @@ class StageFlow(Flow):
             if not wait:
                 return PENDING
             futures = [task.future for task in chosen if task.future is not None]
-            self._runner.wait([*futures, *another], self._stream.program.label)
+            self._runner.wait([*futures, *another], self._stream.program.awaited)
         piece = self._finish(task)
         self._tasks.remove(task)
         self._top_up(False)
@@ -219,7 +219,7 @@ class StageFlow(Flow):
         at, skip = (kept.at, kept.skip) if stream.keeps_rows else stream.place(self._next, kept)
         if task.future is None:
             return Piece(Rows.of(_EMPTY), at, skip, False, task.ends)
-        result = self._runner.result(task.future, stream.program.label or "a batch")
+        result = self._runner.result(task.future, stream.program.awaited)
         stream.tasks.metrics.add(result.timing, extra=not self._runner.local)
         block = result.blocks[0]
         stream.tasks.metrics.results[stream.program.label] = _size(block)
