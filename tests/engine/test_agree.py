@@ -325,3 +325,9 @@ def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> N
     enough.load_state_dict(state)
     list(enough)
     assert "no batch" not in caplog.text
+    nothing = rows.filter(cedar.col("x") < 0).batch(1)
+    assert list(nothing.loader(executor="inline")) == []
+    assert "no rows are left" in caplog.text
+    with pytest.raises(cedar.PipelineError, match="steps=3: an epoch of the data has no batch") as caught:
+        list(nothing.loader(steps=3, executor="inline"))
+    assert "whether a filter leaves any rows" in caught.value.fix

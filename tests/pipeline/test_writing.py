@@ -134,13 +134,16 @@ def test_folders_hold_every_row_once_in_its_order(place: Path, keys, per_file, r
     assert all(ids == sorted(ids) for ids in by_folder.values())
 
 
-def test_a_pipeline_without_rows(data: Path, tmp_path: Path):
+def test_a_pipeline_without_rows(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     p = cedar.read_parquet(str(data)).filter(col("id") < 0)
     written = p.write(tmp_path / "out")
     assert (written.rows, len(written.files)) == (0, 1)
     assert pq.read_schema(written.files[0]).names == ["id", "k", "s"]
     assert p.write(tmp_path / "folders", partition_by="k").files == []
     assert p.write(tmp_path / "lines", format="jsonl").files == []
+    assert "batch" not in caplog.text, "it has none of its own"
+    assert rows_of(data).batch(64 * 1024).write(tmp_path / "batches").rows == 0
+    assert "has no batch" in caplog.text
 
 
 def test_skipped_rows_are_left_out(tmp_path: Path):

@@ -78,7 +78,8 @@ class DataLoaderLike:
     def __reduce_ex__(self, protocol: object) -> Any:
         raise NotPicklable(
             "a loader is an iteration that runs: it cannot be pickled or copied",
-            fix="save loader.state_dict(); send the pipeline, which can be pickled, and make the loader there",
+            fix="save loader.state_dict(); send the pipeline, and make the loader there. Where pickle does not take a "
+            "pipeline for its lambdas or functions inside functions, cloudpickle takes it",
         )
 
     def __getitem__(self: Any, item: object) -> NoReturn:

@@ -100,7 +100,8 @@ class Loader(ByStep, Resharding):
                     )
                 if self._generation != mine:
                     raise PipelineError(
-                        "this iteration was superseded: the loader was closed, or iterated again",
+                        "this iteration was superseded: the loader was closed or iterated again, or a state was loaded "
+                        "or an epoch set",
                         site=self._site,
                         fix="one loader is one iteration at a time; make another loader",
                     )
@@ -175,7 +176,8 @@ class Loader(ByStep, Resharding):
                 raise PipelineError(
                     f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
                     site=self._site,
-                    fix='use smaller batches, last="keep", or more splits than ranks',
+                    fix="see with p.count() whether a filter leaves any rows; if so, "
+                    'use smaller batches, last="keep", or more splits than ranks',
                 )
             self._close(data)
             self._data += 1
@@ -216,9 +218,10 @@ class Loader(ByStep, Resharding):
 
     def _tell_of_none(self) -> None:
         """An epoch that had no batch ends, unless it was gone through before."""
-        if self._batched and self._step == self._begun["step"]:
+        own = self._batched and self._options.encode is None  # pieces of files are no batches of the user's
+        if own and self._step == self._begun["step"]:
             _log.warning(
-                "epoch %d has no batch for rank %d of %d: fewer rows than a batch, or other ranks have them; "
-                "use smaller batches, or last='keep'",
+                "epoch %d has no batch for rank %d of %d: no rows are left, or fewer than a batch, or other ranks have "
+                "them; see what filters leave, use smaller batches, or last='keep'",
                 self.epoch, self.rank.rank, self.rank.world,
             )  # fmt: skip

@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import cedar
@@ -18,6 +19,12 @@ def test_a_loader_is_not_sent_anywhere(away: Any) -> None:
     with pytest.raises(PipelineError, match="send the pipeline"):
         away(rows().batch(4).loader())
     assert pickle.loads(pickle.dumps(rows().batch(4))).loader()
+    local = rows().map(lambda x: x + 1, "x").batch(4)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(local)
+    with pytest.raises(PipelineError, match="lambdas .* cloudpickle takes it"):
+        pickle.dumps(local.loader())
+    assert len(list(pickle.loads(cloudpickle.dumps(local)).loader())) == 5
 
 
 def test_each_ranks_state_has_a_name_of_its_own() -> None:

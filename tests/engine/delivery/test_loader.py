@@ -51,6 +51,11 @@ def test_a_second_loop_supersedes_the_first() -> None:
     assert xs(list(loader)) == xs(list(rows().batch(5).loader()))
     with pytest.raises(PipelineError, match="superseded"):
         next(first)
+    second = iter(loader)
+    next(second)
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(PipelineError, match="superseded: .* a state was loaded"):
+        next(second)
 
 
 def test_a_signal_while_a_constructor_is_waited_for_loses_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
