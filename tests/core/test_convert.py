@@ -230,7 +230,7 @@ def test_what_an_error_says_to_do_about_nulls_does_it(rows: list[Any], kind: Any
     p = cedar.from_arrow(pa.table({name: pa.array(rows, kind)}))
     with pytest.raises(RowError, match="null") as caught:
         list(p.batch(2))
-    said = caught.value.fix.partition(", or ")[0].replace("value)", "0)")
+    said = (caught.value.fix or "").partition(", or ")[0].replace("value)", "0)")
     said = said.replace("struct(...)", "struct(polars.lit(0).alias('u'))")
     filled = eval(f"p.{said}", {"p": p, "col": cedar.col, "polars": pl})
     assert len(list(filled.batch(2))) == 1

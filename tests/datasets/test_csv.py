@@ -249,4 +249,4 @@ def test_movielens(shared_data: Path):
     assert column(read_csv(path), "title") == titles
     with pytest.raises(RowError, match="Expected 10 columns, got 11") as error:  # quoted titles hold commas
         read_rows(read_csv(path, quoting=False))
-    assert "leave out quoting=False" in error.value.fix
+    assert "leave out quoting=False" in (error.value.fix or "")

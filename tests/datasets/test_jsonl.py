@@ -134,7 +134,7 @@ def test_a_file_that_is_a_json_array(tmp_path: Path, text: str):
     (tmp_path / "t.jsonl").write_text(text)
     with pytest.raises(RowError, match=r"t\.jsonl, line 1: the file is a JSON array, and not JSON lines") as error:
         read_jsonl(tmp_path / "t.jsonl").schema()
-    assert "from_items" in error.value.fix
+    assert "from_items" in (error.value.fix or "")
 
 
 HUGE = 12345678901234567890123
@@ -157,7 +157,7 @@ def test_whole_numbers_beyond_64_bits(tmp_path: Path, values, line: int, message
         read_jsonl(path).schema()
     said = rf"t\.jsonl, line {line}: column 'x': no type of whole numbers {message}"
     assert re.search(said, error.value.what)
-    assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in error.value.fix
+    assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in (error.value.fix or "")
     assert column(read_jsonl(path, dtypes={"x": kind}), "x") == values
 
 

@@ -69,4 +69,4 @@ def test_a_dataloader_around_a_loader_or_a_pipeline_says_what_to_do(options: dic
     for around in (p, p.batch(2), p.batch(2).loader(executor="inline")):
         with pytest.raises(cedar.PipelineError, match="in place of a DataLoader") as caught:
             next(iter(torch.utils.data.DataLoader(around, **options)))
-        assert caught.value.site.file == __file__
+        assert str(caught.value.site).startswith(__file__)

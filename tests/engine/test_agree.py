@@ -330,4 +330,4 @@ def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> N
     assert "no rows are left" in caplog.text
     with pytest.raises(cedar.PipelineError, match="steps=3: an epoch of the data has no batch") as caught:
         list(nothing.loader(steps=3, executor="inline"))
-    assert "whether a filter leaves any rows" in caught.value.fix
+    assert "whether a filter leaves any rows" in (caught.value.fix or "")

@@ -88,6 +88,7 @@ def test_the_rate_is_judged_on_the_epoch_where_its_rows_are_known() -> None:
     said = r"5 row\(s\), more than max_rate=0\.09 of 50 rows; the last: ValueError: no 43\n"
     with pytest.raises(RowError, match=said) as caught:  # judged at the end, when all rows are counted
         xs(unknown.loader())
+    assert caught.value.row is not None
     assert caught.value.row.row == 43
     assert caught.value.done == "all batches of the epoch were delivered"
 

@@ -65,11 +65,11 @@ def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
         with pytest.raises(cedar.PipelineError, match="a pipeline is ") as caught:
             ask(p)
         assert isinstance(caught.value, TypeError)
-        assert "loader() in place of a DataLoader" in caught.value.fix
-        assert caught.value.site.file == __file__
+        assert "loader() in place of a DataLoader" in (caught.value.fix or "")
+        assert str(caught.value.site).startswith(__file__)
     assert p
     assert p.take(0)
     assert len(list(p)) == len([*p]) == len(tuple(iter(p))) == 3
     with pytest.raises(cedar.PipelineError, match="not Pipeline") as caught:
         cedar.from_items(p)
-    assert "rows already" in caught.value.fix
+    assert "rows already" in (caught.value.fix or "")

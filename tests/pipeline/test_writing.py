@@ -434,8 +434,8 @@ def test_a_place_that_can_be_no_folder(data: Path, tmp_path: Path, below: str):
         with pytest.raises(cedar.SourceError, match=f"cannot write to '{url}'") as caught:
             write(url)
         assert isinstance(caught.value.__cause__, OSError)
-        assert caught.value.site.file == __file__
-        assert "give a folder" in caught.value.fix
+        assert str(caught.value.site).startswith(__file__)
+        assert "give a folder" in (caught.value.fix or "")
 
 
 def test_a_store_that_fails_for_good(data: Path, memory: Any, monkeypatch: pytest.MonkeyPatch):

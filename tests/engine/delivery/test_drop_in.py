@@ -58,7 +58,7 @@ def test_a_loader_has_no_items_and_says_what_to_use() -> None:
     with pytest.raises(PipelineError, match="a loader is iterated") as caught:
         loader[0]
     assert isinstance(caught.value, TypeError)
-    assert "in place of a DataLoader" in caught.value.fix
-    assert caught.value.site.file == __file__
+    assert "in place of a DataLoader" in (caught.value.fix or "")
+    assert str(caught.value.site).startswith(__file__)
     with pytest.raises(PipelineError, match="not Loader"):
         cedar.from_items(loader)
