@@ -32,13 +32,14 @@ _CONFIG: dict[str, Any] = {
 }
 
 
-def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
-    """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON on standard output.
+def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+    """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON.
 
     Args:
         text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
             host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
         parent: the process to end with.
+        told: the end of the pipe to write that line to: the parent alone has the other one.
         begun: called with the cluster and what ``text`` says.
     """
     asked = json.loads(text)
@@ -52,8 +53,9 @@ def main(text: str, parent: int, begun: Callable[[Any, dict[str, Any]], None] | 
         begun(cluster, asked)
     else:
         threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
-    told = {"address": cluster.scheduler_address, "folder": folder, "keys": keys}
-    print(json.dumps(told), flush=True)  # noqa: T201 - the parent reads it, from a pipe that nobody else has
+    facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys}
+    with open(told, "w", encoding="utf-8") as pipe:
+        pipe.write(json.dumps(facts) + "\n")
     sys.stdin.buffer.read()
     threading.Timer(_LAST, _end, (folder,)).start()
     with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from multiprocessing import spawn
-from typing import Any
+from typing import Any, BinaryIO
 
 import cedar
 from cedar.core.errors import WorkerError
@@ -28,7 +28,7 @@ import sys
 sys.path[:] = {path!r}
 sys.path.append({home!r})
 from {module} import main
-main({text!r}, {parent})
+main({text!r}, {parent}, {told})
 """
 _PATIENCE = 180.0  # seconds for it to start: it imports Dask three times, on a machine that may be busy
 _hosts: dict[int, LocalHost] = {}
@@ -52,19 +52,24 @@ class LocalHost:
     def __init__(self, asked: dict[str, Any], module: str = "cedar.executors.dask.host") -> None:
         import dask
 
-        code = _CODE.format(path=sys.path, home=_HOME, module=module, text=json.dumps(asked), parent=os.getpid())
+        heard, told = os.pipe()  # of its own: what user functions print goes where this process prints
+        named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "told": told}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
-        self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
-            [os.fsdecode(spawn.get_executable()), "-P", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | added,
-            process_group=0,  # a Ctrl-C is for us
-        )
+        with open(heard, "rb") as pipe:
+            try:
+                self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
+                    [os.fsdecode(spawn.get_executable()), "-P", "-c", _CODE.format(path=sys.path, home=_HOME, **named)],
+                    stdin=subprocess.PIPE,
+                    env=os.environ | added,
+                    pass_fds=[told],
+                    process_group=0,  # a Ctrl-C is for us
+                )
+            finally:
+                os.close(told)
+            line = _first_line(pipe)
         self.pid = self._process.pid
         self.told: dict[str, Any] = {}
-        line = self._first_line()
         try:
             self.told = json.loads(line or b"")
         except ValueError as error:
@@ -81,13 +86,6 @@ class LocalHost:
         if self.keys is not None:
             know(self.address, self.keys)
 
-    def _first_line(self) -> bytes | None:
-        """None where it takes too long."""
-        assert self._process.stdout is not None
-        if select.select([self._process.stdout], [], [], _PATIENCE)[0]:
-            return self._process.stdout.readline()
-        return None
-
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -97,15 +95,19 @@ class LocalHost:
         address = self.told.get("address", "")
         close_client_at(address)
         forget(address)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]
         try:
             self._process.wait(2.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         remove_tree(self.told.get("folder", ""), KIND)  # it does that itself, unless it was killed
+
+
+def _first_line(pipe: BinaryIO) -> bytes | None:
+    """None where it takes too long."""
+    return pipe.readline() if select.select([pipe], [], [], _PATIENCE)[0] else None
 
 
 def local_address(workers: int) -> str:

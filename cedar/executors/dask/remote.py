@@ -5,6 +5,7 @@ A parcel holds pickled bytes, so that neither the scheduler nor Dask itself ever
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import platform
@@ -167,6 +168,8 @@ def _begin() -> None:
     import pyarrow as pa
 
     pa.set_cpu_count(1)  # a worker has as many tasks at once as it has threads: more would be too many
+    if OURS in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # it is that of the trainer, and this process may be killed
     if OURS in os.environ and sys.platform == "linux":
         import ctypes
         import signal

@@ -10,9 +10,9 @@ from cedar.executors.service.policy import Policy
 from cedar.executors.service.scaling import ServiceScaling
 
 
-def main(text: str, parent: int) -> None:
+def main(text: str, parent: int, told: int) -> None:
     """See ``cedar.executors.dask.host.main``; beside what that is told, ``most`` workers and ``keep_bytes``."""
-    host.main(text, parent, serve)
+    host.main(text, parent, told, serve)
 
 
 def serve(cluster: Any, asked: dict[str, Any]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import cedar
@@ -15,3 +18,21 @@ def test_a_cluster_that_ends_as_it_starts_or_takes_too_long(monkeypatch: pytest.
     monkeypatch.setattr(local, "_PATIENCE", 0.01)
     with pytest.raises(cedar.WorkerError, match=r"it did not start within 0\.01 s"):
         LocalHost({"workers": 0, "dashboard": None})
+
+
+PRINTS = """
+from cedar.executors import dask
+
+def prints(times):
+    for number in range(times):
+        print(number, "x" * 1000)
+    return times
+
+print(dask.open_cluster("dask", 1).submit(prints, 300).result(60))
+"""
+
+
+def test_what_a_function_prints_is_seen_and_never_holds_it_up() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, timeout=100, check=False)
+    printed = [f"{number} {'x' * 1000}" for number in range(300)]  # more than a pipe holds
+    assert sorted(done.stdout.splitlines()) == sorted([*printed, "300"]), done.stderr
