@@ -193,10 +193,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=self._told(error))
 
     async def again(self, task: Task) -> None:
-        """One more try, on a worker that is heard of."""
-        for one in task.tries:
-            if one.future.status == "finished":  # it cannot be fetched; few may be fetched at a time
-                one.following.cancel()
+        """One more try, on a worker that is heard of; what the others bring counts, too, if it comes first."""
         try:
             await self._try(task, await _aside(task.make))
         except Exception:  # noqa: BLE001 - the try that there is may still end well
@@ -204,7 +201,8 @@ class DaskExecutor(Executor):
 
     def give_up(self, task: Task) -> None:
         """No try brings a result: the run sends the task again, or does it here."""
-        _settle(task.delivery, error=WorkerDied("no worker of the Dask cluster brings the result of a task"))
+        why = "no worker of the Dask cluster brings the result of a task"
+        _settle(task.delivery, error=WorkerDied(why, ended=False))
 
     async def _try(self, task: Task, packed: PackedCall) -> None:
         for code in packed.code:

@@ -104,7 +104,7 @@ class Watch:
                 if not self._needs_help(task, view):
                     continue
                 if len(task.tries) < _MOST_TRIES:
-                    _log.warning("a task is computed on another worker, too: the one that has it is silent")
+                    _log.warning("a task is computed once more: its worker is silent, or its result does not come")
                     await executor.again(task)
                 else:
                     executor.give_up(task)
@@ -137,17 +137,25 @@ class Watch:
         return True
 
     def _needs_help(self, task: Task, view: View) -> bool:
-        """All of its tries are with silent workers, or its block has been finished for long and does not arrive."""
-        places = [view.places[one.future.key] for one in task.tries if one.future.key in view.places]
+        """All of its tries are with silent workers, or have been finished for long and nothing arrives.
+
+        A try that a worker is heard to work on may take its time. So may a result on its way: each further try waits
+        twice as long as the one before, while all are still fetched.
+        """
+        tries = [one for one in task.tries if not one.following.done()]
+        places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
         if not places or task.over:
             return False
-        if all(at and self._silent.issuperset(at) for _, at in places):
-            return True
-        finished = any(state == "memory" for state, _ in places)
-        waited = finished and not self._executor.waits_for_room(task)
+        silent = [bool(at) and self._silent.issuperset(at) for _, at in places]
+        finished = [state == "memory" for state, _ in places]
+        helpless = all(map(any, zip(silent, finished, strict=True))) and not self._executor.waits_for_room(task)
+        if not helpless or not self._all - self._silent:  # where nobody is heard of, nobody can help
+            task.stuck_since = None
+            return False
         now = time.monotonic()
-        task.stuck_since = (task.stuck_since or now) if waited else None
-        if task.stuck_since is None or now - task.stuck_since < seconds("stuck"):
+        task.stuck_since = task.stuck_since or now
+        at_once = all(silent) and len(task.tries) < _MOST_TRIES
+        if not at_once and now - task.stuck_since < seconds("stuck") * 2 ** (len(task.tries) - 1):
             return False
         task.stuck_since = now
         return True

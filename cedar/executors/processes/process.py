@@ -16,11 +16,12 @@ _LAST = 5.0  # seconds for a process that was killed
 
 
 class WorkerDied(BrokenExecutor):
-    """A worker process ended while it had a task, or did not start (``started``)."""
+    """A worker process ended while it had a task, or did not start (``started``), or brings no result (``ended``)."""
 
-    def __init__(self, how: str, started: bool = True) -> None:
+    def __init__(self, how: str, started: bool = True, ended: bool = True) -> None:
         super().__init__(how if started else f"it could not be started ({how})")
         self.started = started
+        self.ended = ended
 
 
 class WorkerProcess:

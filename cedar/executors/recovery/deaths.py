@@ -62,11 +62,11 @@ class Deaths:
         self.known: dict[Mark, BadRow] = {}  # who was found guilty, by the row at hand: one death there is enough
         self.acquitted = 0  # trials that found no row guilty
 
-    def add(self, death: Death) -> None:
-        """One more."""
+    def add(self, death: Death, ended: bool = True) -> None:
+        """One more; where no process ended, it says nothing of how others fare."""
         with self._lock:
             self.count += 1
-            self.in_a_row += 1
+            self.in_a_row += ended
             self.latest.append(death)
 
     def done(self, lost: float) -> None:

@@ -229,7 +229,8 @@ class Recovery:
         how = how_it_ended(error)
         if task.ended or task.silent:
             how = f"{task.ended or task.silent}, ended by SIGKILL"
-        seen = None if task.place is None else the_board().read(task.place)
+        ended = getattr(error, "ended", True)  # else its process may be well, and its mark tells nothing
+        seen = None if task.place is None or not ended else the_board().read(task.place)
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
             self._unstarted += 1
@@ -237,7 +238,8 @@ class Recovery:
         mark = seen.mark if seen is not None else None
         stop = self._why_stop(task, mark, how)
         then: Then = "given up" if stop is not None else "run again" if bad is None else "bad row"
-        self._record(task, mark, f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how, then)
+        told = f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how
+        self._record(task, mark, told, then, ended)
         if stop is not None:
             raise stop from error
         if bad is not None:
@@ -270,11 +272,11 @@ class Recovery:
     def _row(self, task: Task, mark: Mark) -> RowRef:
         return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
 
-    def _record(self, task: Task, mark: Mark | None, how: str, then: Then) -> None:
+    def _record(self, task: Task, mark: Mark | None, how: str, then: Then, ended: bool = True) -> None:
         known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
         row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
-        self._deaths.add(death)
+        self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
     def _why_stop(self, task: Task, mark: Mark | None, how: str) -> CedarError | None:

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dask import config
 
 from cedar.executors.dask.watch import View, Watch, look, serves
+from tests.executors.recovery.clock import Clock
 
 
 def scheduler(**extensions: Any) -> Any:
@@ -59,10 +61,66 @@ def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixt
     assert (watch.threads, watch.loud()) == (3, None)
 
 
+def a_try(key: int, over: bool = False) -> Any:
+    return SimpleNamespace(future=SimpleNamespace(key=key), following=SimpleNamespace(done=lambda: over))
+
+
+def helped(*tries: Any) -> Any:
+    """A task."""
+    return SimpleNamespace(tries=list(tries), over=False, stuck_since=None)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """Of an executor that never holds results back."""
+    client = SimpleNamespace(nthreads=dict, run_on_scheduler=lambda _: False)
+    executor: Any = SimpleNamespace(client=client, waits_for_room=lambda _: False)
+    return Watch(executor)
+
+
+def seen(silent: set[str], *places: tuple[str, str]) -> View:
+    """Two workers, and where tries are."""
+    known = {number: (state, [at]) for number, (state, at) in enumerate(places)}
+    return View({at: 1000.0 * (at in silent) for at in "ab"}, {"a": 1, "b": 1}, known)
+
+
+def test_where_no_worker_is_heard_of_no_task_is_done_again(watch: Watch) -> None:
+    one, all_of_them = seen({"b"}, ("processing", "b")), seen({"a", "b"}, ("processing", "b"))
+    watch._heed(all_of_them)
+    assert not watch._needs_help(helped(a_try(0)), all_of_them), "a call that holds the interpreter's lock, maybe"
+    watch._heed(one)
+    assert watch._needs_help(helped(a_try(0)), one)
+
+
+def test_a_result_that_is_long_on_its_way_is_waited_for_longer_with_each_try(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, task, asked = Clock(), helped(a_try(0)), []
+    monkeypatch.setattr("cedar.executors.dask.watch.time", SimpleNamespace(monotonic=clock))
+    watch._heed(seen(set()))
+    for clock.now in range(1, 1000):
+        if watch._needs_help(task, seen(set(), *[("memory", "a")] * 4)):
+            asked.append(clock.now)
+            task.tries.append(a_try(len(task.tries)))
+        if len(asked) == 4:  # then there is no more than to give it up
+            break
+    assert asked == [31, 31 + 60, 31 + 60 + 120, 31 + 60 + 120 + 240]
+
+
+def test_a_try_that_a_worker_works_on_is_waited_for(watch: Watch) -> None:
+    watch._heed(seen({"b"}))
+    both = [a_try(0), a_try(1)]
+    with config.set({"cedar.dask.stuck": "0s"}):
+        assert not watch._needs_help(helped(*both), seen({"b"}, ("memory", "a"), ("processing", "a")))
+        assert watch._needs_help(helped(*both), seen({"b"}, ("memory", "a"), ("processing", "b")))
+        failed = [a_try(0, over=True), a_try(1)]
+        assert watch._needs_help(helped(*failed), seen({"b"}, ("erred", "a"), ("memory", "a")))
+
+
 def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = SimpleNamespace(tries=[], over=False, stuck_since=None)
+    task = helped()
     done: list[str] = []
 
     class Executor:
@@ -73,11 +131,14 @@ def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
 
         async def again(self, _: Any) -> None:
             done.append("again")
-            task.tries.append(SimpleNamespace(future=SimpleNamespace(key=len(task.tries))))
+            task.tries.append(a_try(len(task.tries)))
 
         def give_up(self, _: Any) -> None:
             done.append("given up")
             task.over = True
+
+        def waits_for_room(self, _: Any) -> bool:
+            return False
 
     async def look(_: Any) -> View:
         places = {one.future.key: ("processing", ["b"]) for one in task.tries}
@@ -88,5 +149,6 @@ def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
     watch = Watch(executor)
     monkeypatch.setattr(watch, "_look", look)
     asyncio.run(executor.again(task))
-    asyncio.run(asyncio.wait_for(watch._watch(), 20))
+    with config.set({"cedar.dask.stuck": "0s"}):
+        asyncio.run(asyncio.wait_for(watch._watch(), 20))
     assert done == ["again"] * 4 + ["given up"]

@@ -210,6 +210,29 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
     assert task.cancelled()
 
 
+def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedar.executors.recovery.recovery._MOST", 1)
+
+    class Slow(Executor):
+        def __init__(self) -> None:
+            self.left = 4
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.left -= 1
+            future: Future[Any] = Future()
+            if self.left < 0:
+                future.set_result(fn(*args))
+            else:
+                future.set_exception(WorkerDied("no worker brings the result", ended=False))
+            return future
+
+    deaths, slow = Deaths(), Slow()
+    recovery = Recovery(lambda: slow, deaths, marks=True)
+    result: Any = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3))).result(60)
+    recovery.close()
+    assert (result, deaths.count) == (3, 4)
+
+
 def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:
     def watching() -> int:
         return sum(thread.name == "cedar-recovery" and thread.is_alive() for thread in threading.enumerate())
