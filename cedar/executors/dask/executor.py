@@ -212,13 +212,14 @@ class DaskExecutor(Executor):
         if task.over:
             return
         loud = self.watch.loud()
-        key = (f"cedar-{self._run}", task.number, len(task.tries))
+        number, task.sent = task.sent, task.sent + 1  # no key comes twice
+        key = (f"cedar-{self._run}", task.number, number)
         how = {"pure": False, "retries": 0, "workers": loud, "allow_other_workers": bool(loud)}
-        how["priority"] = int(task.urgent or bool(task.tries))
+        how["priority"] = int(task.urgent or number > 0)
         if task.before is None:
             future = self.client.submit(run, stamp(), packed.parcel, key=key, **how)
         else:
-            shared_key = task.before.key + f"-{len(task.tries)}" * bool(task.tries)
+            shared_key = task.before.key + f"-{number}" * bool(number)
             made = self.client.submit(run_shared, stamp(), task.before.call, key=shared_key, **how)
             future = self.client.submit(run_behind, stamp(), packed.parcel, made, key=key, **how)
         task.tries.append(DaskCall(future, asyncio.ensure_future(self._follow(task, future))))
@@ -229,14 +230,16 @@ class DaskExecutor(Executor):
             sent = self.client.run(keep, code.key, code.pickled, workers=workers, on_error="ignore")
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
-    async def _give(self, task: Task, wanted: Wanted) -> None:
-        """A worker has no code, such as a new one: it gets it, and the task is tried again."""
+    async def _give(self, task: Task, future: Any, wanted: Wanted) -> None:
+        """A worker has no code, such as a new one: it gets it, and the task is tried again in place of this try."""
         try:
             packed = await _aside(task.make)
             for code in packed.code:
                 if code.key == wanted.key:
                     await self._place(code, [wanted.worker])
             await self._try(task, packed)
+            task.tries[:] = [one for one in task.tries if one.future is not future]  # it was answered
+            future.release()
         except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
             _settle(task.delivery, error=self._told(error))
 
@@ -247,15 +250,16 @@ class DaskExecutor(Executor):
             await self._await_room(task)
             if task.over:
                 return
-            parcel = await self._fetched(future)
+            try:
+                parcel = await self._fetched(future)
+            except Unmade as error:
+                parcel = error.parcel
             answer: Any = await _aside(parcel.open) if len(memoryview(parcel.parts[0])) > _LARGE else parcel.open()
-        except Unmade as error:
-            answer = error.parcel.open()
         except BaseException as error:  # noqa: BLE001 - distributed raises many kinds, some of them no Exception
             self._failed(task, future, error)
             return
         if isinstance(answer, Wanted):
-            await self._give(task, answer)
+            await self._give(task, future, answer)
         elif isinstance(answer, Done):
             self.meter.arrived(answer.value, parcel.nbytes, answer.seconds)
             _settle(task.delivery, answer.value)
@@ -304,9 +308,8 @@ class DaskExecutor(Executor):
         return task.number in self._held_back
 
     def _failed(self, task: Task, future: Any, error: BaseException) -> None:
-        current = asyncio.current_task()
-        if task.over or (current is not None and current.cancelling() and self.client.status == "running"):
-            return  # ``again`` gave the try up for another one
+        if task.over:
+            return
         told = self._told(error)
         others = any(one.future is not future and not one.following.done() for one in task.tries)
         if others and isinstance(told, WorkerDied):

@@ -26,8 +26,10 @@ from cedar.executors import dask
 from cedar.executors.dask import executor as executor_module
 from cedar.executors.dask.clients import check_versions, client_at
 from cedar.executors.dask.executor import DaskExecutor
+from cedar.executors.dask.kept import KEPT, SharedResult
 from cedar.executors.dask.keys import security_at
 from cedar.executors.dask.local import LocalHost, local_address
+from cedar.executors.dask.remote import OURS, Call, Parcel
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
@@ -166,6 +168,85 @@ def test_a_try_that_is_given_up_for_another_is_no_death(
     (task,) = executor.pending()
     executor._in_loop(executor.again(task))
     assert result.result(60) == 5
+
+
+def test_a_result_that_is_slow_to_come_counts_though_others_were_asked_for(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, begun = executor._fetched, asyncio.Event()
+    fetches: list[Any] = []
+
+    async def slow(future: Any) -> Any:
+        fetches.append(future)
+        if len(fetches) > 1:
+            begun.set()
+            await asyncio.sleep(600)
+        await begun.wait()
+        return await fetch(future)
+
+    monkeypatch.setattr(executor, "_fetched", slow)
+    result = executor.submit(abs, -5)
+    assert within(30, lambda: fetches)
+    (task,) = executor.pending()
+    executor._in_loop(executor.again(task))
+    assert result.result(60) == 5
+    assert len({future.key for future in fetches}) == 2
+
+
+def test_a_task_that_is_given_up_is_lost_without_a_death(executor: DaskExecutor) -> None:
+    future = executor.submit(time.sleep, 2.0)
+    (task,) = executor.pending()
+    executor.give_up(task)
+    with pytest.raises(WorkerDied, match="no worker of the Dask cluster brings the result") as caught:
+        future.result(30)
+    assert not caught.value.ended
+
+
+def test_a_try_that_asks_for_code_is_over_once_it_was_given(executor: DaskExecutor, tmp_path: Path) -> None:
+    def works(code: Code, folder: Path) -> int:
+        (folder / "begun").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        return len(code.load()[0])
+
+    def forget() -> None:
+        from cedar.executors.dask import remote
+
+        remote._code.clear()
+
+    code = Code.of((bytes(1000),))
+    assert executor.submit(lambda code: len(code.load()[0]), code).result(60) == 1000
+    executor.client.run(forget)
+    future = executor.submit(works, code, tmp_path)
+    assert within(30, (tmp_path / "begun").exists)
+    (task,) = executor.pending()
+    assert within(30, lambda: len(keys(executor.client, executor._run)) == 1), "those that were answered are gone"
+    assert within(30, lambda: len(task.tries) == 1)
+    assert task.sent > 1
+    (tmp_path / "go").touch()
+    assert future.result(30) == 1000
+
+
+class OfWorkers(Exception):
+    """An error that can be made again in workers alone, as one of a library that only they have."""
+
+    def __reduce__(self) -> Any:
+        return made_in_workers, self.args
+
+
+def made_in_workers(*args: Any) -> OfWorkers:
+    if OURS not in os.environ:
+        raise ModuleNotFoundError("no module named 'decoder'")
+    return OfWorkers(*args)
+
+
+def test_an_error_of_a_shared_result_that_cannot_be_read_here_is_one(executor: DaskExecutor) -> None:
+    def fails() -> None:
+        raise OfWorkers("a damaged file")
+
+    before = SharedResult(f"{KEPT}unreadable", Parcel.of(Call(fails, (), {}, None)))
+    with pytest.raises(cedar.WorkerError, match="no module named 'decoder'"):
+        executor._submit(len, (), {}, before).result(60)
 
 
 def test_a_fetch_that_is_given_up_at_any_moment_holds_up_no_other(executor: DaskExecutor) -> None:
