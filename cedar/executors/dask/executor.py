@@ -367,6 +367,17 @@ class DaskExecutor(Executor):
 
 
 _running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()
+_parents: list[DaskExecutor] = []  # kept in a forked child, where nothing of them is to be ended or collected
+
+
+def _after_fork() -> None:
+    """Tasks under way are the parent's, and so is who waits for them."""
+    global _running  # noqa: PLW0603 - another thread may have been at it
+    _parents.extend(_running)
+    _running = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end() -> None:

@@ -266,6 +266,17 @@ def test_a_fetch_that_is_given_up_at_any_moment_holds_up_no_other(executor: Dask
     assert client.sync(fetches) == list(range(40, 0, -1))
 
 
+def test_a_forked_child_leaves_the_tasks_of_its_parent_alone(executor: DaskExecutor) -> None:
+    future = executor.submit(time.sleep, 0.5)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        executor_module._end()  # as at the end of any program
+        os._exit(int(future.cancelled()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert future.result(30) is None
+
+
 def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
     futures = [executor.submit(time.sleep, 1.0) for _ in range(6)]
     assert futures[-1].cancel()
