@@ -42,6 +42,14 @@ def forget(address: str) -> None:
         _given.pop(address, None)
 
 
+def forget_all() -> list[Any]:
+    """All of them; those that are still there."""
+    with _lock:
+        clients = list(_given.values())
+        _given.clear()
+    return clients
+
+
 def kind(place: str) -> str:
     """What a saved plan calls a place.
 

@@ -26,7 +26,7 @@ from cedar.core.redact import redact_url
 from cedar.core.sizes import parse_bytes
 from cedar.datasets.layouts import layout_of, told
 from cedar.datasets.parquet import read_parquet
-from cedar.executors.dask.clients import connected
+from cedar.executors.dask.clients import ask, connected
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
@@ -193,7 +193,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
     from distributed import KilledWorker
 
     with _client(address) as client:
-        at_once = workers or sum(client.nthreads().values())
+        at_once = workers or sum(ask(client, client.nthreads).values())
         if not at_once:
             raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
 

@@ -8,17 +8,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cedar.core.errors import PipelineError, WorkerError, user_site
 from cedar.executors.dask.keys import security_at
 from cedar.executors.dask.limits import seconds
-from cedar.plan.places import forget, given
+from cedar.plan.places import forget, forget_all, given
 
 _log = logging.getLogger("cedar")
 _clients: dict[str, Any] = {}  # made here
 _checked: set[str] = set()  # clients whose cluster has our versions
+_muted: list[dict[logging.Logger, int]] = []  # levels that were, once for each who wants to hear nothing
 _lock = threading.Lock()
 
 
@@ -41,21 +42,56 @@ def reached(where: Any) -> Any:
     """
     if not isinstance(where, str):
         return where
+    while (client := _known(where)) is not None:
+        if _answers(client):
+            return client
+        _forget(where, client)
+    made = connected(where)
     with _lock:
-        client = given(where) or _clients.get(where)
-        if client is None or not _answers(client):
-            forget(where)
-            if where in _clients:
-                _close(_clients.pop(where))
-            client = _clients[where] = connected(where)
+        client = _clients.setdefault(where, made)
+    if client is not made:  # another thread was first
+        _close(made)
     return client
+
+
+def _known(where: str) -> Any:
+    with _lock:
+        return given(where) or _clients.get(where)
+
+
+def _forget(where: str, client: Any) -> None:
+    """Nothing more is asked of a client; one that was made here is closed."""
+    with _lock:
+        if given(where) is client:
+            forget(where)
+        ours = _clients.get(where) is client and _clients.pop(where)
+    if ours:
+        _close(client)
+
+
+def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """What a method of a client returns, which waits for the scheduler: for as long as that may say nothing.
+
+    Raises:
+        WorkerError: it does not answer.
+    """
+    limit = seconds("scheduler-silent")
+    try:
+        return client.sync(question, *args, callback_timeout=limit, **named)
+    except OSError as error:  # a TimeoutError is one
+        raise WorkerError(
+            f"the Dask scheduler does not answer: {error or type(error).__name__}",
+            done="nothing was run",
+            fix="look whether its process runs, and at the network; cedar.dask.scheduler-silent in Dask's "
+            "configuration is how long to wait",
+        ) from error
 
 
 def _answers(client: Any) -> bool:
     """Whether the scheduler that it was connected to is still there."""
     try:
-        return client.status == "running" and client.nthreads() is not None
-    except OSError:
+        return client.status == "running" and ask(client, client.nthreads) is not None
+    except WorkerError:
         return False
 
 
@@ -63,12 +99,19 @@ def check(client: Any, address: str) -> None:
     """That it can be used, that its cluster has workers, and that versions are the same; asked once of each client.
 
     Raises:
-        PipelineError: it is an asynchronous client.
+        PipelineError: it is an asynchronous client, or one of the process that this one was forked from.
         WorkerError: it is closed, versions differ, or there is no worker.
     """
     if client.asynchronous:
         raise PipelineError(
             "the Dask client is asynchronous", site=user_site(), fix="make it without asynchronous=True"
+        )
+    if any(client is each for each in _parents):
+        forget(address)
+        raise PipelineError(
+            "the Dask client was made before this process was forked, and does not work here",
+            site=user_site(),
+            fix="make it in the process that uses it, or give the address of the scheduler",
         )
     if not _answers(client):
         raise WorkerError(
@@ -127,7 +170,7 @@ def _client_class() -> Any:
 
 def _wait_for_workers(client: Any, address: str) -> None:
     deadline = time.monotonic() + seconds("workers")
-    while not client.nthreads():
+    while not ask(client, client.nthreads):
         if time.monotonic() > deadline:
             raise WorkerError(
                 f"the Dask cluster at {address} has no worker, and got none within {seconds('workers'):g} s",
@@ -156,28 +199,36 @@ def close_client_at(address: str) -> None:
 
 
 def _close(client: Any) -> None:
-    before = _quiet()  # the scheduler may be gone, which was said
+    _mute()  # the scheduler may be gone, which was said
     try:
         client.close(timeout=2)
     except Exception:  # noqa: BLE001 - whatever it is: nothing more is asked of it
         client.status = "closed"  # or it would be closed again, and fail in the same way, once it is collected
-    for log, level in before:
-        log.setLevel(level)
+    finally:
+        _unmute()
 
 
-def _quiet() -> list[tuple[logging.Logger, int]]:
-    """Nothing more from Dask's connections; the levels that were."""
+def _mute() -> None:
+    """Nothing more from Dask's connections, until as many want to hear of them again as did not."""
     logs = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched", "distributed.comm")]
-    before = [(log, log.level) for log in logs]
-    for log in logs:
-        log.setLevel(logging.CRITICAL + 1)
-    return before
+    with _lock:
+        _muted.append(_muted[0] if _muted else {log: log.level for log in logs})
+        for log in logs:
+            log.setLevel(logging.CRITICAL + 1)
+
+
+def _unmute() -> None:
+    with _lock:
+        before = _muted.pop()
+        if not _muted:
+            for log, level in before.items():
+                log.setLevel(level)
 
 
 def end_clients() -> None:
     """As Python ends: a client that is slow to close may find its connections cut a little later."""
     if _clients:
-        _quiet()
+        _mute()
     close_clients()
 
 
@@ -185,7 +236,7 @@ def _after_fork() -> None:
     """A client's threads are not there in a forked child."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
-    _parents.extend(_clients.values())
+    _parents.extend((*_clients.values(), *forget_all()))
     _clients.clear()
 
 
@@ -205,7 +256,8 @@ def check_versions(client: Any, where: str) -> None:
         WorkerError: names each part of the cluster and each library that differs.
     """
     try:
-        versions = client.get_versions(check=False, packages=_ASKED)
+        named = {"check": False, "packages": _ASKED}
+        versions = client.sync(client.get_versions, **named, callback_timeout=seconds("scheduler-silent"))
     except Exception as error:
         raise WorkerError(
             f"the Dask cluster at {where} does not tell its versions: {type(error).__name__}: {error}",

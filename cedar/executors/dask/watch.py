@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cedar.executors.dask.clients import ask
 from cedar.executors.dask.limits import seconds
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Watch:
 
     def __init__(self, executor: DaskExecutor) -> None:
         self._executor = executor
-        self.threads = sum(executor.client.nthreads().values())  # that are heard of
-        self.service: bool = executor.client.run_on_scheduler(serves)  # jobs share results
+        self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # that are heard of
+        self.service: bool = ask(executor.client, executor.client.run_on_scheduler, serves)  # jobs share results
         self._silent: set[str] = set()
         self._all: set[str] = set()
         self._empty_since: float | None = None

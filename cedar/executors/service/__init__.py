@@ -100,12 +100,12 @@ class Service:
             WorkerError: nobody answers.
             PipelineError: the scheduler there is no service.
         """
-        from cedar.executors.dask.clients import connected
+        from cedar.executors.dask.clients import ask, connected
         from cedar.executors.service.plugin import status
 
         client = connected(address)
         try:
-            answer: ServiceStatus | None = client.run_on_scheduler(status)
+            answer: ServiceStatus | None = ask(client, client.run_on_scheduler, status)
         finally:
             client.close()
         if answer is None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cedar.core.errors import PipelineError
-from cedar.executors.dask.clients import reached
+from cedar.executors.dask.clients import ask, reached
 from cedar.executors.dask.limits import seconds
 from cedar.executors.service.ranks import keep_alive, listening
 
@@ -118,7 +118,7 @@ def _place(where: Any) -> tuple[str, int]:
     client = reached(where)
     address = client.scheduler.address
     if address not in _found:
-        listener = client.run_on_scheduler(listening)
+        listener = ask(client, client.run_on_scheduler, listening)
         if listener is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is no service, and ranks cannot meet there",

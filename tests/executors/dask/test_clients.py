@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
+from dask import config
 
-from cedar.executors.dask.clients import close_clients, reached
+import cedar
+from cedar.executors.dask import clients
+from cedar.executors.dask.clients import ask, check, close_clients, reached
+from cedar.executors.dask.keys import security_at
 from cedar.executors.dask.local import LocalHost
+from cedar.plan.places import given, remember
 
 SCRIPT = """
 import atexit
@@ -41,6 +49,72 @@ def test_a_client_is_closed_before_the_scheduler_that_was_made_for_it(host: Loca
     client = reached(host.address)
     host.close()
     assert client.status == "closed"
+
+
+def test_a_scheduler_that_stands_still_is_one_that_does_not_answer(host: LocalHost) -> None:
+    client = reached(host.address)
+    short = {"cedar.dask.connect": "1s", "cedar.dask.scheduler-silent": "1s"}
+    os.kill(host.pid, signal.SIGSTOP)
+    try:
+        with config.set(short):
+            with pytest.raises(cedar.WorkerError, match="does not answer: timed out after 1"):
+                ask(client, client.nthreads)
+            with pytest.raises(cedar.WorkerError, match="no Dask scheduler answers at"):
+                reached(host.address)
+    finally:
+        os.kill(host.pid, signal.SIGCONT)
+    assert client.status == "closed"
+
+
+def test_one_scheduler_that_stands_still_holds_up_no_other(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, begun, go = reached(host.address), Event(), Event()
+    monkeypatch.setattr(clients, "_answers", lambda _: begun.set() or go.wait(60))
+    with ThreadPoolExecutor(1) as threads:
+        asks = threads.submit(reached, host.address)
+        try:
+            assert begun.wait(60)
+            assert clients._lock.acquire(timeout=20)
+            clients._lock.release()
+        finally:
+            go.set()
+        assert asks.result(60) is client
+
+
+def test_clients_that_close_at_the_same_time_leave_dask_s_log_as_it_was() -> None:
+    class Client:
+        def close(self, timeout: float) -> None:
+            both.wait(60)  # the first is still closing when the second begins
+            if self is first:
+                ended.wait(60)
+
+    log = logging.getLogger("distributed.client")
+    before, both, ended = log.level, Barrier(2), Event()
+    first, second = Client(), Client()
+    with ThreadPoolExecutor(2) as threads:
+        closing = threads.submit(clients._close, first)
+        threads.submit(clients._close, second).result(60)
+        assert log.level > logging.CRITICAL, "the other one still closes"
+        ended.set()
+        closing.result(60)
+    assert log.level == before
+
+
+def test_a_forked_child_does_not_use_the_clients_of_its_parent(host: LocalHost) -> None:
+    from distributed import Client
+
+    with Client(host.address, set_as_default=False, security=security_at(host.address)) as client:
+        remember(client)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            try:
+                check(client, host.address)
+            except cedar.PipelineError as error:
+                os._exit(int("before this process was forked" not in str(error) or given(host.address) is not None))
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert given(host.address) is client
 
 
 def test_a_program_ends_its_clients_first() -> None:

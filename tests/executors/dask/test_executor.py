@@ -441,6 +441,9 @@ def test_a_cluster_without_workers() -> None:
 
 def test_versions_that_differ_are_named() -> None:
     class Client:
+        def sync(self, question: Any, callback_timeout: float, **named: Any) -> Any:
+            return question(**named)
+
         def get_versions(self, **_: Any) -> dict[str, Any]:
             def part(cedar: str | None, python: str = "3.11.7.final.0") -> dict[str, Any]:
                 return {"packages": {"cedar": cedar, "python": python, "pyarrow": "25.0"}}

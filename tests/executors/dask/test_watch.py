@@ -14,6 +14,11 @@ from cedar.executors.dask.watch import View, Watch, look, serves
 from tests.executors.recovery.clock import Clock
 
 
+def asked(question: Any, *args: Any, callback_timeout: float) -> Any:
+    """As a client does it, in its own loop."""
+    return question(*args)
+
+
 def scheduler(**extensions: Any) -> Any:
     workers = {
         at: SimpleNamespace(address=at, last_seen=0.0, nthreads=n) for at, n in (("tls://a:1", 1), ("tls://b:1", 2))
@@ -47,7 +52,7 @@ def test_a_service_hears_how_a_run_does() -> None:
 
 
 def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    client = SimpleNamespace(nthreads=lambda: {"a": 1, "b": 2}, run_on_scheduler=lambda fn: fn(scheduler()))
+    client = SimpleNamespace(nthreads=lambda: {"a": 1, "b": 2}, run_on_scheduler=lambda fn: fn(scheduler()), sync=asked)
     executor: Any = SimpleNamespace(client=client)
     watch = Watch(executor)
     assert (watch.threads, watch.service, watch.loud()) == (3, False, None)
@@ -73,7 +78,7 @@ def helped(*tries: Any) -> Any:
 @pytest.fixture
 def watch() -> Watch:
     """Of an executor that never holds results back."""
-    client = SimpleNamespace(nthreads=dict, run_on_scheduler=lambda _: False)
+    client = SimpleNamespace(nthreads=dict, run_on_scheduler=lambda _: False, sync=asked)
     executor: Any = SimpleNamespace(client=client, waits_for_room=lambda _: False)
     return Watch(executor)
 
@@ -124,7 +129,7 @@ def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
     done: list[str] = []
 
     class Executor:
-        client = SimpleNamespace(status="running", nthreads=dict, run_on_scheduler=lambda _: False)
+        client = SimpleNamespace(status="running", nthreads=dict, run_on_scheduler=lambda _: False, sync=asked)
 
         def pending(self) -> list[Any]:
             return [] if task.over else [task]
