@@ -85,10 +85,10 @@ def pulse(pid: int) -> Pulse | None:
     """
     turns = 0
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # its name may be cut within a letter
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):  # it has ended
-                turns += _switches((thread / "status").read_text())
+                turns += _switches((thread / "status").read_text(errors="replace"))
     except OSError:
         return None
     return Pulse(stat.rpartition(")")[2].split()[0], turns)

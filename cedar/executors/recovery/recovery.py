@@ -64,6 +64,7 @@ class Recovery:
         self._watch = Watch(self._patience)
         self._tasks: set[Task] = set()  # under way
         self._pace = self._patience.look  # seconds between two looks at what may hang
+        self._blind = False  # it could not be seen once, which was said
         self._done = 0
         self._unstarted = 0
         self._trials: Executor | None = None
@@ -115,7 +116,11 @@ class Recovery:
         task.place, task.killed, task.ended, task.silent = the_board().take(), 0.0, "", ""
         task.sent = time.monotonic()
         marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
-        executor = self._place(task)
+        try:
+            executor = self._place(task)
+        except BaseException:
+            self._release(task)
+            raise
         try:
             first = getattr(executor, "submit_first", executor.submit)  # others wait for a task that was lost
             attempt = task.work.send(first if task.deaths else executor.submit, marks)
@@ -306,6 +311,14 @@ class Recovery:
     # ---- what stands still -------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        try:
+            self._see()
+        except Exception:  # noqa: BLE001 - what is lost is to be dealt with all the same
+            if not self._blind:
+                _log.warning("it could not be seen whether workers stand still", exc_info=True)
+            self._blind = True
+
+    def _see(self) -> None:
         with self._lock:
             tasks = list(self._tasks)
         executors = [self._executor(), *([self._trials] if self._trials is not None else [])]

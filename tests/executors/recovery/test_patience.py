@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,6 +57,18 @@ def test_a_worker_beats_whatever_it_does() -> None:
     finally:
         os.kill(pid, signal.SIGKILL)
         assert hangs.exception() is not None
+
+
+@LINUX
+def test_a_name_that_was_cut_within_a_letter_is_no_error() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, 'x読み込みプロセス'.encode(), 0, 0, 0); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = pulse(process.pid)
+        process.kill()
+    assert found is not None
+    assert found.state in "RSD"
 
 
 def test_who_cannot_be_seen_is_not_looked_for() -> None:

@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
@@ -19,6 +19,8 @@ from cedar.executors import processes
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.recovery import Deaths, Recovery, Work
+from cedar.executors.recovery.board import the_board
+from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program
 
@@ -231,6 +233,43 @@ def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.Mon
     result: Any = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3))).result(60)
     recovery.close()
     assert (result, deaths.count) == (3, 4)
+
+
+def test_a_look_that_fails_leaves_recovery_at_work(caplog: pytest.LogCaptureFixture) -> None:
+    looked, lost = threading.Event(), Future[Any]()
+
+    class Unseen(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.submit = pool_of_one.submit  # type: ignore[method-assign] # from the second on
+            return lost
+
+        def members(self) -> Any:
+            looked.set()
+            raise ValueError("what tells of a process cannot be read")
+
+    with ThreadPoolExecutor(1) as pool_of_one:
+        unseen = Unseen()
+        recovery = Recovery(lambda: unseen, Deaths(), True, Patience(look=0.01))
+        task: Future[Any] = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+        assert looked.wait(60)
+        lost.set_exception(WorkerDied("connection lost"))
+        assert task.result(60) == 3
+        recovery.close()
+    assert caplog.text.count("it could not be seen whether workers stand still") == 1
+
+
+def test_a_task_without_an_executor_leaves_no_slot_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Executor:
+        raise OSError("no process can be started")
+
+    given: list[Any] = []
+    monkeypatch.setattr(the_board(), "give", given.append)
+    recovery = Recovery(none, Deaths(), marks=True)
+    with pytest.raises(OSError, match="no process can be started"):
+        recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+    assert len(given) == 1
+    monkeypatch.undo()
+    the_board().give(*given)
 
 
 def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:
