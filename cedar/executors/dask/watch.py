@@ -88,27 +88,34 @@ class Watch:
             if executor.client.status != "running":
                 executor.lose("the connection to it is lost")
                 return
-            tasks = executor.pending()
-            limit = seconds("scheduler-silent")
             try:
-                view = await asyncio.wait_for(self._look(tasks), limit)
-            except TimeoutError:
-                executor.lose(f"it has not answered for {limit:g} s")
-                return
+                if await self._look_after(executor.pending()):
+                    return
             except OSError as error:
                 _log.info("the Dask scheduler could not be asked: %s", error)
+            except Exception:  # noqa: BLE001 - the next look may be a better one, and nobody else looks
+                _log.warning("a look at the Dask cluster failed", exc_info=True)
+
+    async def _look_after(self, tasks: list[Task]) -> bool:
+        """Once; whether nothing is left to look after."""
+        executor, limit = self._executor, seconds("scheduler-silent")
+        try:
+            view = await asyncio.wait_for(self._look(tasks), limit)
+        except TimeoutError:
+            executor.lose(f"it has not answered for {limit:g} s")
+            return True
+        self._heed(view)
+        if self._deserted():
+            return True
+        for task in tasks:
+            if not self._needs_help(task, view):
                 continue
-            self._heed(view)
-            if self._deserted():
-                return
-            for task in tasks:
-                if not self._needs_help(task, view):
-                    continue
-                if len(task.tries) < _MOST_TRIES:
-                    _log.warning("a task is computed once more: its worker is silent, or its result does not come")
-                    await executor.again(task)
-                else:
-                    executor.give_up(task)
+            if len(task.tries) < _MOST_TRIES:
+                _log.warning("a task is computed once more: its worker is silent, or its result does not come")
+                await executor.again(task)
+            else:
+                executor.give_up(task)
+        return False
 
     async def _look(self, tasks: list[Task]) -> View:
         keys = [one.future.key for task in tasks for one in task.tries]

@@ -122,6 +122,27 @@ def test_a_try_that_a_worker_works_on_is_waited_for(watch: Watch) -> None:
         assert watch._needs_help(helped(*failed), seen({"b"}, ("erred", "a"), ("memory", "a")))
 
 
+def test_a_look_that_fails_is_not_the_last_one(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[Any] = []
+
+    async def look(tasks: list[Any]) -> View:
+        looks.append(tasks)
+        if len(looks) == 1:
+            raise ValueError("the process group has not been initialized")
+        return seen(set())
+
+    executor: Any = watch._executor
+    executor.client.status = "running"
+    executor.pending = lambda: [helped()] * (len(looks) < 3)
+    monkeypatch.setattr("cedar.executors.dask.watch._TICK", 0.0)
+    monkeypatch.setattr(watch, "_look", look)
+    asyncio.run(asyncio.wait_for(watch._watch(), 20))
+    assert len(looks) == 3
+    assert "a look at the Dask cluster failed" in caplog.text
+
+
 def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
