@@ -11,10 +11,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from cedar.core.ownership import remove_tree, temporary_folder
-from cedar.executors.dask.keys import new_keys, security
+from cedar.executors.dask.keys import new_keys, publish, security, withdraw
 
 LOOPBACK = "127.0.0.1"
 KIND = "dask"  # of the folder of its workers
@@ -38,13 +39,15 @@ def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]
     Args:
         text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
             host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
+            ``publish``: other processes of this user are to find them, as long as this one runs.
         parent: the process to end with.
         told: the end of the pipe to write that line to: the parent alone has the other one.
         begun: called with the cluster and what ``text`` says.
     """
     asked = json.loads(text)
     folder = temporary_folder(KIND)
-    threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    left = _Left(folder)
+    threading.Thread(target=_end_with, args=(parent, left), daemon=True).start()
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # which unlinks what is left when this process is killed
     keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
@@ -53,14 +56,16 @@ def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]
         begun(cluster, asked)
     else:
         threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
-    facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys}
+    if keys is not None and asked.get("publish"):
+        left.key_file = publish(cluster.scheduler_address, keys)
+    facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys, "key_file": left.key_file}
     with open(told, "w", encoding="utf-8") as pipe:
         pipe.write(json.dumps(facts) + "\n")
     sys.stdin.buffer.read()
-    threading.Timer(_LAST, _end, (folder,)).start()
+    threading.Timer(_LAST, _end, (left,)).start()
     with contextlib.suppress(Exception):
         cluster.close(timeout=_LAST)
-    _end(folder)
+    _end(left)
 
 
 def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) -> Any:
@@ -114,13 +119,22 @@ def _restore(cluster: Any, workers: int) -> None:
             cluster.scale(workers)
 
 
-def _end_with(parent: int, folder: str) -> None:
+@dataclass
+class _Left:
+    """What this process is to leave nothing of: a folder, and the file that other processes find the keys in."""
+
+    folder: str
+    key_file: str | None = None
+
+
+def _end_with(parent: int, left: _Left) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK)
-    _end(folder)
+    _end(left)
 
 
-def _end(folder: str) -> None:
+def _end(left: _Left) -> None:
     """At once, whatever hangs: the workers end with this process."""
-    remove_tree(folder, KIND)
+    withdraw(left.key_file)
+    remove_tree(left.folder, KIND)
     os._exit(0)

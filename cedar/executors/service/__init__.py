@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.sizes import parse_bytes
-from cedar.executors.dask.keys import publish, withdraw
+from cedar.executors.dask.keys import withdraw
 
 if TYPE_CHECKING:
     from cedar.executors.service.status import ServiceStatus
@@ -62,11 +62,11 @@ class Service:
         asked = {
             "workers": workers, "most": most, "host": "127.0.0.1" if host in _LOOPBACK else host, "port": port,
             "keep_bytes": parse_bytes(keep, "keep") if isinstance(keep, str) else keep, "patience": patience,
-            "dashboard": None,
+            "dashboard": None, "publish": True,
         }  # fmt: skip
         self._host = LocalHost(asked, "cedar.executors.service.host")
         self.address = self._host.address
-        self._key_file = None if self._host.keys is None else publish(self.address, self._host.keys)
+        self._key_file: str | None = self._host.told["key_file"]
 
     @staticmethod
     def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +108,20 @@ def test_workers_come_for_a_trainer_that_waits_and_go_with_one_that_is_slow(
         if len(service.status().workers) == 1 or time.monotonic() > deadline:
             break
     assert len(service.status().workers) == 1
+
+
+def test_the_keys_of_a_service_go_with_it_however_its_program_ends(tmp_path: Path) -> None:
+    code = "import cedar, os; print(cedar.Service()._key_file, flush=True); os.kill(os.getpid(), 9)"
+    home = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=home) as program:
+        assert program.stdout is not None
+        keys = Path(program.stdout.readline().strip())
+        assert program.wait(60) == -signal.SIGKILL
+    assert keys.parent == tmp_path / "cedar" / "services"
+    deadline = time.monotonic() + 60
+    while keys.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not keys.exists()
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
