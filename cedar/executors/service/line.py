@@ -134,13 +134,14 @@ def _connected(where: Any) -> socket.socket:
     try:
         plain = socket.create_connection(place, limit)
     except OSError:  # another service has this address now
-        del _found[client.scheduler.address]
+        _found.pop(client.scheduler.address, None)
         plain = socket.create_connection(_place(where), limit)
     keep_alive(plain)
     if not client.scheduler.address.startswith("tls://"):
         return plain
     try:
         return client.security.get_connection_args("client")["ssl_context"].wrap_socket(plain)  # type: ignore[no-any-return]
-    except OSError:
+    except OSError:  # or another program has it; what is there now is to be asked next time
+        _found.pop(client.scheduler.address, None)
         plain.close()
         raise
