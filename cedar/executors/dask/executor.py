@@ -293,15 +293,17 @@ class DaskExecutor(Executor):
     async def _await_room(self, task: Task) -> None:
         """Back-pressure: the results that are next come first, others when there is room for them."""
         patience = time.monotonic() + seconds("stuck")
-        while self.meter.bytes > _HELD and not task.over:
-            first = next(iter(self.pending()), task) is task
-            if first and (self.meter.hungry or time.monotonic() > patience):
-                break
-            self._held_back.add(task.number)
-            self._room.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _ROOM_SECONDS)
-        self._held_back.discard(task.number)
+        try:
+            while self.meter.bytes > _HELD and not task.over:
+                first = next(iter(self.pending()), task) is task
+                if first and (self.meter.hungry or time.monotonic() > patience):
+                    break
+                self._held_back.add(task.number)
+                self._room.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), _ROOM_SECONDS)
+        finally:  # it may be cancelled as it waits
+            self._held_back.discard(task.number)
 
     def waits_for_room(self, task: Task) -> bool:
         """Its result is finished and stays where it is, because enough of them are here."""

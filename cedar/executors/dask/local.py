@@ -131,7 +131,7 @@ def local_address(workers: int) -> str:
 
 def is_local(address: str) -> bool:
     """Whether the workers of a scheduler are ours, on this machine."""
-    return any(host.address == address for host in _hosts.values())
+    return any(host.address == address for host in list(_hosts.values()))  # another thread may start one
 
 
 def close_hosts() -> None:

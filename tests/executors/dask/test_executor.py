@@ -342,6 +342,24 @@ def test_results_that_nobody_takes_wait_on_their_workers(
         assert [future.result(30).nbytes for future in futures] == [8000] * 40
 
 
+def test_a_result_that_is_let_go_of_as_it_waits_for_room_waits_no_more(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "_HELD", -1)
+    monkeypatch.setattr(executor, "pending", lambda: ["another one, which is the first"])
+    task: Any = types.SimpleNamespace(number=-1, over=False)
+
+    async def waits() -> bool:
+        waiting = asyncio.ensure_future(executor._await_room(task))
+        await asyncio.sleep(0)  # in which it begins
+        assert executor.waits_for_room(task)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return executor.waits_for_room(task)
+
+    assert not executor.client.sync(waits)
+
+
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,18 @@ def test_a_cluster_that_ends_as_it_starts_or_takes_too_long(monkeypatch: pytest.
     monkeypatch.setattr(local, "_PATIENCE", 0.01)
     with pytest.raises(cedar.WorkerError, match=r"it did not start within 0\.01 s"):
         LocalHost({"workers": 0, "dashboard": None})
+
+
+def test_a_cluster_may_be_started_while_others_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Host:
+        @property
+        def address(self) -> str:
+            hosts[len(hosts)] = self  # as another thread does
+            return "tls://127.0.0.1:1"
+
+    hosts: dict[int, Any] = {0: Host()}
+    monkeypatch.setattr(local, "_hosts", hosts)
+    assert not local.is_local("tls://127.0.0.1:2")
 
 
 PRINTS = """
