@@ -7,7 +7,7 @@ _SECONDS = {
     "workers": 30.0,  # that a cluster may be without any worker
     "worker-silent": 5.0,  # after which the tasks of a worker that is not heard of are given to another one, too
     "scheduler-silent": 30.0,  # after which the scheduler is taken to be gone
-    "stuck": 30.0,  # that a finished block may take to arrive before it is computed elsewhere, too
+    "stuck": 30.0,  # that a finished block may take to arrive before it is computed once more; then twice as long
 }
 
 
