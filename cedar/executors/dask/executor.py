@@ -283,7 +283,9 @@ class DaskExecutor(Executor):
             if future.status != "finished":
                 return await future._result()  # raises
             places = await scheduler.who_has(keys=[future.key])
-            found, *_ = await gather_from_workers(places, rpc=self.client.rpc)
+            fetch = asyncio.ensure_future(gather_from_workers(places, rpc=self.client.rpc))
+            fetch.add_done_callback(_heard)
+            found, *_ = await asyncio.shield(fetch)  # one that is cancelled while it connects leaves its socket open
             if future.key not in found:
                 found = (await scheduler.gather(keys=[future.key])).get("data", {})
             if future.key in found:
@@ -403,6 +405,12 @@ async def _aside(work: Callable[[], Any]) -> Any:
     from distributed.utils import offload
 
     return await offload(work)
+
+
+def _heard(fetch: asyncio.Future[Any]) -> None:
+    """Whoever wanted it may be gone: an error of it is no news."""
+    if not fetch.cancelled():
+        fetch.exception()
 
 
 def _begins(delivery: Future[Any]) -> bool:
