@@ -126,7 +126,7 @@ def test_code_is_sent_once_and_again_to_a_worker_that_lost_it(executor: DaskExec
     before = set(executor.client.nthreads())
     for pid in pids(executor.client):
         os.kill(pid, signal.SIGKILL)
-    assert within(30, lambda: len(set(executor.client.nthreads()) - before) == WORKERS)
+    assert within(30, lambda: len(now := set(executor.client.nthreads())) == WORKERS and not now & before)
     assert executor.submit(size, code).result(30)[0] == 1 << 20
 
 
@@ -376,7 +376,7 @@ def test_a_run_outlives_a_killed_worker(expected: list[Any]) -> None:
 def test_an_abandoned_run_leaves_nothing_on_the_cluster() -> None:
     with numbers().loader(executor="dask", workers=WORKERS) as loader:
         next(iter(loader))
-    assert within(20, lambda: not keys(client_at(local_address(WORKERS))))
+    assert within(60, lambda: not keys(client_at(local_address(WORKERS)), "cedar-"))  # others have theirs
 
 
 def test_a_user_s_client_stays_open(expected: list[Any]) -> None:
