@@ -116,11 +116,11 @@ class Loader(ByStep, Resharding):
             raise
         finally:
             if os.getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
-                if self._generation == mine:
+                if self._runner is runner:  # else what it has in common with the next iteration was ended before
                     instances.end()
                 deliveries.close()
                 others.close()
-                if self._generation == mine:  # else it has ended what it had in common with the next iteration
+                if self._runner is runner:
                     self._stop()
                 holding.__exit__(None, None, None)
         if self._metrics.batches == handed:
