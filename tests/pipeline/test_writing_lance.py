@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, SourceError
+from tests.pipeline.written_rows import VALUES, rows, stopping
 
 lance = pytest.importorskip("lance", reason="the extra lance is not installed")
 
@@ -20,10 +21,6 @@ lance = pytest.importorskip("lance", reason="the extra lance is not installed")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("written")
-
-
-def rows(n: int) -> cedar.Pipeline:
-    return cedar.from_arrow(pa.table({"id": range(n), "k": [f"k{i % 3}" for i in range(n)], "l": [[n, 1]] * n}))
 
 
 def ids(out: Path) -> list[int]:
@@ -54,36 +51,15 @@ def test_a_data_set_has_the_rows_in_their_order(place: Path, per_file, executor,
 
 
 def test_values_come_back(tmp_path: Path):
-    table = pa.table(
-        {
-            "id": pa.array([2**63 - 1, None, -5]),
-            "f": pa.array([0.1, float("nan"), None]),
-            "s": pa.array(["aé", "", None]),
-            "b": pa.array([b"\0", b"", None]),
-            "l": pa.array([[1, 2], [], None]),
-            "d": pa.array([{"a": 1, "b": [0.5]}, {"a": None, "b": []}, {"a": 2, "b": None}]),
-            "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int16(), 2)),
-            "t": pa.array([1, None, 3], pa.timestamp("us", "UTC")),
-        }
-    )
-    cedar.from_arrow(table).write(tmp_path / "out", format="lance")
-    assert str(cedar.read_lance(tmp_path / "out").to_arrow().to_pylist()) == str(table.to_pylist())
+    cedar.from_arrow(VALUES).write(tmp_path / "out", format="lance")
+    assert str(cedar.read_lance(tmp_path / "out").to_arrow().to_pylist()) == str(VALUES.to_pylist())
     fields = lance.dataset(tmp_path / "out").schema
-    lance.write_dataset(table.cast(fields), tmp_path / "out", mode="append")  # by Lance itself
+    lance.write_dataset(VALUES.cast(fields), tmp_path / "out", mode="append")  # by Lance itself
     assert cedar.read_lance(tmp_path / "out").count() == 6
 
 
 def test_a_job_goes_on_and_the_data_set_is_there_at_its_end(tmp_path: Path):
-    class Stop(Exception):
-        pass
-
-    def stops(i: Any) -> Any:
-        if i == 250 and not (tmp_path / "on").exists():
-            raise Stop
-        return i
-
-    pq.write_table(rows(300).to_arrow(), tmp_path / "in.parquet", row_group_size=50)
-    p = cedar.read_parquet(tmp_path / "in.parquet").map(stops, "id", dtype=int)
+    p = stopping(tmp_path)
 
     def written() -> Any:
         return p.write(tmp_path / "out", format="lance", rows_per_file=50, executor="inline")

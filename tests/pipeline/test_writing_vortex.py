@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, SourceError
+from tests.pipeline.written_rows import VALUES, rows, stopping
 
 pytest.importorskip("vortex", reason="the extra vortex is not installed")
 
@@ -21,10 +20,6 @@ pytest.importorskip("vortex", reason="the extra vortex is not installed")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("written")
-
-
-def rows(n: int) -> cedar.Pipeline:
-    return cedar.from_arrow(pa.table({"id": range(n), "k": [f"k{i % 3}" for i in range(n)], "l": [[n, 1]] * n}))
 
 
 def names(out: Path) -> list[str]:
@@ -52,34 +47,13 @@ def test_files_hold_the_rows_in_their_order_and_have_checksums(place: Path, per_
 
 
 def test_values_come_back(tmp_path: Path):
-    table = pa.table(
-        {
-            "id": pa.array([2**63 - 1, None, -5]),
-            "f": pa.array([0.1, float("nan"), None]),
-            "s": pa.array(["aé", "", None]),
-            "b": pa.array([b"\0", b"", None]),
-            "l": pa.array([[1, 2], [], None]),
-            "d": pa.array([{"a": 1, "b": [0.5]}, {"a": None, "b": []}, {"a": 2, "b": None}]),
-            "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int16(), 2)),
-            "t": pa.array([1, None, 3], pa.timestamp("us", "UTC")),
-        }
-    )
-    cedar.from_arrow(table).write(tmp_path / "out", format="vortex")
+    cedar.from_arrow(VALUES).write(tmp_path / "out", format="vortex")
     found = cedar.read_vortex(tmp_path / "out").to_arrow()
-    assert str(found.to_pylist()) == str(table.to_pylist())
+    assert str(found.to_pylist()) == str(VALUES.to_pylist())
 
 
 def test_a_job_goes_on_and_its_checksums_with_it(tmp_path: Path):
-    class Stop(Exception):
-        pass
-
-    def stops(i: Any) -> Any:
-        if i == 250 and not (tmp_path / "on").exists():
-            raise Stop
-        return i
-
-    pq.write_table(rows(300).to_arrow(), tmp_path / "in.parquet", row_group_size=50)
-    p = cedar.read_parquet(tmp_path / "in.parquet").map(stops, "id", dtype=int)
+    p = stopping(tmp_path)
     with pytest.raises(cedar.RowError):
         p.write(tmp_path / "out", format="vortex", rows_per_file=50, executor="inline")
     (tmp_path / "on").touch()
