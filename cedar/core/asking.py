@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -62,6 +61,8 @@ class RequestOwner:
     def check(self) -> None:
         """Between two rows: raises CancelledError once it is over."""
         if self.over:
+            from concurrent.futures import CancelledError  # which takes a while to import, and a worker needs none
+
             raise CancelledError
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -200,9 +199,11 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
         for chunk in (read or source.read)(split):
             run.check()
             yield chunk
-    except (CedarError, CancelledError):
+    except CedarError:
         raise
     except raised() as error:
+        if run.over:
+            raise
         url = source.url(getattr(split, "file", 0))
         raise SourceError(
             f"{url} cannot be read: {type(error).__name__}: {error}",
