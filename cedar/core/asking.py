@@ -29,9 +29,22 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._under_way: dict[int, bytearray] = {}
 
     def set(self) -> None:
         self._event.set()
+        for rows in list(self._under_way.values()):
+            rows.clear()
+
+    def enter(self, rows: bytearray) -> None:
+        """Empty ``rows`` when it is set, which ends loops over them."""
+        self._under_way[id(rows)] = rows
+        if self._event.is_set():
+            rows.clear()
+
+    def leave(self, rows: bytearray) -> None:
+        """They were gone through."""
+        self._under_way.pop(id(rows), None)
 
     def wait(self, seconds: float) -> bool:
         """True at once when it is set, else False after so many seconds."""

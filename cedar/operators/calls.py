@@ -12,7 +12,6 @@ import inspect
 import itertools
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,8 +33,6 @@ from cedar.operators.in_flight import AsyncRows, Outcome, as_items, new_runner, 
 
 if TYPE_CHECKING:
     import asyncio
-
-_LOOK = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -118,29 +115,42 @@ class Call:
         stop: bool,
         keep: Callable[[int, Any], Any] | None,
     ) -> Outcome:
+        run = asker()
+        if run.stop is None:
+            return self._calls(fn, arguments, n, stop, keep)
+        rows = bytearray(b"\1") * n  # emptied once the run is over: the calls end at the next row, at no cost of rows
+        run.stop.enter(rows)
+        try:
+            first, *others = arguments
+            return self._calls(fn, [itertools.compress(first, rows), *others], n, stop, keep)
+        finally:
+            run.stop.leave(rows)
+
+    def _calls(
+        self,
+        fn: Callable[..., Any],
+        arguments: Sequence[Iterable[Any]],
+        n: int,
+        stop: bool,
+        keep: Callable[[int, Any], Any] | None,
+    ) -> Outcome:
         results: list[Any] = []
         failures: dict[int, Failure] = {}
-        run, many, began = asker(), 1, time.perf_counter()  # calls between two looks at whether the run is over
         calls: Iterator[Any] = map(fn, *arguments)
         if keep is not None:
             calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
         while True:
-            run.check()
             error: BaseException
-            upto = len(results) + many
-            try:  # what is there stays when a call raises, and `map` goes on with the next row
-                results.extend(itertools.islice(calls, many))
+            try:
+                results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
             except PipelineError:  # an instance that cannot be made: no row's fault
                 raise
             except raised() as failed:  # reported with its row
                 error = failed
             else:
+                asker().check()
                 if len(results) >= n:
                     return results, failures
-                if len(results) == upto:
-                    now = time.perf_counter()
-                    many, began = (many * 4 if now - began < _LOOK else max(many // 2, 1)), now
-                    continue
                 error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
             failures[len(results)] = self.blame.failure(error)
             if stop:
