@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -158,9 +159,7 @@ class Keeper(threading.Thread):
         except Exception as error:  # noqa: BLE001 - a class whose instances cannot be made here, for one
             answer = Failed(unsendable(None, "what a task made", error))
         if isinstance(answer, LogLine):
-            log = logging.getLogger(answer.record.name)
-            if log.isEnabledFor(answer.record.levelno):
-                log.handle(answer.record)
+            _tell(answer.record())
             return
         work = self._sent.popleft()
         now = time.perf_counter()
@@ -179,3 +178,21 @@ class Keeper(threading.Thread):
         if works:
             self._queue.give_back(works[1:])
             works[0].future.set_exception(death)
+
+
+def _tell(record: logging.LogRecord) -> None:
+    """A line of a worker's in the log here; whatever a handler or filter raises, no task fails for it."""
+    log = logging.getLogger(record.name)
+    if not log.isEnabledFor(record.levelno):
+        return
+    try:
+        log.handle(record)
+    except Exception as error:  # noqa: BLE001 - the user's code
+        if type(error) not in _handlers_failed:
+            _handlers_failed.add(type(error))
+            with suppress(Exception):  # it may fail on this one, too
+                _log.warning("a handler or filter of the log failed on a line of a worker's", exc_info=True)
+
+
+_log = logging.getLogger("cedar")
+_handlers_failed: set[type[Exception]] = set()  # that were told of

@@ -6,6 +6,7 @@ import importlib
 import logging
 import logging.handlers
 import os
+import pickle
 import queue
 import select
 import signal
@@ -78,9 +79,32 @@ class Wanted:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line for the parent's log."""
+    """A line for the parent's log, which knows it for one whatever is in it: it must not pass for an answer.
 
-    record: logging.LogRecord
+    Args:
+        pickled: the record.
+        plain: what of it any process can make: name, level, message.
+    """
+
+    pickled: bytes
+    plain: tuple[str, int, str]
+
+    @staticmethod
+    def of(record: logging.LogRecord) -> LogLine:
+        """Of a record, of which only what is plain travels where it cannot be pickled."""
+        pickled = b""
+        with suppress(Exception):  # what a user put into it may raise anything
+            pickled = pickle.dumps(record)
+        return LogLine(pickled, (record.name, record.levelno, record.getMessage()))
+
+    def record(self) -> logging.LogRecord:
+        """The record, or a plain one where something in it cannot be made here."""
+        try:
+            made: logging.LogRecord = pickle.loads(self.pickled)  # noqa: S301 - from a process of ours
+        except Exception:  # noqa: BLE001 - a class whose instances cannot be made here, for one
+            name, level, message = self.plain
+            return logging.LogRecord(name, level, "", 0, message, (), None)
+        return made
 
 
 class _Handler(logging.handlers.QueueHandler):
@@ -105,7 +129,7 @@ class _Handler(logging.handlers.QueueHandler):
         """Send what there is; later, where this thread is in the middle of a message."""
         with suppress(queue.Empty):
             while not self._wire.sending:
-                self._wire.send(encode(LogLine(self._lines.get_nowait())))
+                self._wire.send(encode(LogLine.of(self._lines.get_nowait())))
 
 
 def main(end: int, parent: int, level: int) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -21,6 +22,43 @@ def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFix
 
     pool.submit(says, "it").result()
     assert "heard it" in caplog.messages
+
+
+class Odd(Exception):
+    """It can be pickled, and not be made again."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a)
+
+
+@pytest.mark.parametrize("odd", [lambda: Odd(1, 2), lambda: threading.Lock()], ids=["not made here", "not sent"])
+def test_a_line_that_does_not_arrive_whole_is_no_answer(
+    odd: Callable[[], object], one: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def says(number: int) -> int:
+        logging.getLogger("cedar.test").warning("heard %d", number, extra={"cause": odd()})
+        return number
+
+    assert [future.result(60) for future in [one.submit(says, i) for i in range(20)]] == list(range(20))
+    assert {f"heard {i}" for i in range(20)} <= set(caplog.messages)
+
+
+def test_a_handler_that_fails_ends_no_worker(one: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyError(record.name)
+
+    def says(number: int) -> int:
+        logging.getLogger("test.fails").warning("heard %d", number)
+        return os.getpid()
+
+    log, handler = logging.getLogger("test.fails"), Fails()
+    log.addHandler(handler)
+    try:
+        assert len({one.submit(says, i).result(60) for i in range(5)}) == 1
+    finally:
+        log.removeHandler(handler)
+    assert sum("a handler or filter of the log failed" in message for message in caplog.messages) <= 1
 
 
 def test_what_cannot_be_pickled_is_said(pool: Pool) -> None:

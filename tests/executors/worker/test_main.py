@@ -66,4 +66,4 @@ def test_a_line_logged_while_a_message_is_sent_follows_it(
     monkeypatch.undo()
     handler.pass_on()
     assert decode(there.receive()) == "message"
-    assert decode(there.receive()).record.getMessage() == "late"
+    assert decode(there.receive()).record().getMessage() == "late"
