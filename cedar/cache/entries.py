@@ -8,6 +8,9 @@ before it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
 import json
 import struct
 import zlib
@@ -34,7 +37,17 @@ CONSTANT = ("file", "sub", "repeat", "branch", "source")
 def versions() -> dict[str, str]:
     """What decides what the bytes of an entry, and the results of operators, look like."""
     packages = {name: version_of(name) for name in ("cedar", "pyarrow", "numpy", "polars")}
-    return {"format": str(FORMAT), "python": version_of("sys"), **packages}
+    return {"format": str(FORMAT), "python": version_of("sys"), **packages, **_decoders()}
+
+
+@functools.cache
+def _decoders() -> dict[str, str]:
+    """Those of images and sound that are installed: another version may make other values."""
+    found = {}
+    for name in ("pillow", "simplejpeg", "imagecodecs", "soxr", "miniaudio", "soundfile"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def storable(blocks: Sequence[Block]) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cedar.core.errors import CedarError, PipelineError
+from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.datasets import lance_table
 from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
@@ -343,15 +343,14 @@ class Lance(Vortex):
     def join(self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
         lance_table.commit(url, files, fields)
 
-    def _refuses(self, kind: pa.DataType) -> str:
-        try:
-            with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
-                lance_table.write_file(pa.table({"x": pa.nulls(1, kind)}).to_reader(), folder)
-        except CedarError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it says
-            return f"Lance has no such values: {error}"
-        return ""
+    def check(self, schema: pa.Schema) -> None:
+        for field in schema:
+            why = lance_table.refuses(field.name, field.type)
+            if why:
+                raise PipelineError(
+                    f"write(format='lance'): column {field.name!r} is {field.type}, and Lance refuses it: {why}",
+                    fix=f"rename it, map it to something else, or drop({field.name!r})",
+                )
 
 
 # ---- lines and archives ----------------------------------------------------------------------------------------------
@@ -370,6 +369,23 @@ class _Bytes(Assembly):
     def end(self) -> None:
         if self._last:
             self.write(self._last)
+
+
+class _TarFile(_Bytes):
+    """Names of samples come once in a shard."""
+
+    def __init__(self, write: Callable[[Any], int]) -> None:
+        super().__init__(write, b"\0" * (2 * tarfile.BLOCKSIZE))
+        self._keys: set[str] = set()
+
+    def add(self, piece: Any) -> None:
+        with tarfile.open(fileobj=io.BytesIO(piece)) as tar:
+            keys = {_KEY.match(member.name)[0] for member in tar}  # type: ignore[index] # as they were checked
+        twice = sorted(keys & self._keys)
+        if twice:
+            raise _bad_key(twice[0], "comes twice")
+        self._keys |= keys
+        super().add(piece)
 
 
 class Jsonl(Format):
@@ -459,7 +475,7 @@ class Tar(Format):
         return sink.getbuffer()
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
-        return _Bytes(write, b"\0" * (2 * tarfile.BLOCKSIZE))
+        return _TarFile(write)
 
     def _refuses(self, kind: pa.DataType) -> str:
         fits = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
@@ -475,8 +491,12 @@ def _check_keys(keys: list[Any]) -> None:
     for key in keys:
         if key is None or not _KEY.fullmatch(key) or ".." in key.split("/") or key in seen:
             why = "comes twice" if key in seen else "cannot name a sample: a name without dots, folders before it"
-            raise PipelineError(f"write(format='tar'): key {key!r} {why}", fix="map another name into 'key'")
+            raise _bad_key(key, why)
         seen.add(key)
+
+
+def _bad_key(key: Any, why: str) -> PipelineError:
+    return PipelineError(f"write(format='tar'): key {key!r} {why}", fix="map another name into 'key'")
 
 
 FORMATS: dict[str, Format] = {each.name: each for each in (Parquet(), Arrow(), Vortex(), Lance(), Jsonl(), Tar())}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import CedarError, PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.datasets.listing import is_remote
 from cedar.datasets.storage import writing
@@ -67,6 +68,19 @@ def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
     how |= {"max_rows_per_file": _ALL, "max_bytes_per_file": _ALL}
     made = library("lance.fragment", "lance", _FEATURE).write_fragments(rows, folder, **how)
     return [fragment for fragment in made if fragment.physical_rows]
+
+
+@lru_cache(256)
+def refuses(name: str, kind: pa.DataType) -> str:
+    """Why Lance takes no such column; "" where it does."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
+            write_file(pa.table({name: pa.nulls(1, kind)}).to_reader(), folder)
+    except CedarError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it says
+        return str(error).partition(", /")[0]
+    return ""
 
 
 def commit(url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:

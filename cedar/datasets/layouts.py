@@ -224,7 +224,7 @@ def with_required(table: pa.Table, names: Collection[str]) -> pa.Table:
 def _required(field: pa.Field) -> pa.Field:
     kind = field.type
     kind = pa.large_list(_required(kind.value_field)) if pt.is_large_list(kind) else kind
-    return field.with_type(kind).with_nullable(False)
+    return field.with_type(kind).with_nullable(pt.is_null(kind))
 
 
 def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
@@ -233,7 +233,8 @@ def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
     kind = field.type
     if pt.is_large_list(kind):
         kind = pa.large_list(_tight(kind.value_field, [array.flatten() for array in arrays]))
-    return field.with_type(kind).with_nullable(any(array.null_count for array in arrays))
+    nullable = pt.is_null(kind) or any(array.null_count for array in arrays)  # Parquet has no required nulls
+    return field.with_type(kind).with_nullable(nullable)
 
 
 def _compact(array: pa.Array) -> pa.Array:

@@ -185,6 +185,11 @@ def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
         raise missing_column(name, table.column_names, "write(partition_by=...)")
     if not name:  # a folder "=2" tells no column to whoever reads it
         raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
+    if name[0] in "._":  # readers pass over hidden folders, ours and others'
+        raise PipelineError(
+            f"write: cannot partition by {name!r}: folders whose names begin with {name[0]!r} are hidden to readers",
+            fix=f"rename the column first, such as to {name.lstrip('._') or 'part'!r}",
+        )
     kind = table.schema.field(name).type
     if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_large_binary(kind):
         raise PipelineError(

@@ -183,7 +183,10 @@ def _counted(data: Pipeline) -> int | None:
 
 def _data(paths: Any) -> tuple[str, Pipeline]:
     """The format of files, and a pipeline that reads them."""
-    first = os.fspath(paths if isinstance(paths, str | os.PathLike) else next(iter(paths)))
+    first = paths if isinstance(paths, str | os.PathLike) else next(iter(paths), None)
+    if first is None:
+        raise PipelineError("convert: no files are given", site=user_site(), fix="give a folder, a glob or paths")
+    first = os.fspath(first)
     for name, (read, endings) in READERS.items():
         if first.rstrip("/").endswith(endings):
             return name, read(paths)
@@ -258,10 +261,8 @@ def _measured(
             try:
                 read, count, size = _sample(sample, form, layout, f"{folder}/{form}-{layout}")
                 yield worth(form, layout or "-", read, count, size / max(count, 1))
-            except PipelineError:
-                if form in ("parquet", "arrow"):
-                    raise
-                continue  # it has no place for some column
+            except CedarError:
+                continue  # it has no place for some column, or name; who asks for it is told when it is written
 
 
 def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
@@ -375,6 +376,13 @@ def optimize_layout(
                 f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
                 fix="it is for pipelines that read files split by split, without a cache() of their own",
             )  # fmt: skip
+        loader._job.store.place(os.fspath(budget.layout))  # raises where it is no place of this user's
         for _ in loader:
             pass
+        dropped = next((d for d in loader.plan.decisions if d.rule == "plan" and not d.applied), None)
+        if dropped is not None:
+            raise PipelineError(
+                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {dropped.why}", site=user_site(),
+                fix="look at the place, and call it again: what is there already stays",
+            )  # fmt: skip
         return loader.plan

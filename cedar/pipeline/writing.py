@@ -163,7 +163,9 @@ def _join(form: Format, settings: Settings, log: Log) -> None:
         if each is not log:
             each.load()
     if all(each.commits and each.commits[-1].end for each in logs):
-        fields = next(_fields_of(commit) for each in logs for commit in each.commits if commit.schema)
+        fields = next((_fields_of(commit) for each in logs for commit in each.commits if commit.schema), None)
+        if fields is None:  # no rows, and nobody knows of which columns: there is nothing to be read, either
+            return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
         with writing(log.storage.shown, fix="see to the storage, and run the same again: it goes on"):
             form.join(log.storage.root if log.storage.local else settings.url, files, fields)

@@ -163,6 +163,13 @@ def test_what_cannot_be_laid_out_is_said(make: Any, budget: Budget, message: str
         cedar.optimize_layout(make(files), budget)
 
 
+def test_a_place_where_nothing_can_be_laid_out_is_an_error(files: str, tmp_path: Path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(cedar.PipelineError, match="file"):
+            cedar.optimize_layout(build(files), Budget(layout=place), executor="inline")
+
+
 @pytest.mark.parametrize("layout", ["", 3])
 def test_a_budget_names_a_place(layout: Any):
     with pytest.raises(cedar.PipelineError, match="names no place"):

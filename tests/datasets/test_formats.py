@@ -68,6 +68,13 @@ def test_values_without_a_place_are_refused():
         FORMATS["tar"].encode(pa.table({"key": ["a"], "x": pa.array([None], pa.binary())}))
 
 
+def test_the_name_of_a_sample_comes_once_in_a_shard():
+    tar = FORMATS["tar"].assembly(lambda data: len(data))
+    tar.add(FORMATS["tar"].encode(rows(0, 4)))
+    with pytest.raises(PipelineError, match="key 'k3' comes twice"):
+        tar.add(FORMATS["tar"].encode(rows(3, 5)))
+
+
 def test_small_arrow_files_are_compressed_and_others_can_be_mapped(tmp_path: Path):
     table, sizes = pa.table({"x": [7] * 5000}), {}
     for aim in ("fast", "small"):

@@ -155,6 +155,13 @@ def test_pieces_that_were_encoded_before_a_null_was_known_are_fitted(tmp_path: P
     assert cedar.read_parquet(str(tmp_path / "out")).to_arrow()["n"].to_pylist() == values
 
 
+@pytest.mark.parametrize("aim", ["fast", "small", "pyarrow"])
+def test_lists_that_are_all_empty_are_written(tmp_path: Path, aim: Any):
+    items = [{"x": i, "l": [], "n": None} for i in range(4)]
+    cedar.from_items(items).write(tmp_path / "out", layout=aim)
+    assert cedar.read_parquet(tmp_path / "out").to_arrow().to_pylist() == items
+
+
 def test_nulls_that_no_list_holds_do_not_count(tmp_path: Path):
     lists = pa.LargeListArray.from_arrays(
         pa.array([0, 2, 4]), pa.array([1, 2, None, None]), mask=pa.array([False, True])

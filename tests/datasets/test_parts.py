@@ -78,8 +78,10 @@ def test_every_row_is_in_the_folder_of_its_values_once_and_in_order(keys: list[t
         ("kk", "there is no column 'kk'"),
         ("l", "cannot partition by 'l' of type list"),
         ("x", "cannot partition by 'x' of type double"),
+        ("_day", "cannot partition by '_day': folders whose names begin with '_' are hidden to readers"),
+        (".x", "cannot partition by '.x': folders"),
     ],
 )
 def test_columns_that_name_no_folder_are_refused(name: str, why: str):
     with pytest.raises(PipelineError, match=why):
-        list(split_by(pa.table({"k": [1], "l": [[1]], "x": [0.5]}), [name]))
+        list(split_by(pa.table({"k": [1], "l": [[1]], "x": [0.5], "_day": [1], ".x": [1]}), [name]))

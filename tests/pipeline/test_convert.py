@@ -92,6 +92,13 @@ def test_rows_that_are_missing_are_an_error(data: Path, tmp_path: Path, monkeypa
         cedar.convert(data, tmp_path / "out", format="arrow", layout="fast")
 
 
+def test_a_format_that_has_no_place_for_a_column_ends_nothing(tmp_path: Path):
+    items = [{"a.b": i, "l": []} for i in range(9)]
+    cedar.from_items(items).write(tmp_path / "in", layout="pyarrow")
+    cedar.convert(tmp_path / "in", tmp_path / "out", format="arrow")
+    assert cedar.read_arrow(tmp_path / "out").to_arrow().to_pylist() == items
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "arrow"])
 def test_other_formats_are_read(ending: str, tmp_path: Path):
     table = pa.table({"a": range(50), "b": [f"t{i}" for i in range(50)]})
@@ -118,6 +125,8 @@ def test_a_lance_data_set_is_read_and_measured(data: Path, tmp_path: Path):
 
 
 def test_what_cannot_be_told_is_an_error(data: Path, tmp_path: Path):
+    with pytest.raises(cedar.PipelineError, match="no files are given"):
+        cedar.convert([])
     (tmp_path / "in.bin").write_text("x")
     with pytest.raises(cedar.PipelineError, match="no files whose ending says what they are"):
         cedar.convert(tmp_path / "in.bin")

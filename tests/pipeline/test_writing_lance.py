@@ -108,14 +108,22 @@ def test_no_rows_give_a_data_set_without_rows(tmp_path: Path):
     assert cedar.read_lance(tmp_path / "none").count() == 0
 
 
+def test_no_rows_of_no_columns_give_no_data_set(tmp_path: Path):
+    for _ in range(2):
+        assert cedar.from_items([]).write(tmp_path / "none", format="lance").rows == 0
+    assert not (tmp_path / "none" / "_versions").exists()
+
+
 def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path):
     with pytest.raises(PipelineError, match="a data set has no folders"):
         rows(3).write(tmp_path / "out", format="lance", partition_by="k")
     with pytest.raises(PipelineError, match="Lance knows no memory://"):
         rows(3).write("memory://written", format="lance")
     table = pa.table({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
-    with pytest.raises(PipelineError, match="column 'x' is month_day_nano_interval, and Lance has no such values"):
+    with pytest.raises(PipelineError, match="column 'x' is month_day_nano_interval, and Lance refuses it: "):
         cedar.from_arrow(table).write(tmp_path / "out", format="lance")
+    with pytest.raises(PipelineError, match=r"column 'a\.b' is int64, and Lance refuses it: (?s:.*) rename it"):
+        cedar.from_items([{"a.b": 1}]).write(tmp_path / "out", format="lance")
     lance.write_dataset(pa.table({"x": [1]}), tmp_path / "there")
     with pytest.raises(PipelineError, match="holds 1 data files already"):
         rows(3).write(tmp_path / "there", format="lance")
