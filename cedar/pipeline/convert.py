@@ -379,10 +379,10 @@ def optimize_layout(
         loader._job.store.place(os.fspath(budget.layout))  # raises where it is no place of this user's
         for _ in loader:
             pass
-        dropped = next((d for d in loader.plan.decisions if d.rule == "plan" and not d.applied), None)
-        if dropped is not None:
+        dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
+        if why := [*dropped, *loader._job.store.notes]:
             raise PipelineError(
-                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {dropped.why}", site=user_site(),
-                fix="look at the place, and call it again: what is there already stays",
+                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {why[0]}", site=user_site(),
+                fix="look at the place and at Budget(cache=), and call it again: what is there already stays",
             )  # fmt: skip
         return loader.plan

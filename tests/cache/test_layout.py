@@ -168,6 +168,8 @@ def test_a_place_where_nothing_can_be_laid_out_is_an_error(files: str, tmp_path:
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(cedar.PipelineError, match="file"):
             cedar.optimize_layout(build(files), Budget(layout=place), executor="inline")
+    with pytest.raises(cedar.PipelineError, match="not all is laid out in .* is full"):
+        cedar.optimize_layout(build(files), Budget(layout=tmp_path / "small", cache=1), executor="inline")
 
 
 @pytest.mark.parametrize("layout", ["", 3])
