@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from cedar.core import buffers
 from cedar.core.arrow import numbers, of_numbers
+from cedar.core.jagged import JaggedTensor
 
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
@@ -172,12 +173,14 @@ def writeable(column: Column) -> Column:
 
 
 def nbytes(column: Column) -> int:
-    """The bytes that a column's rows take, Python objects estimated."""
+    """The bytes that a column's rows take, also in the form that a batch is handed over in; objects are estimated."""
     if isinstance(column, pa.Array):
         return _array_bytes(column)
-    if not isinstance(column, np.ndarray):
-        return int(column.nbytes)
-    if column.dtype == object:
+    if isinstance(column, dict):
+        return sum(nbytes_each(column.values()))
+    if isinstance(column, JaggedTensor):
+        return nbytes(column.values) + nbytes(column.offsets)
+    if isinstance(column, list) or (isinstance(column, np.ndarray) and column.dtype == object):
         return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
     return int(column.nbytes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -332,8 +333,12 @@ class Runner:
             self._kept.append(code)
         return self._shipped[key]
 
+    _finalizing = staticmethod(sys.is_finalizing)
+
     def close(self) -> None:
-        """Drop what has not started; threads end with the tasks they are in, and worker processes stay warm."""
+        """Drop what has not started; threads end at the row that they are at, and worker processes stay warm."""
+        if self._finalizing():  # threads have ended by then, and the modules that pools need may be gone
+            return
         self._recovery.close()
         self._stop.set()
         if not self.local:

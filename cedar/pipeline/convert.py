@@ -380,9 +380,9 @@ def optimize_layout(
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
-        if why := [*dropped, *loader._job.store.notes]:
+        if problems := [*dropped, *loader._job.store.notes]:
             raise PipelineError(
-                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {why[0]}", site=user_site(),
+                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {problems[0]}", site=user_site(),
                 fix="look at the place and at Budget(cache=), and call it again: what is there already stays",
             )  # fmt: skip
         return loader.plan

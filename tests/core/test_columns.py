@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core import columns
+from cedar.core.jagged import JaggedTensor
 
 LEAVES = st.sampled_from([pa.int64(), pa.bool_(), pa.float32(), pa.large_string(), pa.large_binary()])
 NESTED = st.recursive(
@@ -73,3 +74,12 @@ def test_no_row_beyond_the_end_is_taken():
     for index in (np.arange(800)[::-1] + 1, np.arange(800) + 1):
         with pytest.raises(IndexError):
             columns.take(lists, index)
+
+
+def test_columns_of_batches_that_are_handed_over_have_their_bytes():
+    numbers, starts = np.arange(6), np.array([0, 2, 6])
+    inner = JaggedTensor(numbers, starts)
+    assert columns.nbytes(inner) == 48 + 24
+    assert columns.nbytes(JaggedTensor(inner, np.array([0, 2]))) == 72 + 16
+    assert columns.nbytes({"a": numbers, "b": {"c": inner}}) == 48 + 72
+    assert columns.nbytes(JaggedTensor(["text"] * 6, starts)) > 24

@@ -157,7 +157,7 @@ def test_pieces_that_were_encoded_before_a_null_was_known_are_fitted(tmp_path: P
 
 @pytest.mark.parametrize("aim", ["fast", "small", "pyarrow"])
 def test_lists_that_are_all_empty_are_written(tmp_path: Path, aim: Any):
-    items = [{"x": i, "l": [], "n": None} for i in range(4)]
+    items: list[dict[str, Any]] = [{"x": i, "l": [], "n": None} for i in range(4)]
     cedar.from_items(items).write(tmp_path / "out", layout=aim)
     assert cedar.read_parquet(tmp_path / "out").to_arrow().to_pylist() == items
 

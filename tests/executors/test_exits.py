@@ -44,6 +44,7 @@ elif how == "interrupt":
     except KeyboardInterrupt:
         pass
 elif how == "notebook":
+    import torch  # with which Python takes modules apart before generators
     held = iter(loader)
     next(held)
 elif how == "thread":

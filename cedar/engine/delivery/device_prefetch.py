@@ -69,7 +69,7 @@ class AheadEpoch:
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.moved = False  # something was handed over
-        self._pid = os.getpid()
+        self._pid, self._getpid = os.getpid(), os.getpid
         self._stopped = threading.Event()
         plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
         self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
@@ -151,7 +151,7 @@ class AheadEpoch:
             self._end(self._runner.others or self._runner)
 
     def _end(self, runner: Runner | Runners | None = None) -> None:
-        if os.getpid() != self._pid:  # forked: the thread and the runner are the parent's, whose locks may be held
+        if self._getpid() != self._pid:  # forked: the thread and the runner are the parent's, whose locks may be held
             return
         self._stopped.set()
         self._free.release()

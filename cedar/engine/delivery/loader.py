@@ -65,7 +65,7 @@ class Loader(ByStep, Resharding):
 
     def _iterate(self, again: bool) -> Iterator[Any]:
         self._generation += 1
-        mine = self._generation
+        mine, getpid = self._generation, os.getpid  # closed as Python ends, it may find no module any more
         self._stop()
         if again:
             self._restart()
@@ -115,7 +115,7 @@ class Loader(ByStep, Resharding):
                 self._account.locate(error)
             raise
         finally:
-            if os.getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
+            if getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
                 if self._runner is runner:  # else what it has in common with the next iteration was ended before
                     instances.end()
                 deliveries.close()

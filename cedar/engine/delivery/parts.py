@@ -176,8 +176,8 @@ class Parts(DataLoaderLike):
         self._job.instances.end()
         if self._agreed is not None:
             self._agreed.stop()
-        if isinstance(self._deliverer, AheadEpoch):
-            self._deliverer.stop()
+        if (stop := getattr(self._deliverer, "stop", None)) is not None:  # no class: there may be none as Python ends
+            stop()
         if self._runner is None:
             return
         (self._runner.others or self._runner).close()

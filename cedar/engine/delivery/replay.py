@@ -197,7 +197,7 @@ class Replays:
 
     def __init__(self, job: Job, options: Options, site: Site | None, plans: Plans | None = None) -> None:
         self._current: Replay | None = None
-        self._pid = os.getpid()
+        self._pid, self._getpid = os.getpid(), os.getpid  # there may be no module as Python ends
         written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options
@@ -226,7 +226,7 @@ class Replays:
 
     def close(self) -> None:
         """Let go of what is open."""
-        if self._current is not None and self._pid == os.getpid():
+        if self._current is not None and self._pid == self._getpid():
             self._current.close()
             self._current = None
 
