@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cedar.core.errors import CedarError
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
@@ -74,8 +75,9 @@ class AutoPlanner:
         """From what operators declare alone; nothing is run."""
         try:
             root, decisions = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
-        except Exception:  # noqa: BLE001 - the pipeline as written always runs
-            _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
+            if not isinstance(error, CedarError):  # which is of the pipeline itself, and told by whoever uses it
+                _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
         told = (*decisions, *self._refusals)

@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.operators import recsys
+from cedar.operators import image, recsys
 from cedar.optimizer.budget import Budget
 from cedar.optimizer.planner import _known_functions
 from cedar.pipeline.planning import planner_for
@@ -41,6 +41,13 @@ LISTS = pa.table({"a": pa.array([[1, 2]] * 4, pa.large_list(pa.int64())), "x": n
 )
 def test_functions_of_users_may_do_another_thing_the_next_time(make, known):
     assert _known_functions(make(cedar.from_arrow(LISTS)).node) is known
+
+
+def test_what_is_built_wrongly_is_no_fault_of_the_rules(caplog):
+    p = cedar.from_items([{"image": np.zeros((4, 5, 3), np.uint8)}])
+    with pytest.raises(cedar.PipelineError, match="ColorJitter takes images"):
+        p.map(image.to_float(), "image").map(image.color_jitter(0.4), "image").explain()
+    assert caplog.text == ""
 
 
 def test_there_is_a_candidate_for_each_kind_of_place():

@@ -231,6 +231,14 @@ def choose(
     Raises:
         ResumeError: neither can be had from these states.
     """
+    ranks = [(state["rank"], state["world"]) for state in states]
+    twice = next((each for each in ranks if ranks.count(each) > 1), None)
+    if twice is not None:
+        raise ResumeError(
+            f"rank {twice[0]} of {twice[1]} is there twice among the states that are given",
+            site=site,
+            fix="give one state of each rank, all of the same step",
+        )
     for state in states:
         if (state["rank"], state["world"]) == (rank, world):
             return state

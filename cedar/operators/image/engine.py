@@ -272,6 +272,9 @@ def _pixels(job: _Job, at: int, end: int) -> None:
     source = job.source
     for link in range(at, end):
         job.step(link)
+    if isinstance(source, Arrays) and not source.tensor and not job.good():  # no order of operators takes them, either
+        job.source = Arrays([None] * job.n, job.kind)
+        return
     first = isinstance(job.links[end - 1].transform, ChannelsFirst)
     draws = list(job.draws[at : end - first])
     program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)

@@ -151,7 +151,7 @@ def test_ranks_need_their_own_states_or_all_of_them() -> None:
     states = [state_of(p, rank=r, world=3) for r in range(3)]
     refused(p, states[0], "rank 1 of 2", rank=1, world=2)
     refused(p, states[:2], "give this rank's own state, or the list", rank=0, world=2)
-    refused(p, [states[0], states[0], states[1]], r"ranks \[0, 0, 1\]", rank=0, world=2)
+    refused(p, [states[0], states[0], states[1]], "rank 0 of 3 is there twice", rank=0, world=2)
     refused(p, [*states[:2], states[2] | {"epoch": 1}], "edited|damaged", rank=0, world=2)
     later = p.loader(rank=2, world=3)
     run(later)
@@ -160,6 +160,13 @@ def test_ranks_need_their_own_states_or_all_of_them() -> None:
     loader = p.loader(rank=2, world=3)
     loader.load_state_dict(states)  # a rank finds its own
     assert run(loader)[0] == run(p.loader(rank=2, world=3))[0][2:]
+
+
+@pytest.mark.parametrize(("ranks", "world"), [([0, 0], 1), ([0, 1, 1], 2), ([0, 0], 2)])
+def test_a_rank_gives_one_state(ranks: list[int], world: int) -> None:
+    p = rows().batch(4)
+    states = [run(p.loader(rank=rank, world=world), step)[1] for step, rank in enumerate(ranks, 1)]
+    refused(p, states, rf"rank {ranks[-1]} of {world} is there twice")
 
 
 @pytest.mark.parametrize("lanes", [False, True])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from benchmarks.mutated_images import encoded, mutated, picture
 from cedar.core.columns import TensorType, objects
 from cedar.operators import image
@@ -174,6 +175,18 @@ def test_each_image_of_a_mixed_column_is_judged_by_itself():
             assert fault == {0: faults[row]}
         else:
             assert np.array_equal(alone["image"][0], whole["image"][row])
+
+
+@pytest.mark.parametrize("last", [image.color_jitter(0.4), image.gaussian_blur(3), image.to_float()])
+def test_floats_of_many_sizes_fail_where_bytes_are_taken(last):
+    p = cedar.from_items([{"image": np.zeros((3 + i, 4, 3), np.uint8)} for i in range(5)])
+    p = p.map(image.to_float(), "image")
+    with pytest.raises(
+        cedar.RowError, match=r"takes images, \(height, width, channels\) of uint8, not float32"
+    ) as told:
+        list(p.map(last, "image"))
+    assert f"map({type(last).__name__})" in str(told.value)
+    assert list(p.map(last, "image", on_error=cedar.Skip())) == []
 
 
 def test_channels_first_is_written_by_the_pass_below_it():
