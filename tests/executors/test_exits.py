@@ -13,6 +13,7 @@ import os, signal, sys, threading, time
 import cedar
 
 how, executor = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
 
 def slow(x):
     time.sleep(0.002 if executor != "threads" or x < 1000 else 0.5)  # a task of these would take many minutes
