@@ -72,7 +72,7 @@ browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there,
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest tests/report/test_browser.py $(ARGS)
 
-formats: $(STAMP)  ## the readers of Lance and Vortex, with their libraries
+formats: $(STAMP)  ## the readers and writers of Lance and Vortex, with their libraries
 	@$(PIP) -e '.[lance,vortex]'
 	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing*.py tests/benchmarks/test_peers.py $(ARGS)
 

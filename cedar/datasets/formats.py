@@ -93,8 +93,7 @@ class Format(ABC):
     def check(self, schema: pa.Schema) -> None:
         """Raises PipelineError for a column that the format cannot hold."""
         for field in schema:
-            why = self._refuses(field.type)
-            if why:
+            if why := self._refuses(field.type):
                 raise PipelineError(
                     f"write(format={self.name!r}): column {field.name!r} is {field.type}, and {why}",
                     fix=f"map it to something else, or drop({field.name!r})",
@@ -345,8 +344,7 @@ class Lance(Vortex):
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
-            why = lance_table.refuses(field.name, field.type)
-            if why:
+            if why := lance_table.refuses(field.name, field.type):
                 raise PipelineError(
                     f"write(format='lance'): column {field.name!r} is {field.type}, and Lance refuses it: {why}",
                     fix=f"rename it, map it to something else, or drop({field.name!r})",
@@ -381,8 +379,7 @@ class _TarFile(_Bytes):
     def add(self, piece: Any) -> None:
         with tarfile.open(fileobj=io.BytesIO(piece)) as tar:
             keys = {_KEY.match(member.name)[0] for member in tar}  # type: ignore[index] # as they were checked
-        twice = sorted(keys & self._keys)
-        if twice:
+        if twice := sorted(keys & self._keys):
             raise _bad_key(twice[0], "comes twice")
         self._keys |= keys
         super().add(piece)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.asking import asker
+from cedar.core.asking import WhileWanted, asker
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised
@@ -115,47 +115,29 @@ class Call:
         stop: bool,
         keep: Callable[[int, Any], Any] | None,
     ) -> Outcome:
-        run = asker()
-        if run.stop is None:
-            return self._calls(fn, arguments, n, stop, keep)
-        rows = bytearray(b"\1") * n  # emptied once the run is over: the calls end at the next row, at no cost of rows
-        run.stop.enter(rows)
-        try:
-            first, *others = arguments
-            return self._calls(fn, [itertools.compress(first, rows), *others], n, stop, keep)
-        finally:
-            run.stop.leave(rows)
-
-    def _calls(
-        self,
-        fn: Callable[..., Any],
-        arguments: Sequence[Iterable[Any]],
-        n: int,
-        stop: bool,
-        keep: Callable[[int, Any], Any] | None,
-    ) -> Outcome:
         results: list[Any] = []
         failures: dict[int, Failure] = {}
-        calls: Iterator[Any] = map(fn, *arguments)
-        if keep is not None:
-            calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
-        while True:
-            error: BaseException
-            try:
-                results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
-            except PipelineError:  # an instance that cannot be made: no row's fault
-                raise
-            except raised() as failed:  # reported with its row
-                error = failed
-            else:
-                asker().check()
-                if len(results) >= n:
+        with WhileWanted(arguments, n) as wanted:
+            calls: Iterator[Any] = map(fn, *wanted)
+            if keep is not None:
+                calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too
+            while True:
+                error: BaseException
+                try:
+                    results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
+                except PipelineError:  # an instance that cannot be made: no row's fault
+                    raise
+                except raised() as failed:  # reported with its row
+                    error = failed
+                else:
+                    asker().check()
+                    if len(results) >= n:
+                        return results, failures
+                    error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
+                failures[len(results)] = self.blame.failure(error)
+                if stop:
                     return results, failures
-                error = RuntimeError("the function raised StopIteration")  # or `map` would have gone on
-            failures[len(results)] = self.blame.failure(error)
-            if stop:
-                return results, failures
-            results.append(None)
+                results.append(None)
 
     def _borrow(self, env: Env) -> AbstractContextManager[_Callee]:
         if not makes_instances(self.fn):

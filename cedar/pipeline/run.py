@@ -251,8 +251,8 @@ class RunMethods:
                 the names of samples from a column ``key``, the extensions of members from the names of the others;
                 "lance" makes one data set of the files of all ranks when the last of them is there.
             partition_by: columns that become folders (``date=2024-01-01/``) instead of columns of the files.
-            rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones, up to
-                the one that reaches the number.
+            rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones, up
+                to the one that reaches the number.
             executor, workers: as of ``loader``.
             rank, world: as of ``loader``; besides, those of a step that ``srun`` of SLURM began.
             on_error: a default for every operator.
