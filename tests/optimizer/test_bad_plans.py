@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 import cedar
 from cedar import CedarError, PipelineError, PlanError, SourceError, col
+from cedar.control.settings import ControllerSettings
 from cedar.engine import plan_control as planning
 from cedar.engine.binding import Binding
 from cedar.engine.check import admission
@@ -50,8 +52,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are made for runs of any length, and taken whatever they gain, so that a test sees them."""
+    """Plans are made for runs of any length, and taken whatever they gain, so that a test sees them.
+
+    The controller is asked at each delivery: workers that went ahead may leave all of them for one moment.
+    """
     monkeypatch.setattr(planning, "step", eager)
+    monkeypatch.setattr(planning, "ControllerSettings", partial(ControllerSettings, slot=0.0))
 
 
 def work(x: int) -> int:
