@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from cedar.core.boundary import canonical_types, checked_column
-from cedar.core.columns import Column
+from cedar.core.columns import Column, TensorType
 from cedar.core.errors import SourceError
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split, selected
@@ -20,6 +20,7 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
 from cedar.datasets.table import from_arrow, from_polars
+from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
 
 __all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 
@@ -31,6 +32,7 @@ class Footer:
     """What an IPC file says of itself; ``batches`` is None for the stream format, which has no footer."""
 
     types: Types
+    tensors: dict[str, TensorType]
     batches: tuple[int, ...] | None
 
 
@@ -70,7 +72,7 @@ class ArrowSource(FileSource):
             with reading(file.url, f"record batch {split.part}"):
                 batch = next(batches, None)
                 done = batch is None
-                chunk = None if batch is None else _checked(batch, names)
+                chunk = None if batch is None else _checked(batch, names, self._tensors, file.url)
                 if batch is not None:
                     account = Account.of_task(file.url, file.limits)
                     account.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
@@ -97,8 +99,12 @@ class ArrowSource(FileSource):
         wanted = sorted(names.index(n) for n in self.schema())
         return pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
 
+    @once
+    def _tensors(self) -> dict[str, TensorType]:
+        return same_tensors(footer.tensors for footer in self._footers)
+
     def schema(self) -> Types:
-        return selected(self._footers[0].types, self.columns, self.describe())
+        return selected(self._footers[0].types | self._tensors, self.columns, self.describe())
 
     @property
     def apart(self) -> bool:
@@ -139,22 +145,23 @@ def _read_footer(file: File) -> Footer:
 
 def _file_footer(file: File, stream: Any) -> Footer:
     opened = pa.ipc.open_file(stream)
-    types = _types(opened.schema, file)
+    types, tensors = _types(opened.schema, file)
     narrow = min(range(len(types)), key=lambda i: _width(opened.schema.field(i).type), default=None)
     if narrow is None:
-        return Footer(types, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
+        return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
     stream.seek(0)  # row counts cost the narrowest column only
     opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
-    return Footer(types, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
+    return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
 
 
 def _stream_footer(file: File) -> Footer:
     with open_file(file) as stream, pa.ipc.open_stream(stream) as opened:
-        return Footer(_types(opened.schema, file), None)
+        return Footer(*_types(opened.schema, file), None)
 
 
-def _types(schema: Any, file: File) -> Types:
-    return canonical_types(schema, file.url, SourceError)
+def _types(schema: Any, file: File) -> tuple[Types, dict[str, TensorType]]:
+    types = canonical_types(schema, file.url, SourceError)
+    return types, tensor_types(schema, types)
 
 
 def _width(kind: pa.DataType) -> int:
@@ -178,13 +185,13 @@ def _runs(batches: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         yield first, start, rows
 
 
-def _checked(batch: Any, names: Sequence[str]) -> Chunk:
+def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], where: str) -> Chunk:
     columns: dict[str, Column] = {}
     for name in names:
         columns[name] = column = checked_column(batch.column(name))
         if len(column) != batch.num_rows:
             raise ValueError(f"column {name!r} has {len(column)} rows, its record batch says {batch.num_rows}")
-    return Chunk(columns, length=batch.num_rows)
+    return Chunk(with_tensors(columns, tensors, where), length=batch.num_rows)
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:

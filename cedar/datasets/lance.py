@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.core.boundary import canonical_types, checked_column
-from cedar.core.columns import Column
+from cedar.core.columns import Column, TensorType
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account, Limits
@@ -20,6 +20,7 @@ from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.sinks import group_rows
+from cedar.datasets.tensors import tensor_types, with_tensors
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class VersionInfo:
 
     version: int
     types: Types
+    tensors: dict[str, TensorType]
     fragments: tuple[Fragment, ...]
     limits: Limits
 
@@ -86,7 +88,8 @@ class LanceSource(BaseSource):
             dataset_fragments = dataset.get_fragments()
             fragments = tuple(_fragment(each.metadata) for each in dataset_fragments)
         self._opened.fragments = dataset_fragments
-        return VersionInfo(int(dataset.version), types, fragments, Limits.of_environment())
+        tensors = tensor_types(dataset.schema, types)
+        return VersionInfo(int(dataset.version), types, tensors, fragments, Limits.of_environment())
 
     @once
     def _opened(self) -> _OpenDataset:
@@ -135,6 +138,7 @@ class LanceSource(BaseSource):
                 if batch is not None:
                     account.take(batch.nbytes, f"a batch of {batch.num_rows:,} rows")
                     columns = {name: checked_column(batch.column(name)) for name in types}
+                    columns = with_tensors(columns, self._known.tensors, url)
                     count += batch.num_rows
                 if done and count != rows:
                     raise ValueError(f"there are {count:,} rows, its metadata says {rows:,}")
@@ -143,7 +147,7 @@ class LanceSource(BaseSource):
                 account.give(batch.nbytes)
 
     def schema(self) -> Types:
-        return selected(self._known.types, self.columns, self.describe())
+        return selected(self._known.types | self._known.tensors, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> LanceSource:
         """The same data set, fewer columns."""

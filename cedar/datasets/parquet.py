@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from cedar.core.arrow import of_numbers, of_texts
 from cedar.core.boundary import as_columns, canonical_type
-from cedar.core.columns import Column, cut
+from cedar.core.columns import Column, TensorType, cut
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
@@ -33,6 +33,7 @@ from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.split_table import Numbers, SplitTable
+from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
 from cedar.datasets.truth import Bounds, Path
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class ParquetSource(FileSource):
             every.append(leaves)
         return types, every
 
+    @once
+    def _tensors(self) -> dict[str, TensorType]:
+        footers = (self._footers[number] for number in self._footers.firsts)
+        return same_tensors(tensor_types(footer.schema.to_arrow_schema(), self._stored[0]) for footer in footers)
+
     def _leaves_read(self, file: int) -> list[int]:
         """The leaves that are read of a file."""
         return self._stored[1][self._footers.kinds[file]]
@@ -133,6 +139,7 @@ class ParquetSource(FileSource):
                     raise ValueError(f"column {name!r} has {len(column)} rows, its metadata says {rows}")
                 if column.type != types.get(name):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
+            columns = with_tensors(columns, self._tensors, file.url)
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
         weight = self._weight(split) if self.repeating else size
@@ -159,7 +166,7 @@ class ParquetSource(FileSource):
         return list(dict.fromkeys(c if c in known else c.partition(".")[0] for c in self.columns))
 
     def schema(self) -> Types:
-        return {name: self._types[name] for name in self._names}
+        return {name: self._tensors.get(name, self._types[name]) for name in self._names}
 
     @once
     def _types(self) -> Types:

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.boundary import as_column, canonical_types, table_of
-from cedar.core.columns import detached
+from cedar.core.columns import TensorType, detached
 from cedar.core.errors import PipelineError, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
+from cedar.datasets.tensors import tensor_types, with_tensors
 
 _ROWS = 65_536  # rows of a split
 
@@ -46,12 +47,21 @@ class TableSource(BaseSource):
         else:
             part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
         columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
+        columns = with_tensors(columns, self._tensors, self.name)
         if self.indices is None:  # or a tensor of a batch would write into the caller's table
             columns = {name: detached(column) for name, column in columns.items()}
         yield Chunk(columns, length=rows)
 
     def schema(self) -> Types:
+        return self._types | self._tensors
+
+    @once
+    def _types(self) -> Types:
         return canonical_types(self.table.schema, self.name)
+
+    @once
+    def _tensors(self) -> dict[str, TensorType]:
+        return tensor_types(self.table.schema, self._types)
 
     def select(self, columns: Sequence[str]) -> TableSource:
         """The same rows, fewer columns."""

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column, ColumnType, TensorType, blank
+from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import GroupColumn, plain
+from cedar.datasets.tensors import field_of
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
@@ -46,7 +48,8 @@ def arrow_batch(block: Block) -> Any:
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise PipelineError(f"columns of different lengths do not make a table: {lengths}")
-    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    fields = [field_of(name, array, block.columns[name]) for name, array in arrays.items()]
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
 
 def same_schema(first: Any, other: Any) -> None:
@@ -84,5 +87,5 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
     if not batches:
         known = (pa.DataType, TensorType)
         kinds = {n: k if isinstance(k, known) else pa.null() for n, k in (schema or {}).items()}
-        return pa.table({name: arrow_column(name, blank(kind, 0)) for name, kind in kinds.items()})
+        return pa.Table.from_batches([arrow_batch(Block({n: blank(k, 0) for n, k in kinds.items()}, no_keys()))])
     return pa.Table.from_batches([b for b in batches if b.num_rows] or batches[:1])
