@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import cedar
 from cedar import CedarError
-from cedar.cli.arguments import command
+from cedar.cli.arguments import command, count
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
@@ -28,7 +28,7 @@ def add(adder: Adder) -> None:
     bench = command(adder, "bench", "compare with the peers that are installed", bench_here, examples, about)
     bench.add_argument("--only", metavar="A,B", help="these workloads")
     bench.add_argument("--peers", metavar="A,B", help="these entries; cedar is ours, limits the parts alone")
-    bench.add_argument("--rounds", metavar="N", help="how often each runs (default: 2, with --full 5)")
+    bench.add_argument("--rounds", type=count, metavar="N", help="how often each runs (default: 2, with --full 5)")
     bench.add_argument("--full", action="store_true", help="more rows, more rounds, every setting")
     bench.add_argument("--data", metavar="DIR", help="your own .jpg, .wav, .flac and .txt files")
     bench.add_argument("--out", metavar="DIR", help="where results and inputs go (default: benchmarks/out/peers)")
@@ -41,7 +41,7 @@ def bench_here(chosen: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
     for name in ("only", "peers", "rounds"):
         if (value := getattr(chosen, name)) is not None:
-            command += [f"--{name}", value]
+            command += [f"--{name}", str(value)]
     for name in ("data", "out"):
         if (value := getattr(chosen, name)) is not None:
             command += [f"--{name}", str(Path(value).resolve())]

@@ -85,11 +85,11 @@ def _add_run(adder: Adder) -> None:
     made.add_argument("--budget", default="", metavar="A=B,...", help="such as cpus=4,memory=2GiB,cache=1GiB")
     made.add_argument("--write", metavar="URL", help="write one epoch below URL; what was written before stays")
     formats = "parquet, arrow, vortex, lance, jsonl or tar (parquet)"
-    made.add_argument("--format", default="parquet", metavar="NAME", help=formats)
+    made.add_argument("--format", metavar="NAME", help=formats)
     made.add_argument("--partition-by", default="", metavar="A,B", help="columns that become folders")
     made.add_argument("--rows-per-file", type=count, metavar="N", help="at most (default: files of 512 MiB)")
     layouts = "of --write: fast to read, small, or pyarrow (fast)"
-    made.add_argument("--layout", default="fast", metavar="NAME", help=layouts)
+    made.add_argument("--layout", metavar="NAME", help=layouts)
 
 
 def _add_executor(made: argparse.ArgumentParser) -> None:
@@ -165,6 +165,12 @@ def run(chosen: argparse.Namespace) -> int:
     pipeline = load_pipeline(chosen.pipeline)
     if chosen.write is not None:
         return _written(pipeline, chosen)
+    of_files = {
+        "--format": chosen.format, "--partition-by": chosen.partition_by, "--rows-per-file": chosen.rows_per_file,
+        "--layout": chosen.layout,
+    }  # fmt: skip
+    if given := [name for name, value in of_files.items() if value]:
+        raise PipelineError(f"{given[0]} is of files, and there are none without --write", fix="add --write URL")
     stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
     options: dict[str, Any] = {
         "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
@@ -218,8 +224,9 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
         raise PipelineError(f"--write writes one epoch, whole, by the plan that it finds: leave {given[0]} out")
     try:
         written = pipeline.write(
-            chosen.write, format=chosen.format, partition_by=names(chosen.partition_by),
-            rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers, layout=chosen.layout,
+            chosen.write, format=chosen.format or "parquet", partition_by=names(chosen.partition_by),
+            rows_per_file=chosen.rows_per_file, executor=chosen.executor, workers=chosen.workers,
+            layout=chosen.layout or "fast",
         )  # fmt: skip
     except KeyboardInterrupt:
         print("stopped; the same command goes on where this was")

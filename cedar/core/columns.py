@@ -24,6 +24,7 @@ from cedar.core.jagged import JaggedTensor
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
 
+_OBJECT = 64  # bytes that an object is taken to have
 _LARGE = 1 << 20  # bytes, from which on memory is worth using again
 _MANY = 512  # rows, from which on to gather lists in NumPy's way takes less than its calls
 
@@ -181,7 +182,8 @@ def nbytes(column: Column) -> int:
     if isinstance(column, JaggedTensor):
         return nbytes(column.values) + nbytes(column.offsets)
     if isinstance(column, list) or (isinstance(column, np.ndarray) and column.dtype == object):
-        return sum(int(getattr(v, "nbytes", 64)) for v in column[:64]) * max(1, len(column) // 64)
+        sizes = [getattr(value, "nbytes", _OBJECT) for value in column[:64]]  # of a class, or some objects: a function
+        return sum(size if isinstance(size, int) else _OBJECT for size in sizes) * max(1, len(column) // 64)
     return int(column.nbytes)
 
 

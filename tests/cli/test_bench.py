@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cedar.cli import main
 
 
@@ -12,6 +14,9 @@ def test_bench_runs_the_workloads_of_a_checkout(capfd):
     assert "dataloader" in told
     assert main(["bench", "--only", "nothing"]) == 2
     assert "there is no workload 'nothing'" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", "--rounds", "0"])
+    assert "no whole number above 0" in capfd.readouterr().err
 
 
 def test_bench_says_that_it_needs_a_checkout(tmp_path, monkeypatch, capsys):

@@ -77,6 +77,12 @@ def test_ctrl_c_ends_a_run_with_its_report(module, monkeypatch, capsys):
     assert "0 rows in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--format csv", "--partition-by a", "--rows-per-file 3", "--layout fast"])
+def test_options_of_files_need_files(module, option, capsys):
+    assert main(["run", "my_pipelines_for_cli:rows", *option.split()]) == 1
+    assert f"{option.split()[0]} is of files" in capsys.readouterr().err
+
+
 def test_run_writes_what_is_not_written_yet(module, tmp_path, capsys):
     command = ["run", "my_pipelines_for_cli:rows", "--write", str(tmp_path / "out"), "--rows-per-file", "30"]
     assert main([*command, "--format", "jsonl"]) == 0

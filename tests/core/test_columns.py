@@ -83,3 +83,11 @@ def test_columns_of_batches_that_are_handed_over_have_their_bytes():
     assert columns.nbytes(JaggedTensor(inner, np.array([0, 2]))) == 72 + 16
     assert columns.nbytes({"a": numbers, "b": {"c": inner}}) == 48 + 72
     assert columns.nbytes(JaggedTensor(["text"] * 6, starts)) > 24
+
+
+def test_nbytes_of_objects_that_are_classes():
+    class Odd:
+        def nbytes(self):
+            return 1
+
+    assert columns.nbytes(columns.objects([np.ndarray, Odd(), np.zeros(9), None])) == 3 * 64 + 72
