@@ -250,10 +250,11 @@ def _hides_nulls(array: pa.Array) -> bool:
 
 
 def loosened(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
-    """A schema by which may be null what may be by either."""
+    """A schema by which may be null what may be by either; ``other`` may lack columns, such as those of folders."""
     if other is None or schema.equals(other):
         return schema
-    return pa.schema([_loose(field, other.field(field.name)) for field in schema])
+    known = set(other.names)
+    return pa.schema([_loose(field, other.field(field.name)) if field.name in known else field for field in schema])
 
 
 def _loose(field: pa.Field, other: pa.Field) -> pa.Field:

@@ -134,6 +134,15 @@ def test_folders_hold_every_row_once_in_its_order(place: Path, keys, per_file, r
     assert all(ids == sorted(ids) for ids in by_folder.values())
 
 
+@pytest.mark.parametrize("layout", ["fast", "small", "pyarrow"])
+def test_folders_of_more_rows_than_a_piece_has(layout, tmp_path: Path):
+    table = pa.table({"id": range(140_000), "k": [i % 3 for i in range(140_000)]})
+    out = tmp_path / "out"
+    assert cedar.from_arrow(table).write(out, partition_by="k", layout=layout).rows == 140_000
+    found = cedar.read_parquet(out).to_arrow().sort_by("id")
+    assert found.equals(table)
+
+
 def test_a_pipeline_without_rows(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     p = cedar.read_parquet(str(data)).filter(col("id") < 0)
     written = p.write(tmp_path / "out")
