@@ -6,8 +6,7 @@ judgement that the optimizer uses, too, excludes nothing: the failure has to com
 
 from __future__ import annotations
 
-import io
-import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,6 +28,7 @@ from cedar.datasets.truth import (
     Path,
 )
 from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_nodes import expression, literal_value, tree
 from cedar.operators.expression_steps import never_fails
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _compiled(same: _IdentityKey) -> tuple[Node | None, tuple[str, ...]]:
     """What decides, and the columns that are read."""
     reads = columns_of(same.expr)
     try:
-        node = None if reads is None else _compile(json.loads(same.expr.meta.serialize(format="json")))
+        node = None if reads is None else _compile(tree(same.expr))
     except CanFailError:
         node = None
     return node, tuple(sorted(reads or ()))
@@ -93,7 +93,7 @@ def _never_fails(same: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) 
     return never_fails(same.expr, dict(types))
 
 
-# ---- from polars' JSON to nodes --------------------------------------------------------------------------------------
+# ---- from polars' nodes to ours --------------------------------------------------------------------------------------
 
 
 def _compile(node: Json) -> Node:
@@ -183,19 +183,18 @@ def _path(node: Json) -> Path | None:
 
 
 def _is_constant(node: Json) -> bool:
-    """A literal, with casts around it, whose value polars' JSON holds to the last bit."""
+    """A literal other than NaN, of which bounds say nothing, with casts around it."""
     kind, body = _kind(node)
     if kind == "Alias":
         return _is_constant(body[0])
     if kind == "Cast":
-        return _is_constant(body["expr"]) and "Float" not in json.dumps(body)
+        return _is_constant(body["expr"])
     if kind == "Agg" and _kind(body)[0] == "Implode":
         return _is_constant(body["Implode"]["input"])
     if kind != "Literal":
         return False
-    how, value = _kind(body)
-    exact = how != "Scalar" or not _kind(value)[0].startswith("Float")
-    return exact and (how != "Dyn" or _kind(value)[1] is not None)
+    _, value = _kind(_kind(body)[1])
+    return not isinstance(value, float) or not math.isnan(value)
 
 
 def _literal_kind(node: Json) -> str:
@@ -206,40 +205,23 @@ def _literal_kind(node: Json) -> str:
     how, value = _kind(body)
     if kind == "Literal" and how == "Dyn":
         return _kind(value)[0]
-    return f"{_select(_expression(node)).dtype}"
+    return f"{_select(expression(node)).dtype}"
 
 
 def _comparison(path: Path, op: str, constant: Json) -> Compare:
     import polars as pl
 
-    value = _constant(constant)
+    value = expression(constant)
     kind, body = _kind(constant)
-    plain = next(iter(body["Dyn"].values())) if kind == "Literal" and "Dyn" in body else None
+    plain = literal_value(*_kind(body["Dyn"])) if kind == "Literal" and "Dyn" in body else None
     return Compare(path, op, pl.col("x") <= value, pl.col("x") >= value, plain)
-
-
-def _constant(node: Json) -> pl.Expr:
-    """The expression of a literal. Polars' JSON has no NaN and no infinity, and rounds when it is read."""
-    import polars as pl
-
-    kind, body = _kind(node)
-    if kind == "Alias":
-        return _constant(body[0])
-    number = body["Dyn"].get("Float") if kind == "Literal" and "Dyn" in body else None
-    return _expression(node) if number is None else pl.lit(number)
 
 
 def _values(node: Json) -> pl.Series:
     import polars as pl
 
-    values = _select(_expression(node))
+    values = _select(expression(node))
     return values.explode() if values.dtype == pl.List else values
-
-
-def _expression(node: Json) -> pl.Expr:
-    import polars as pl
-
-    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
 
 
 @elsewhere

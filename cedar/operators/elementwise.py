@@ -8,15 +8,15 @@ on types is judged by ``expression_effects``, where types are known.
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cedar.core.errors import user_site
 from cedar.operators.expression_kinds import INSIDE, Json, kind_of, known, name_of
+from cedar.operators.expression_nodes import expression, literal_value, too_deep, tree
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,7 +54,10 @@ def check_elementwise(expr: pl.Expr) -> str | None:
         >>> check_elementwise(pl.col("x") - pl.col("x").mean())
         'mean() looks at other rows'
     """
-    return next(_refusals(tree(expr)), None)
+    try:
+        return next(_refusals(tree(expr)), None)
+    except RecursionError as error:
+        raise too_deep(user_site()) from error
 
 
 def columns_of(expr: pl.Expr) -> frozenset[str] | None:
@@ -133,18 +136,33 @@ def _columns(node: Json, inside: bool = False) -> Iterator[str]:
 
 def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
     """The expression with its selectors replaced by the names that they select in ``frame``."""
-    import polars as pl
 
     def resolve(node: Json) -> Json:
         if isinstance(node, dict):
             if set(node) == {"Selector"}:
-                chosen = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
-                names = frame.select(chosen).collect_schema().names()
+                names = frame.select(expression(node)).collect_schema().names()
                 return {"Selector": {"ByName": {"names": names, "strict": True}}}
             return {k: v if k in {"Literal", "StructExpr"} else resolve(v) for k, v in node.items()}
         return [resolve(item) for item in node] if isinstance(node, list) else node
 
-    return pl.Expr.deserialize(io.StringIO(json.dumps(resolve(tree(expr)))), format="json")
+    return expression(resolve(tree(expr)))
+
+
+def spelt_out(node: Json) -> list[Json]:
+    """The part for each of the columns that its selectors (see ``explicit``) name."""
+    chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
+
+    def taken(part: Json, number: int) -> Json:
+        if isinstance(part, list):
+            return [taken(each, number) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if set(part) == {"Selector"}:
+            names = part["Selector"]["ByName"]["names"]
+            return {"Column": names[number % len(names)]}
+        return {k: v if k in {"Literal", "StructExpr"} else taken(v, number) for k, v in part.items()}
+
+    return [taken(node, number) for number in range(max(map(len, chosen), default=0) if all(chosen) else 0)]
 
 
 def named_columns(expr: pl.Expr) -> frozenset[str]:
@@ -161,12 +179,10 @@ def lists_without_nulls(expr: pl.Expr) -> pl.Expr:
 
     Polars adds floats up in another order where a list holds a null, be it the list of another row.
     """
-    import polars as pl
-
     node = tree(expr)
     if not any(name_of({"Function": body}) in _SUMS for body in find(node, "Function")):
         return expr
-    return pl.Expr.deserialize(io.StringIO(json.dumps(_without_nulls(node))), format="json")
+    return expression(_without_nulls(node))
 
 
 _SUMS = {
@@ -203,6 +219,7 @@ def literals(expr: pl.Expr) -> list[Json]:
     for literal in find(tree(expr), "Literal"):
         content = next(iter(literal.values()), None) if isinstance(literal, dict) else None
         kind, given = next(iter(content.items()), ("", None)) if isinstance(content, dict) else ("", None)
+        given = literal_value(kind, given)
         if kind == "List":
             with contextlib.suppress(Exception):  # of another version of polars
                 column = pa.ipc.open_stream(bytes(given or ())).read_all().column(0)
@@ -216,20 +233,6 @@ def text(expr: pl.Expr, limit: int = 80) -> str:
     """An expression on one line, cut after ``limit`` characters."""
     line = re.sub(r"\bdyn (int|float|str): ", "", " ".join(str(expr).split()))
     return line if len(line) <= limit else line[: limit - 3] + "..."
-
-
-def tree(expr: pl.Expr) -> Json:
-    """An expression as nested dicts and lists, which are not to be changed."""
-    known = _trees.get(id(expr))
-    if known is None or known[0] is not expr:
-        if len(_trees) >= _MOST_TREES:
-            _trees.clear()
-        known = _trees[id(expr)] = expr, json.loads(expr.meta.serialize(format="json"))
-    return known[1]
-
-
-_MOST_TREES = 1024
-_trees: dict[int, tuple[pl.Expr, Json]] = {}  # by the id of an expression, which is held so that no other gets it
 
 
 def find(node: Json, key: str) -> Iterator[Json]:

@@ -6,15 +6,14 @@ which are known later: then this asks the table of ``expression_kinds`` node by 
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cedar.core.forks import elsewhere
-from cedar.operators.elementwise import find, is_fixed, tree
-from cedar.operators.expression_kinds import Groups, Json, groups_of, kind_of, known, name_of
+from cedar.operators.elementwise import find, is_fixed, spelt_out
+from cedar.operators.expression_kinds import ANY, Groups, Json, groups_of, kind_of, known, name_of
+from cedar.operators.expression_nodes import expression, tree
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,13 +51,8 @@ def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgement:
         >>> judge(pl.col("t").is_in("t"), frame).refused
         'is_in() of a list in a column of List(Int64) looks at other rows'
     """
-    import polars as pl
-
     judging = _Judging(frame)
-    try:
-        judging.visit(tree(expr))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # a part that nobody can type by itself
-        return Judgement(judging.refused, may_fail=True)
+    judging.visit(tree(expr))
     return Judgement(judging.refused, judging.fails)
 
 
@@ -105,25 +99,25 @@ class _Judging:
     def _visit_list(self, body: Json) -> None:
         """The items of a list, as a column of their own."""
         self.visit(body["expr"])
-        (kind,) = self._types(body["expr"])
-        inner = _Judging(_with(self.frame, {_ELEMENT: getattr(kind, "inner", kind)}), inside=True)
-        evaluation = _replaced(body["evaluation"])
-        inner.visit(evaluation)
-        self._refuse(inner.refused)
         self.fails = True
-        if "Agg" in kind_of(body["variant"])[0]:
-            (given,) = inner._types(evaluation)
-            if groups_of(given) & {"struct", "null"}:  # polars breaks off there, beside some rows and not beside others
-                self._refuse(f"list.agg() that gives {given} depends on other rows: use list.eval() and list.first()")
+        evaluation = _replaced(body["evaluation"])
+        for kind in dict.fromkeys(self._types(body["expr"])):
+            inner = _Judging(_with(self.frame, {_ELEMENT: getattr(kind, "inner", kind)}), inside=True)
+            inner.visit(evaluation)
+            self._refuse(inner.refused)
+            given = inner._types(evaluation) if "Agg" in kind_of(body["variant"])[0] else []
+            breaks = next((each for each in given if groups_of(each) & {"struct", "null"}), None)
+            if breaks is not None:  # polars does so there, beside some rows and not beside others
+                self._refuse(f"list.agg() that gives {breaks} depends on other rows: use list.eval() and list.first()")
 
     def _visit_struct(self, body: Json) -> None:
         self.visit(body["expr"])
-        (kind,) = self._types(body["expr"])
-        fields = {f"{_FIELD}{field.name}": field.dtype for field in getattr(kind, "fields", ())}
-        inner = _Judging(_with(self.frame, fields), self.inside)
-        inner._visit_all(_replaced(body["evaluation"]))
-        self._refuse(inner.refused)
         self.fails = True
+        for kind in dict.fromkeys(self._types(body["expr"])):
+            fields = {f"{_FIELD}{field.name}": field.dtype for field in getattr(kind, "fields", ())}
+            inner = _Judging(_with(self.frame, fields), self.inside)
+            inner._visit_all(_replaced(body["evaluation"]))
+            self._refuse(inner.refused)
 
     def _apply(self, node: Json, operands: list[Json]) -> None:
         name = name_of(node)
@@ -131,6 +125,10 @@ class _Judging:
         types = [list(self._types(operand)) for operand in operands]
         if kind is None:  # inside a list
             self.fails = True
+            return
+        if not all(types):  # nobody can type a part by itself
+            self.fails = True
+            self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
             return
         first, others = _joined(types[:1]), _joined(types[1:])
         if not kind.never_fails(first, others):
@@ -157,11 +155,20 @@ class _Judging:
                 self._refuse(f"is_in() of a list in a column of {kind} looks at other rows")
 
     def _types(self, node: Json) -> list[pl.DataType]:
-        """Of a part; several where a selector stands for several columns."""
+        """Of a part; several where a selector stands for several columns, none where polars does not tell."""
+        import polars as pl
+
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        return self.frame.select(_expression(node)).collect_schema().dtypes()
+        for parts in ([node], spelt_out(node)):  # of several columns, results may share a name
+            try:
+                return [
+                    kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()
+                ]
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+                continue
+        return []
 
     def _refuse(self, reason: str | None) -> None:
         self.refused = self.refused or reason
@@ -223,12 +230,6 @@ def _is_zero(node: Json) -> bool:
     ):
         return False
     try:
-        return bool((pl.select(_expression(node)).to_series() == 0).all())
+        return bool((pl.select(expression(node)).to_series() == 0).all())
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return False
-
-
-def _expression(node: Json) -> pl.Expr:
-    import polars as pl
-
-    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")

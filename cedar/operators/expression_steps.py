@@ -18,6 +18,7 @@ from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
 from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
 from cedar.operators.expression_effects import judge
+from cedar.operators.expression_nodes import too_deep
 from cedar.operators.failures import ErrorContext
 
 if TYPE_CHECKING:
@@ -323,7 +324,10 @@ def _resolve(
     """An expression with its columns spelt out, and the names and types of its results."""
     key = id(blame), id(expr), name
     if key not in walk.known:
-        walk.known[key] = _resolved(name, expr, blame, columns)
+        try:
+            walk.known[key] = _resolved(name, expr, blame, columns)
+        except RecursionError as error:
+            raise too_deep(blame.site) from error
     resolved, types, reads = walk.known[key]
     walk.fresh -= reads
     walk.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}

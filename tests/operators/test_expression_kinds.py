@@ -22,10 +22,11 @@ import pytest
 
 from cedar.core.boundary import as_column
 from cedar.core.errors import PipelineError
-from cedar.operators.elementwise import check_elementwise, tree
+from cedar.operators.elementwise import check_elementwise
 from cedar.operators.expression_effects import judge
 from cedar.operators.expression_kernel import ResultTypeError, run
 from cedar.operators.expression_kinds import INSIDE, KINDS, Kind, groups_of, markdown
+from cedar.operators.expression_nodes import tree
 from cedar.operators.expression_steps import With, compile_steps
 from tests.how_much import LONG
 from tests.operators.column_values import columns
@@ -240,7 +241,7 @@ def test_the_table_is_whole() -> None:
         assert check_elementwise(written(form)) is None, form
         if kind is not None:
             part = kind.node.rpartition(".")[2]
-            assert part in json.dumps(tree(written(form))), f"{form} has no {kind.node}"
+            assert part in str(tree(written(form))), f"{form} has no {kind.node}"
             assert kind.never <= kind.on
         assert any(fits(form, name) for name in COLUMNS), f"{form} is tried on nothing"
 
