@@ -13,7 +13,7 @@ from cedar.core.columns import UNKNOWN, Column, nbytes
 from cedar.core.errors import PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
-from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, names_of
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart, names_of
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
 from cedar.operators.marks import making
@@ -158,7 +158,7 @@ class ItemsSource(BaseSource):
     def _item(self, index: int) -> Any:
         try:
             making(index)
-            return self.items[index]
+            return kept_apart(self.items[index])
         except raised() as error:  # a user's code
             raise self._failed(index, error) from error
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cedar.core.errors import CedarError, PipelineError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
-from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart
 
 _CHUNK = 1024
 
@@ -66,7 +66,7 @@ class IterableSource(BaseSource):
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
         items: list[Any] = []
         try:
-            items.extend(islice(iterator, size))
+            items.extend(map(kept_apart, islice(iterator, size)))
         except CedarError:
             raise
         except raised() as error:  # a user's code

@@ -35,6 +35,11 @@ class Origin:
         return RowError(problem, row=RowRef(0, self.file, row, url=self.url, unit=self.unit), fix=fix)
 
 
+def kept_apart(item: Any) -> Any:
+    """A row that stays as it is where whoever made it fills the same dict with the next one."""
+    return item.copy() if type(item) is dict else item
+
+
 def form_of(item: Any) -> Form:
     """How an item becomes columns."""
     if type(item) is dict:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import cedar
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import Split
 from cedar.datasets.iterable import from_iterable
@@ -129,3 +130,25 @@ def empty():
 def test_describe():
     assert from_iterable(lambda: iter([])).describe() == "from_iterable(<lambda>)"
     assert from_iterable(empty).describe() == "from_iterable(empty)"
+
+
+def test_an_iterator_that_fills_one_dict_again():
+    def rows():
+        row = {}
+        for i in range(200):
+            row["x"] = i
+            yield row
+
+    class Items:
+        def __init__(self):
+            self.row = {}
+
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, i):
+            self.row["x"] = i
+            return self.row
+
+    wanted = [{"x": i} for i in range(200)]
+    assert list(cedar.from_iterable(rows).loader()) == list(cedar.from_items(Items()).loader()) == wanted
