@@ -216,7 +216,8 @@ class Report:
     ``seconds`` is the wall time between the first and the last ``next()``, ``stall`` the share of it in which the
     caller waited for data, 0 to 1, and ``rows_per_second`` what was handed over. ``operators`` maps labels to seconds
     of work, summed over workers. ``workers_time`` is all that workers did, with what was measured of operators that run
-    as one: its lines sum to ``seconds`` times the workers. ``loader_time`` is what the caller's thread did, which sums
+    as one: its lines sum to ``seconds`` times the workers, as many as there were at each moment; what the loader's
+    process does beside worker processes comes on top. ``loader_time`` is what the caller's thread did, which sums
     to ``seconds``. ``bottleneck`` is what takes most, and ``summary`` says why, as ``explain()`` does.
     ``rows_read`` counts rows decoded from the sources by this rank. ``plan`` says how the last plan was found,
     ``notes`` what became of others, of audits and of the cache. ``restarts`` counts workers that died, ``deaths`` says
