@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from cedar.datasets.tensors import with_bytes
+
 Layout: TypeAlias = "dict[str, list[str]]"  # by column: encoding, compression
 
 AIMS = ("fast", "small", "pyarrow")
@@ -78,9 +80,13 @@ class Layouts:
             return self.layout[_ALL][1]
 
     def fitted(self, table: pa.Table) -> pa.Table:
-        """The same rows, whose columns are said to have no nulls where these and those before have none."""
+        """The same rows, whose columns are said to have no nulls where these and those before have none.
+
+        Arrays are the bytes of each row.
+        """
         if self.aim == "pyarrow":
             return table
+        table = with_bytes(table)
         columns = [pa.chunked_array(map(_compact, column.chunks), column.type) for column in table.columns]
         table = pa.table(columns, table.schema)
         return table.cast(loosened(tightened(table), self.fields))

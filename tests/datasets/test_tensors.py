@@ -34,12 +34,12 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("layout", ["fast", "small"])
+@pytest.mark.parametrize("layout", ["fast", "small", "pyarrow"])
 @pytest.mark.parametrize("form", READERS)
 def test_written_arrays_come_back(form: str, layout: str, tmp_path: Path) -> None:
     if form == "lance":
         pytest.importorskip("lance", reason="the extra lance is not installed")
-        layout = "fast"
+    layout = layout if form == "parquet" else "fast"
     wanted = [arrays(i) for i in range(30)]
     p = cedar.from_items(wanted)
     p.write(tmp_path / "out", format=form, rows_per_file=7, layout=layout)
@@ -93,7 +93,11 @@ def test_images_are_read_by_plans(executor: Any, tmp_path: Path) -> None:
 
 
 def test_other_readers_see_lists_and_other_lists_stay_lists(tmp_path: Path) -> None:
-    cedar.from_items([{"x": np.arange(4).reshape(2, 2)}]).write(tmp_path / "out")
+    p = cedar.from_items([{"x": np.arange(4).reshape(2, 2)}])
+    p.write(tmp_path / "bytes")
+    (file,) = (tmp_path / "bytes").rglob("*.parquet")
+    assert np.frombuffer(pq.read_table(file)["x"].to_pylist()[0], np.int64).tolist() == [0, 1, 2, 3]
+    p.write(tmp_path / "out", layout="pyarrow")
     (file,) = (tmp_path / "out").rglob("*.parquet")
     assert pq.read_table(file)["x"].to_pylist() == pl.read_parquet(file)["x"].to_list() == [[[0, 1], [2, 3]]]
     plain = pa.table({"x": pa.array([[[0, 1], [2, 3]]], pa.list_(pa.list_(pa.int64(), 2), 2))})
@@ -103,8 +107,33 @@ def test_other_readers_see_lists_and_other_lists_stay_lists(tmp_path: Path) -> N
     assert list(both.loader()) == [{"x": [[0, 1], [2, 3]]}] * 2
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"shape": [3], "dtype": "int8"}',
+        '{"shape": [2, 2], "dtype": "O"}',
+        '{"shape": [-1, -4], "dtype": "int8"}',
+        '{"shape": [2, 2], "dtype": "f4"}',
+    ],
+)
+def test_fields_that_say_what_cannot_be(told: str, tmp_path: Path) -> None:
+    rows = pa.array([b"abcd", b"efgh"], pa.binary(4))
+    schema = pa.schema([pa.field("x", rows.type, metadata={"cedar.array": told})])
+    pq.write_table(pa.table([rows], schema=schema), tmp_path / "x.parquet")
+    assert list(cedar.read_parquet(tmp_path / "x.parquet").loader()) == [{"x": b"abcd"}, {"x": b"efgh"}]
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_nulls_that_another_program_put_there(form: str, tmp_path: Path) -> None:
+    cedar.from_items([{"x": np.arange(4).reshape(2, 2)}] * 3).write(tmp_path / "bytes")
+    (whole,) = map(str, (tmp_path / "bytes").rglob("*.parquet"))
+    stored = pq.read_table(whole).cast(pq.read_schema(whole).set(0, pq.read_schema(whole).field(0).with_nullable(True)))
+    pq.write_table(stored.take(pa.array([0, None, 2])), whole)
+    with pytest.raises(CedarError, match="null.* its field says that it holds arrays"):
+        list(cedar.read_parquet(whole).loader())
     table = cedar.from_items([{"x": np.arange(4).reshape(2, 2)}] * 3).to_arrow()
     holes = pa.table([table["x"].combine_chunks().take(pa.array([0, None, 2]))], schema=table.schema)
     file = str(tmp_path / f"f.{form}")
