@@ -135,9 +135,10 @@ def _prune(self: SampleRows, split: Split, predicate: pl.Expr) -> bool:
 
 def _ends(values: pa.Array) -> pa.Array | None:
     kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_large_string(kind)):
+    floats = pa.types.is_float32(kind) or pa.types.is_float64(kind)  # of float16 no footer is read either
+    if not (pa.types.is_integer(kind) or floats or pa.types.is_large_string(kind)):
         return None
-    if pa.types.is_floating(kind):
+    if floats:
         values = values.filter(pc.invert(pc.is_nan(values)))  # what is null falls away as well
     ends = pc.min_max(values)
     if not ends["min"].is_valid:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
+from cedar import col
 
 
 def brighten(image: Any) -> Any:
@@ -44,3 +47,11 @@ def test_functions_of_processes_run_once_on_samples(tmp_path: Any) -> None:
     with pipeline.loader(executor="processes", plan="off") as loader:
         assert len(list(loader)) == 4
     assert (tmp_path / "calls").stat().st_size == 40, "once for the types, once in the run"
+
+
+def test_filters_by_float16_are_pushed_into_the_scan(tmp_path: Any) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"h": pa.array(np.arange(70) % 7, pa.float16()), "id": range(70)}), path)
+    with cedar.read_parquet(path).with_columns(z=col("id") * 2).filter(col("h") > 5).loader() as loader:
+        assert len(list(loader)) == 10
+        assert '{where col("h") > 5}' in str(loader.explain())
