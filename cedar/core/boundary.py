@@ -351,6 +351,34 @@ def from_series(series: pl.Series) -> Any:
     return as_column(array)
 
 
+def column_named(name: str) -> pl.Expr:
+    """The column of exactly that name: "*" and "^...$" are patterns to ``polars.col``."""
+    import polars as pl
+    import polars.selectors as cs
+
+    pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return cs.by_name(name).as_expr() if pattern else pl.col(name)
+
+
+def columns_named(names: Iterable[str]) -> Any:
+    """A selector of exactly these columns."""
+    import polars.selectors as cs
+
+    return cs.by_name(*names)
+
+
+def polars_errors() -> tuple[type[BaseException], ...]:
+    """What polars raises: to Python its panics are no exceptions."""
+    import polars as pl
+
+    return (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what polars adds below."""
+    return str(error).strip().partition("\n")[0]
+
+
 def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
     """A frame of polars as a table, whose columns are not converted yet.
 

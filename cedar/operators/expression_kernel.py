@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core import columns as _columns
 from cedar.core.arrow import of_numbers
 from cedar.core.block import Block
-from cedar.core.boundary import from_series, to_frame
+from cedar.core.boundary import columns_named, first_line, from_series, polars_errors, to_frame
 from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.forks import Lock, elsewhere
@@ -28,9 +28,7 @@ from cedar.operators.expression_steps import (
     Types,
     Without,
     apply_plain,
-    columns_named,
     compile_steps,
-    first_line,
     whole_columns,
 )
 from cedar.operators.failures import ErrorContext, Failure
@@ -72,7 +70,7 @@ class ExpressionKernel:
             blame = self.steps[-1].blame
             fix = "cast the operands of the expression to one type"
             raise PipelineError(f"{blame.label}: {error}", site=blame.site, fix=fix) from error
-        except _polars_errors() as error:
+        except polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, _settle(block, env, failures))
 
@@ -181,12 +179,6 @@ def _as_written() -> pl.QueryOptFlags:
     return pl.QueryOptFlags(predicate_pushdown=False, cluster_with_columns=False)
 
 
-def _polars_errors() -> tuple[type[BaseException], ...]:
-    import polars as pl
-
-    return (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-
-
 def _failing_rows(
     steps: tuple[Step, ...], program: Program, block: Block, env: Env, error: BaseException
 ) -> dict[int, Failed]:
@@ -200,7 +192,7 @@ def _failing_rows(
     def failure(start: int, stop: int) -> BaseException | None:
         try:
             run(program, plain.slice(start, stop))
-        except _polars_errors() as caught:
+        except polars_errors() as caught:
             return caught
         return None
 
@@ -240,7 +232,7 @@ def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Type
             if key not in compiled:
                 compiled[key] = compile_steps((step,), key[1])
             row = run(compiled[key], row)
-        except _polars_errors():
+        except polars_errors():
             return step.blame
     return steps[-1].blame
 

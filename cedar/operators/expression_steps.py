@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.boundary import NoColumn, polars_type, type_of_series
+from cedar.core.boundary import (
+    NoColumn,
+    column_named,
+    columns_named,
+    first_line,
+    polars_errors,
+    polars_type,
+    type_of_series,
+)
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, missing_column
+from cedar.core.forks import elsewhere
 from cedar.operators.elementwise import columns_of, explicit, lists_without_nulls, named_columns, selects_by_type, text
 from cedar.operators.expression_effects import judge
 from cedar.operators.expression_nodes import too_deep
@@ -120,9 +129,13 @@ class _Walk:
     ``entered``: input columns that expressions read. ``fresh``: columns computed and not read since. Where one of them
     goes, polars would never compute it, and rows on which it fails would pass or not as operators happen to be fused:
     so it stays, under a hidden name in ``unread``. ``known``: expressions resolved, in any walk of the same steps.
+    ``tries``: expressions that fail on every row are refused, as long as nothing runs.
     """
 
-    def __init__(self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str] = (), known: dict[Any, _Resolved] | None = None, tries: bool = False
+    ) -> None:
+        self.tries = tries
         self.known = {} if known is None else known
         self.names = set(names)  # of all columns on the way
         self.entered: set[str] = set()
@@ -217,7 +230,7 @@ def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
-            columns, _ = _apply(step, columns, _Walk())
+            columns, _ = _apply(step, columns, _Walk(tries=True))
     except _NamesUnknown:
         return None
     return {name: h.type for name, h in columns.items()}
@@ -329,6 +342,8 @@ def _resolve(
         except RecursionError as error:
             raise too_deep(blame.site) from error
     resolved, types, reads = walk.known[key]
+    if walk.tries and not any(kind is UNKNOWN for kind in types.values()):
+        _require_success(resolved, {read: columns[read] for read in reads}, blame)
     walk.fresh -= reads
     walk.entered |= {origin for read in reads if (origin := columns[read].origin) is not None}
     return resolved, types
@@ -378,6 +393,26 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
             site=blame.site,
             fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
         )
+
+
+def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
+    """Types alone do not tell all that polars refuses: it compares no texts with numbers."""
+    problem = _problem(expr, _static(columns))
+    if problem is not None:
+        fix = "cast its columns, if their types do not go together"
+        raise PipelineError(f"{blame.label}: {text(expr)} fails on every row: {problem}", site=blame.site, fix=fix)
+
+
+@elsewhere
+def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
+    """Why an expression fails on a frame of no rows; None where it does not."""
+    import polars as pl
+
+    try:
+        frame.select(expr).collect(engine="in-memory", optimizations=pl.QueryOptFlags.none())
+    except polars_errors() as error:
+        return first_line(error)
+    return None
 
 
 def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
@@ -439,22 +474,6 @@ def _require_readable(name: str, kind: ColumnType, expr: pl.Expr, blame: ErrorCo
     )
 
 
-def column_named(name: str) -> pl.Expr:
-    """The column of exactly that name: "*" and "^...$" are patterns to ``polars.col``."""
-    import polars as pl
-    import polars.selectors as cs
-
-    pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
-    return cs.by_name(name).as_expr() if pattern else pl.col(name)
-
-
-def columns_named(names: Iterable[str]) -> Any:
-    """A selector of exactly these columns."""
-    import polars.selectors as cs
-
-    return cs.by_name(*names)
-
-
 def _static(columns: Mapping[str, StepColumn]) -> pl.LazyFrame:
     """An empty frame of the columns' types; what polars cannot hold stands in it as Object."""
     import polars as pl
@@ -477,8 +496,3 @@ def _is_cheap(kind: ColumnType) -> bool:
     while pt.is_large_list(kind):
         kind = kind.value_type
     return bool(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind))
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, without what polars adds below."""
-    return str(error).strip().partition("\n")[0]

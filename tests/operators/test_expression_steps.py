@@ -9,6 +9,7 @@ import polars.selectors as cs
 import pyarrow as pa
 import pytest
 
+import cedar
 from cedar import col
 from cedar.core.columns import OBJECT, UNKNOWN, TensorType
 from cedar.core.errors import PipelineError
@@ -69,6 +70,21 @@ def test_schemas_tell_without_running() -> None:
     assert rename({"a": "b"}).schema({"a": pa.int64()}) == {"b": pa.int64()}
     assert Drop(("a",)).schema({"a": pa.int64(), "o": OBJECT}) == {"o": OBJECT}
     assert Drop(("a",)).schema(None) is None
+
+
+def test_what_fails_on_every_row_is_refused_without_running() -> None:
+    types = {"s": pa.large_string(), "n": pa.int64(), "b": pa.large_binary(), "u": pa.uint8(), "z": pa.null()}
+    for expr in (col("s") == 5, col("n") == "5", col("s") > col("n"), col("b") == col("n"), -col("u")):
+        for operator in (FilterExpression(expr), with_columns(x=expr), select(x=expr)):
+            with pytest.raises(PipelineError, match="fails on every row") as caught:
+                operator.schema(types)
+            assert caught.value.fix
+    with pytest.raises(PipelineError, match="fails on every row"):
+        select(x=col("z").str.strip_chars()).schema(types)
+    assert select(x=col("s").cast(pl.Int64)).schema(types) == {"x": pa.int64()}, "on some rows"
+    rows = cedar.from_items([{"s": "a"}]).filter(col("s") == 5)
+    with pytest.raises(PipelineError, match="fails on every row"):
+        rows.explain()
 
 
 def test_types_hold_in_every_block() -> None:
