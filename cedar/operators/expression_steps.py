@@ -328,6 +328,8 @@ def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tu
             site=step.blame.site,
             fix="compare it: for example col('label') == 1",
         )
+    if kind is not UNKNOWN and pt.is_null(kind):
+        predicate = predicate.cast(bool)  # polars filters by nothing else
     return columns, lambda frame: frame.filter(predicate)
 
 

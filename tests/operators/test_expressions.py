@@ -7,10 +7,12 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar import Skip, col
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
@@ -76,6 +78,16 @@ def test_null_is_not_true_and_nan_is_above_all_numbers() -> None:
     assert run(FilterExpression(~(col("x") > 2)), given_block).keys.row.tolist() == [0]
     assert len(run(FilterExpression(pl.lit(True)), given_block)) == 4
     assert len(run(FilterExpression(pl.lit(None).cast(pl.Boolean)), given_block)) == 0
+
+
+@pytest.mark.parametrize("plan", ["auto", "off"])
+def test_nothing_but_nulls_is_not_true(tmp_path: Path, plan: Any) -> None:
+    pq.write_table(pa.table({"x": pa.nulls(40), "id": range(40)}), tmp_path / "t.parquet", row_group_size=10)
+    rows = cedar.read_parquet(tmp_path / "t.parquet").with_columns(z=col("id") * 2)
+    for predicate in (col("x"), pl.lit(None), pl.when(col("id") > 0).then(None)):
+        for filtered in (rows.filter(predicate), rows.filter(col("id") > 5).filter(predicate)):
+            with filtered.loader(plan=plan) as loader:
+                assert list(loader) == []
 
 
 def test_what_is_no_expression_is_refused_at_the_users_line() -> None:
