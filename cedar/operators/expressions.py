@@ -240,7 +240,7 @@ def select(*names: Any, **named: Any) -> Select:
     items: list[Item] = []
     for given in names:
         for value in given if isinstance(given, list | tuple) else (given,):
-            plain = isinstance(value, str) and not value.startswith("^")
+            plain = isinstance(value, str) and value != "*" and not value.startswith("^")
             items.append(value if plain else (None, as_expression(value, "select")))
     items.extend((name, as_expression(value, "select")) for name, value in named.items())
     return Select(tuple(items))

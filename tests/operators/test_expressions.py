@@ -46,6 +46,8 @@ def test_many_columns_at_once() -> None:
     assert list(out.columns) == ["d1", "d2", "e", "d1_2", "d2_2", "e_2"]
     with pytest.raises(PipelineError, match="does not fit"):
         run(with_columns(x=col("^d\\d$")), given_block)
+    assert list(run(select("*", k=1), given_block).columns) == ["d1", "d2", "e", "k"]
+    assert list(run(select(cs.by_name("*")), block(**{"*": [1], "a": [2]})).columns) == ["*"]
 
 
 def test_select_orders_computes_and_drops() -> None:
