@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators.recsys.lists import is_ids
+from cedar.operators.recsys.lists import is_ids, values_of
 from cedar.operators.transform import BadValues, Transform
+
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, in seconds since 1970
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,11 @@ class GetLocalHour(Transform):
     """The hour, 0 .. 23 (int64), of a time in a time zone; of a null it is null.
 
     Reads one column, the time: a timestamp (one without a zone is UTC) or a whole number of ``unit`` since 1970 in UTC.
-    With ``zone`` None it reads a second one, of the names of zones: a row's own, which must be known ones.
+    With ``zone`` None it reads a second one, of the names of zones: a row's own, which must be known ones. A row with a
+    time outside the years 1 .. 9999 fails.
 
     Args:
-        zone: a name such as "Europe/Berlin", with its summer times.
+        zone: a name such as "Europe/Berlin", with its summer times up to 2037: Arrow knows none of later years.
         unit: of whole numbers: "s", "ms", "us" or "ns".
 
     Raises:
@@ -59,9 +64,9 @@ class GetLocalHour(Transform):
 
     def columns(self, *columns: Column) -> Column:
         times = columns[0]
-        if is_ids(times.type):
-            times = times.cast(pa.int64()).cast(pa.timestamp(self.unit))
-        utc = times.cast(pa.timestamp(times.type.unit, "UTC"))
+        unit, times = (self.unit, times) if is_ids(times.type) else (times.type.unit, times.cast(pa.int64()))
+        _check_years(times, unit)
+        utc = times.cast(pa.int64()).cast(pa.timestamp(unit, "UTC"))
         if self.zone is not None:
             return _hours(utc, self.zone)
         zones = columns[1].dictionary_encode()
@@ -77,6 +82,17 @@ class GetLocalHour(Transform):
             here = pc.fill_null(pc.equal(zones.indices, number), False)
             hours = pc.replace_with_mask(hours, here, _hours(utc.filter(here), name))
         return hours
+
+
+def _check_years(times: pa.Array, unit: str) -> None:
+    """Far times overflow, and would have any hour."""
+    values, per_second = values_of(times), _PER_SECOND[unit]
+    far = (values < _FIRST * per_second) | (values > _LAST * per_second + per_second - 1)
+    rows = np.flatnonzero(far & times.is_valid().to_numpy(zero_copy_only=False))
+    if len(rows):
+        fix = "filter such rows first; unit= says what whole numbers count"
+        why = f"GetLocalHour: {{}} {unit} since 1970 is not in the years 1 to 9999"
+        raise BadValues({int(row): why.format(values[row]) for row in rows}, fix)
 
 
 def _hours(utc: pa.Array, zone: str) -> pa.Array:

@@ -40,6 +40,16 @@ def test_local_hours_of_rows_in_many_zones():
     assert millis.columns(pa.array([3_600_000], pa.int32())).to_pylist() == [10]
 
 
+def test_times_too_far_to_have_an_hour_name_their_rows():
+    seconds = pa.array([0, None, 2**64 - 1, 253_402_300_800], pa.uint64())
+    assert list(refused(recsys.GetLocalHour(), [seconds])) == [2, 3]
+    assert list(refused(recsys.GetLocalHour("Asia/Tokyo"), [pa.array([2**62, -62_135_596_801])])) == [0, 1]
+    assert list(refused(recsys.GetLocalHour("Asia/Tokyo"), [pa.array([2**62], pa.timestamp("s"))])) == [0]
+    last = pa.array([253_402_300_799_999, -62_135_596_800_000, None])
+    assert recsys.GetLocalHour("Asia/Tokyo", unit="ms").columns(last).to_pylist() == [8, 9, None]
+    assert recsys.GetLocalHour(unit="ns").columns(pa.array([2**63 - 1])).to_pylist() == [23]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
