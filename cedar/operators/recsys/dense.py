@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,14 +75,17 @@ class Clamp(Items):
     def item(self, kind: Any) -> pa.DataType:
         if not is_numbers(kind):
             raise self.unfit(kind, "numbers or lists of them")
-        if pt.is_integer(kind):
-            limits = np.iinfo(kind.to_pandas_dtype())
-            for limit in (self.low, self.high):
-                if not (float(limit).is_integer() and limits.min <= limit <= limits.max):
-                    raise PipelineError(
-                        f"Clamp({self.low!r}, {self.high!r}): {kind} does not hold {limit!r}",
-                        fix=f"give whole numbers from {limits.min} to {limits.max}, or cast the column to floats",
-                    )
+        whole = pt.is_integer(kind)
+        limits = np.iinfo(kind.to_pandas_dtype()) if whole else np.finfo(kind.to_pandas_dtype())
+        least, most = (limits.min, limits.max) if whole else (float(limits.min), float(limits.max))
+        for limit in (self.low, self.high):
+            held = least <= limit <= most and (not whole or float(limit).is_integer())
+            if not held and (whole or limit not in (-math.inf, math.inf)):
+                what, other = ("whole numbers", "floats") if whole else ("numbers", "wider floats")
+                raise PipelineError(
+                    f"Clamp({self.low!r}, {self.high!r}): {kind} does not hold {limit!r}",
+                    fix=f"give {what} from {least} to {most}, or cast the column to {other}",
+                )
         return kind
 
     def change(self, values: Array) -> Array:
@@ -199,17 +203,25 @@ class Onehot(Transform):
 
 def buckets(borders: Sequence[float], values: Array) -> Array:
     """int64: the bucket of each value; see ``Bucketize``."""
-    edges = np.asarray(borders)
-    low = np.searchsorted(edges, values, side="left").astype(np.int64)
-    after = np.minimum(low + 1, len(edges) - 1)
-    doubled = (low + 1 < len(edges)) & (values >= edges[after])
-    return low + doubled
+    below = 0
+    edges: Array = np.asarray(borders, np.float64)
+    if values.dtype.kind in "iu":  # floats do not hold all of them; one above a border is above its floor
+        limits = np.iinfo(values.dtype)
+        below = sum(border < limits.min for border in borders)
+        borders = borders[below:]
+        edges = np.array([math.floor(min(border, limits.max)) for border in borders], values.dtype)
+    found = np.searchsorted(edges, values, side="left").astype(np.int64)
+    pairs = zip(pairwise(borders), edges.tolist(), strict=False)
+    doubled = np.array([*(border == after == edge for (border, after), edge in pairs), False, False])
+    if doubled.any():
+        found += doubled[found] & (np.searchsorted(edges, values, side="right") > found)
+    return found + below
 
 
 def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
     """Borders as a tuple, if they are some."""
     values = tuple(borders)
-    if not values or any(isinstance(b, bool) or not isinstance(b, int | float) or np.isnan(b) for b in values):
+    if any(math.isnan(_float(border)) for border in values or (None,)):
         raise PipelineError(f"{name}: the borders {values!r:.60} are no numbers", site=user_site(), fix="give some")
     for before, after in pairwise(values):
         if after < before:
@@ -227,5 +239,13 @@ def float_type(transform: Transform, kind: Any) -> pa.DataType:
 
 
 def check_finite(name: str, parameter: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+    if not math.isfinite(_float(value)):
         raise PipelineError(f"{name}({parameter}={value!r}): a finite number", site=user_site())
+
+
+def _float(value: Any) -> float:
+    """A number as a float; NaN for what is none, or beyond all floats."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan

@@ -34,6 +34,34 @@ def test_bucketize(columns, borders):
     check(recsys.Bucketize(tuple(borders)), columns, lambda values: [bucket(borders, v) for v in values])
 
 
+NEAR = [
+    -math.inf,
+    -(2**70),
+    -(2**63),
+    -1.5,
+    0.5,
+    1,
+    2**53,
+    float(2**53),
+    2**53 + 1,
+    2**63 - 1,
+    2.0**63,
+    2**64 - 1,
+    2**70,
+]
+
+
+@given(st.lists(st.sampled_from(NEAR), min_size=1, max_size=6), st.sampled_from([pa.int8(), pa.int64(), pa.uint64()]))
+def test_bucketize_whole_numbers(borders, kind):
+    """Which floats do not hold all of."""
+    borders = sorted(border for border in borders if borders.count(border) <= 2) or [0]
+    limits = np.iinfo(kind.to_pandas_dtype())
+    near = {math.floor(border) + d for border in NEAR[1:] for d in (-1, 0, 1)} | {limits.min, limits.max}
+    values = [value for value in sorted(near) if limits.min <= value <= limits.max]
+    made = recsys.Bucketize(tuple(borders)).columns(pa.array(values, kind)).to_pylist()
+    assert made == [bucket(borders, value) for value in values]
+
+
 @given(list_columns(FLOATS, pa.float32()), st.floats(-5, 5, width=32), st.floats(0, 5, width=32))
 def test_clamp(columns, low, width):
     high = float(np.float32(low + width))
@@ -66,6 +94,12 @@ def test_onehot():
     assert refused(vectors, [pa.array([1.0, None])]) == {1: "Onehot of a null"}
 
 
+def test_infinite_limits_hold_everywhere():
+    values = pa.array(np.array([-65504.0, 1.0, math.inf], np.float16))
+    assert recsys.Clamp(-math.inf, math.inf).result(pa.float16()) == pa.float16()
+    assert recsys.Clamp(0, math.inf).columns(values).to_pylist() == [0.0, 1.0, math.inf]
+
+
 def test_floats_keep_their_width():
     for kind in (pa.float16(), pa.float32(), pa.float64()):
         column = pa.array(np.array([0.25], dtype=kind.to_pandas_dtype()))
@@ -87,6 +121,7 @@ def test_values_without_a_result_name_their_rows():
     [
         (lambda: recsys.Bucketize(()), "are no numbers"),
         (lambda: recsys.Bucketize((1.0, float("nan"))), "are no numbers"),
+        (lambda: recsys.Bucketize((10**400,)), "are no numbers"),
         (lambda: recsys.Bucketize((2, 1)), "descend from 2 to 1"),
         (lambda: recsys.Bucketize((1, 1, 1)), "more than twice"),
         (lambda: recsys.Onehot((1,), "str"), "holds no numbers"),
@@ -94,7 +129,10 @@ def test_values_without_a_result_name_their_rows():
         (lambda: recsys.Clamp(2, 1), "low is above high"),
         (lambda: recsys.Clamp(0, 300).result(pa.int8()), "does not hold 300"),
         (lambda: recsys.Clamp(0.5, 1).result(pa.int64()), "does not hold 0.5"),
+        (lambda: recsys.Clamp(-1e6, 1e6).result(pa.float16()), "does not hold -1000000.0"),
+        (lambda: recsys.Clamp(0, 1e39).result(pa.large_list(pa.float32())), "does not hold 1e+39"),
         (lambda: recsys.BoxCox(float("inf")), "a finite number"),
+        (lambda: recsys.BoxCox(10**400), "a finite number"),
         (lambda: recsys.Logit(0.7), "between 0 and 0.5"),
     ],
 )
