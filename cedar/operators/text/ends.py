@@ -69,8 +69,8 @@ class SpecialTokens(Transform):
         tokenizer: as for ``tokenise``; only needed where there are names.
 
     Raises:
-        PipelineError: a name that the tokenizer does not know, or a column of something else.
-        ValueError: an id that the numbers of the column cannot hold.
+        PipelineError: a name that the tokenizer does not know, or a column of something else, or of numbers that cannot
+            hold an id.
 
     Example:
         >>> SpecialTokens(end=0)([5, 6])
@@ -101,6 +101,7 @@ class SpecialTokens(Transform):
         return kind
 
     def columns(self, *columns: Column) -> Column:
+        self.result(columns[0].type)  # called by hand, nobody has asked
         lists = Lists.of(columns[0])
         items, offsets = with_ends(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
         return lists_from(items, offsets, lists.missing)

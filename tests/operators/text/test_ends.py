@@ -56,6 +56,7 @@ def test_names_are_the_tokenizers():
         lambda: truncate(3, keep="middle"),
         lambda: truncate(3).result(pa.int64()),
         lambda: special_tokens(300).result(pa.large_list(pa.uint8())),
+        lambda: special_tokens(300).columns(pa.array([[1]], pa.large_list(pa.int8()))),
         lambda: special_tokens(3).result(pa.large_list(pa.float32())),
     ],
 )
