@@ -65,32 +65,48 @@ def _called(make: Any, target: str) -> Any:
         return make()
     except CedarError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PipelineError(f"{target}() raised {_told(error)}") from error
 
 
 def _module(place: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    file = Path(place) if place.endswith(".py") else None
+    folders = [os.getcwd()] if file is None else [os.getcwd(), str(file.resolve().parent)]
+    for folder in folders:  # as `python -m` and `python file.py` do; functions may import from them as long as they run
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        return importlib.import_module(place) if file is None else _of_file(file)
     except CedarError:
         raise
     except (ImportError, FileNotFoundError) as error:
         raise PipelineError(f"{place} cannot be imported: {error}", fix=f"write {TARGET}") from error
-    except Exception as error:  # whatever the user's module does
+    except (Exception, SystemExit) as error:  # whatever the user's module does
         raise PipelineError(f"{place} cannot be imported: {_told(error)}") from error
-    finally:
-        sys.path.pop(0)
 
 
-def _told(error: Exception) -> str:
+def _of_file(file: Path) -> ModuleType:
+    """A file as a module of its own name, whose functions and classes go to other processes by value."""
+    import cloudpickle
+
+    name = f"cedar_target_{file.stem}"
+    while name in sys.modules:
+        name += "_"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _told(error: BaseException) -> str:
     """An exception, and the user's line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

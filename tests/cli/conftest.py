@@ -27,8 +27,12 @@ def needs(path):
 def raises():
     return 1 / 0
 
+def ends():
+    raise SystemExit(0)
+
 number = 3
 nothing = rows.take(0)
+silent = endless.filter(lambda x: False, "x")
 """
 
 
@@ -36,5 +40,6 @@ nothing = rows.take(0)
 def module(tmp_path, monkeypatch):
     (tmp_path / "my_pipelines_for_cli.py").write_text(PIPELINE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a command adds folders
     yield "my_pipelines_for_cli"
     sys.modules.pop("my_pipelines_for_cli", None)
