@@ -16,6 +16,7 @@ from cedar import PipelineError
 from cedar.cli import tables
 from cedar.cli.arguments import count, index, names, on_pipeline, seconds
 from cedar.cli.target import load_name, load_pipeline
+from cedar.core.errors import writing
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline
@@ -121,10 +122,8 @@ def inspect(chosen: argparse.Namespace) -> None:
     if chosen.out is None:
         print(sheet)
         return
-    try:
+    with writing(chosen.out):
         sheet.html(chosen.out)
-    except OSError as error:
-        raise PipelineError(f"{chosen.out} cannot be written: {error}") from error
     print(f"wrote {chosen.out}")
 
 

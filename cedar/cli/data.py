@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cedar.cli.arguments import command, names
+from cedar.cli.arguments import command, index, names
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
@@ -34,7 +34,7 @@ def _add_clicks(kinds: Adder) -> None:
     clicks.add_argument("--vary", action="store_true", help="S on average: sessions differ in length")
     chance = "that a feature of the user is as in the row before (default: 0.95)"
     clicks.add_argument("--repeats", type=float, default=0.95, metavar="CHANCE", help=chance)
-    clicks.add_argument("--lists", type=int, default=0, help="of the user beside hist_items and tags (default: 0)")
+    clicks.add_argument("--lists", type=index, default=0, help="of the user beside hist_items and tags (default: 0)")
     clicks.add_argument("--length", type=float, default=20, help="mean length of hist_items and lists (default: 20)")
     slides = "a list that changes slides by M ids; 0: it is new (default: 0)"
     clicks.add_argument("--shift", type=int, default=0, metavar="M", help=slides)

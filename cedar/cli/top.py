@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
 _LINES = 12
+_WORDS = 200  # bytes of a refusal
 ADDRESS = 'loader.url of a loader with serve="127.0.0.1:0", or the id of its process on this machine'
 
 
@@ -55,7 +57,15 @@ def top(chosen: argparse.Namespace) -> None:
 
 def addresses(text: str) -> list[str]:
     """Of what was given on the command line: an address, or a process."""
-    return cedar.served_by(int(text)) if text.isdecimal() else [text]
+    if text.isdecimal():
+        return cedar.served_by(int(text))
+    try:
+        known = urlsplit(text).scheme in ("http", "https")
+    except ValueError:
+        known = False
+    if not known:
+        raise PipelineError(f"{text!r} is no address of a run", fix="loader.url has it")
+    return [text]
 
 
 def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
@@ -68,27 +78,33 @@ def _answers(urls: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _asked(url: str) -> dict[str, Any]:
+    answer = ask(urlunsplit(urlsplit(url)._replace(path="/status")))
     try:
-        return dict(json.loads(ask(urlunsplit(urlsplit(url)._replace(path="/status")))))
-    except ValueError as error:
-        raise PipelineError(f"what answers there is no run: {error}", fix="loader.url has the address") from error
+        status = dict(json.loads(answer))
+        told_all([status] * 2, [status] * 2)
+    except Exception as error:  # of whatever listens there
+        said = f"{type(error).__name__}: {error}"
+        raise PipelineError(f"what answers there is no run: {said}", fix="loader.url has the address") from error
+    return status
 
 
 def ask(url: str, seconds: float = 10) -> bytes:
     """What a run answers.
 
     Raises:
-        PipelineError: none does, or the address is none.
+        PipelineError: none does, or it refuses to.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise PipelineError(f"{url!r} is no address of a run", fix="loader.url has it")
+    fix = "the run may be over; its address is loader.url, with the token"
     try:
-        with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was looked at
-            return bytes(answer.read())
-    except (URLError, OSError) as error:
-        raise PipelineError(
-            f"no run answers there: {error}", fix="the run may be over; its address is loader.url, with the token"
-        ) from error
+        try:
+            with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was looked at
+                return bytes(answer.read())
+        except HTTPError as error:
+            with error:
+                said = error.read(_WORDS).decode("utf-8", "replace").strip()
+            raise PipelineError(f"what answers there refuses: {error}: {said}", fix=fix) from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise PipelineError(f"no run answers there: {str(error).strip()}", fix=fix) from error
 
 
 def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:

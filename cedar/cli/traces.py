@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,13 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 import cedar
 from cedar.cli.arguments import command
 from cedar.cli.top import ADDRESS, addresses, ask
+from cedar.core.errors import writing
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
+
+
+_LONGEST = 60  # seconds that a run records for who asks
 
 
 def add(adder: Adder) -> None:
@@ -25,12 +30,18 @@ def add(adder: Adder) -> None:
     examples = ['"http://127.0.0.1:41234/?token=..."', "4711   # a process of yours on this machine"]
     trace = command(adder, "trace", "record a run that is served, for a while", _trace, examples)
     trace.add_argument("url", metavar="URL|PID", help=ADDRESS)
-    trace.add_argument("--seconds", type=int, default=5, metavar="S", help="1 to 60 (default: 5)")
+    trace.add_argument("--seconds", type=_span, default=5, metavar="S", help=f"1 to {_LONGEST} (default: 5)")
     trace.add_argument("--out", default="run.json", metavar="FILE", help="default: run.json")
     examples = ["both.json run.json torch.json"]
     merge = command(adder, "merge", "put traces on one clock, in one file for Perfetto", _merge, examples)
     merge.add_argument("out", metavar="OUT", help="the file to write")
     merge.add_argument("traces", metavar="TRACE", nargs="+", help="of cedar, or of torch.profiler")
+
+
+def _span(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {_LONGEST}")
+    return int(text)
 
 
 def _view(chosen: argparse.Namespace) -> None:
@@ -46,9 +57,13 @@ def _trace(chosen: argparse.Namespace) -> None:
         raise cedar.PipelineError(f"process {chosen.url} serves {1 + len(others)} loaders", fix=f"name one: {url}, ...")
     parts = urlsplit(url)
     query = {"token": parse_qs(parts.query).get("token", [""])[0], "seconds": str(chosen.seconds)}
-    trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
-    with open(chosen.out, "wb") as file:
-        file.write(trace)
+    place = chosen.out if os.path.exists(chosen.out) else os.path.dirname(chosen.out) or os.curdir
+    with writing(chosen.out):
+        if not os.access(place, os.W_OK):  # known before recording, which takes a while
+            raise OSError(f"nothing can be written to {place}")
+        trace = ask(urlunsplit(parts._replace(path="/trace", query=urlencode(query))), chosen.seconds + 60)
+        with open(chosen.out, "wb") as file:
+            file.write(trace)
     print(f"wrote {chosen.out}")
 
 

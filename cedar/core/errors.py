@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -290,6 +291,19 @@ class ResumeError(CedarError):
 
 class PlanError(CedarError):
     """A plan does not fit this pipeline, or a feature of plans is not there."""
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """What writes a file for the user.
+
+    Raises:
+        PipelineError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be written: {error}", fix="name a file that you may write") from error
 
 
 def nearest(name: str, known: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import PipelineError, writing
 from cedar.report.page import page
 from cedar.report.saved import of_json
 from cedar.report.trace import BASE, spans_of
@@ -26,7 +26,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
         The path of the page.
 
     Raises:
-        PipelineError: the file cannot be read, or is no trace of cedar.
+        PipelineError: the file cannot be read, or is no trace of cedar; or the page cannot be written.
 
     Example:
         >>> import cedar
@@ -42,7 +42,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
     except ValueError as error:
         raise PipelineError(f"{path} is no trace of cedar: {error}", fix=_WRITES) from error
     out = f"{os.path.splitext(path)[0]}.html" if out is None else os.fspath(out)
-    with open(out, "w", encoding="utf-8") as file:
+    with writing(out), open(out, "w", encoding="utf-8", errors="xmlcharrefreplace") as file:
         file.write(shown)
     return out
 
@@ -55,7 +55,8 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
         paths: traces of cedar and of ``torch.profiler`` (``export_chrome_trace``), of one machine.
 
     Raises:
-        PipelineError: one cannot be read, or does not say when its clock began.
+        PipelineError: one cannot be read, or does not say when its clock or an event began; or the file cannot be
+            written.
 
     Example:
         >>> import cedar
@@ -71,9 +72,14 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
         if not isinstance(began, int):
             raise PipelineError(f"{path} does not say when its clock began", fix=f"a trace with {BASE!r}")
         base = began if base is None else base
-        later = (began - base) / 1000
-        events += [event | {"ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]]
-    with open(out, "w", encoding="utf-8") as file:
+        try:
+            later = (began - base) / 1000
+            events += [
+                event | {"ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]
+            ]
+        except (TypeError, OverflowError) as error:
+            raise PipelineError(f"{path} has an event at no time: {error}", fix="its ts is a number") from error
+    with writing(os.fspath(out)), open(out, "w", encoding="utf-8") as file:
         json.dump({"displayTimeUnit": "ms", BASE: base, "traceEvents": events}, file)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import cedar
 from cedar.cli import main
 
@@ -24,3 +26,11 @@ def test_data_manifest_is_made_and_brought_up_to_date(tmp_path, capsys):
         assert told.startswith(f"{out}: 3 files, ")
         assert f"{read} footers read, {3 - read} as they were" in told
     assert cedar.read_parquet(tmp_path / "clicks", manifest=out).count() == 300
+
+
+def test_figures_that_are_none_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["data", "clicks", str(tmp_path / "log"), "--lists", "-2"])
+    assert "--lists: '-2' is no whole number" in capsys.readouterr().err
+    assert main(["data", "clicks", str(tmp_path / "log"), "--rows", "10", "--seed", "-1"]) == 1
+    assert "write_sessions(seed=-1): at least 0" in capsys.readouterr().err

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import ExitStack
+from threading import Thread
+
+import pytest
 
 from cedar.cli import main
 from tests.report.toy_runs import files
@@ -22,3 +26,36 @@ def test_top_shows_all_ranks_and_which_of_them_waits_most(tmp_path, capsys):
     assert told.startswith("2 ranks, ")
     assert "rank 0 waits most" in told
     assert "rank 1 of 2" in told
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "no run answers there: SSH-2.0-OpenSSH_9\n"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b'{"a": 1}', "what answers there is no run: KeyError: 'seconds'"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[1]", "what answers there is no run: TypeError"),
+        (
+            b"HTTP/1.0 403 Forbidden\r\n\r\nthe token is wrong\n",
+            "refuses: HTTP Error 403: Forbidden: the token is wrong",
+        ),
+    ],
+)
+def test_what_answers_and_is_no_run_is_an_error(answer, said, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        once = Thread(target=answered, args=(server, answer))
+        once.start()
+        assert main(["top", f"http://127.0.0.1:{server.getsockname()[1]}/status"]) == 1
+        once.join()
+    assert said in capsys.readouterr().err
+
+
+def answered(server, answer):
+    with server.accept()[0] as asker:
+        asker.recv(4096)
+        asker.sendall(answer)
+
+
+@pytest.mark.parametrize("command", ["top", "trace"])
+def test_what_is_no_address_is_an_error(command, capsys):
+    assert main([command, "http://[bad"]) == 1
+    assert "'http://[bad' is no address of a run" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import cedar
-from cedar.cli import main
+from cedar.cli import main, traces
 from tests.report.toy_runs import events, files, traced
 
 
@@ -52,3 +52,19 @@ def test_torchs_profiler_is_on_the_same_clock(tmp_path, capsys):
     with pytest.raises(cedar.PipelineError, match="does not say when its clock began"):
         (tmp_path / "none.json").write_text('{"traceEvents": []}')
         cedar.merge_traces(tmp_path / "both.json", [tmp_path / "none.json"])
+
+
+def test_what_cannot_be_written_is_an_error_before_anything_is_recorded(tmp_path, capsys, monkeypatch):
+    path, _ = traced(tmp_path, executor="inline")
+    monkeypatch.setattr(traces, "ask", lambda *_: pytest.fail("it was recorded"))
+    out = str(tmp_path / "none" / "out")
+    for command in (["view", str(path), "--out", out], ["merge", out, str(path)], ["trace", "http://a", "--out", out]):
+        assert main(command) == 1
+        assert f"{out} cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "61", "x"])
+def test_a_run_is_recorded_for_a_minute_at_most(seconds, capsys):
+    with pytest.raises(SystemExit):
+        main(["trace", "http://a", "--seconds", seconds])
+    assert "no whole number from 1 to 60" in capsys.readouterr().err

@@ -40,3 +40,11 @@ def test_a_report_has_the_words_of_the_user(tmp_path):
         report = loader.report()
     assert 'filter(col("x") % 10 < 8)' in report.operators
     assert 'filter(col("x") % 10 < 8)' in [label for label, _ in report.graph]
+
+
+def test_an_event_at_no_time_is_an_error_that_names_the_file(tmp_path):
+    bad = tmp_path / "bad.json"
+    for ts in ('"abc"', "null", "1" + "0" * 400):
+        bad.write_text(f'{{"baseTimeNanoseconds": 5, "traceEvents": [{{"ts": {ts}}}]}}')
+        with pytest.raises(cedar.PipelineError, match="bad.json has an event at no time"):
+            cedar.merge_traces(tmp_path / "both.json", [bad])

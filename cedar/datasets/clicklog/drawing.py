@@ -173,17 +173,20 @@ def write_sessions(
         row_group_rows: rows of a row group.
 
     Raises:
-        PipelineError: there are data files already, or a number is not positive.
+        PipelineError: there are data files already, or a number is too small.
 
     Example:
         >>> written = write_sessions("sessions", rows=2000, log=ClickLog(samples=4), rows_per_file=1500)
         >>> len(written.urls), written.rows, 0.6 < written.bayes_auc < 1.0
         (2, 2000, True)
     """
-    numbers = {"rows": rows, "rows_per_file": rows_per_file, "row_group_rows": row_group_rows}
-    for name, value in numbers.items():
-        if value < 1:
-            raise PipelineError(f"write_sessions({name}={value}): at least 1", site=user_site())
+    numbers = {
+        "rows": (rows, 1), "seed": (seed, 0), "rows_per_file": (rows_per_file, 1),
+        "row_group_rows": (row_group_rows, 1),
+    }  # fmt: skip
+    for name, (value, least) in numbers.items():
+        if value < least:
+            raise PipelineError(f"write_sessions({name}={value}): at least {least}", site=user_site())
     best = BayesAuc()
     log = log or ClickLog()
     blocks = _blocks(log, seed, rows, rows_per_file, best)
