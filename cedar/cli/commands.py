@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -170,15 +171,16 @@ def run(chosen: argparse.Namespace) -> int:
     }  # fmt: skip
     if given := [name for name, value in of_files.items() if value]:
         raise PipelineError(f"{given[0]} is of files, and there are none without --write", fix="add --write URL")
-    stop = time.perf_counter() + chosen.seconds if chosen.seconds is not None else None
     options: dict[str, Any] = {
         "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
         "rules": [load_name(each) for each in names(chosen.rules)], "budget": budget_of(chosen.budget),
     }  # fmt: skip
-    interrupted = False
+    interrupted, stop = False, None
     with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), **options) as loader:
         try:
-            with tables.status(chosen.pipeline) as say:
+            if chosen.seconds is not None:
+                stop = time.perf_counter() + chosen.seconds
+            with tables.status(chosen.pipeline) as say, _interrupted_after(chosen.seconds):
                 for epoch in range(chosen.epochs):
                     loader.set_epoch(epoch)
                     for _ in _until(loader, chosen.limit_batches, stop, lambda text: say(f"{chosen.pipeline}: {text}")):
@@ -186,7 +188,7 @@ def run(chosen: argparse.Namespace) -> int:
                     if stop is not None and time.perf_counter() >= stop:
                         break
         except KeyboardInterrupt:
-            interrupted = True
+            interrupted = stop is None or time.perf_counter() < stop
         tables.show(loader.report(), tables.report_table)
     return 130 if interrupted else 0
 
@@ -232,6 +234,21 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
         return 130
     print(written)
     return 0
+
+
+@contextlib.contextmanager
+def _interrupted_after(seconds: float | None) -> Iterator[None]:
+    """As by Ctrl-C, so that the time ends what delivers nothing, too."""
+    if seconds is None:
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:

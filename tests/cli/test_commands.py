@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import cedar
@@ -61,8 +63,11 @@ def test_run_ends_at_the_limit_of_each_epoch(module, capsys):
     assert "14 rows in" in capsys.readouterr().out
 
 
-def test_run_ends_with_the_time(module, capsys):
-    assert main(["run", "my_pipelines_for_cli:endless", "--seconds", "0.05"]) == 0
+@pytest.mark.parametrize("name", ["endless", "silent"])
+def test_run_ends_with_the_time_whether_it_delivers_or_not(module, name, capsys):
+    before = signal.getsignal(signal.SIGALRM)
+    assert main(["run", f"my_pipelines_for_cli:{name}", "--seconds", "0.05"]) == 0
+    assert signal.getsignal(signal.SIGALRM) is before
     assert "rows in" in capsys.readouterr().out
 
 
@@ -119,3 +124,8 @@ def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
 def test_what_a_run_cannot_do_is_said(module, options, said, capsys):
     assert main(["run", "my_pipelines_for_cli:rows", *options]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_an_error(module, capsys):
+    assert main(["inspect", "my_pipelines_for_cli:rows", "--out", "none/sheet.html"]) == 1
+    assert "none/sheet.html cannot be written" in capsys.readouterr().err
