@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,7 @@ def report_table(report: Report) -> Table:
     """What workers did, a part a row, most first; the rest of the report below."""
     total = sum(line.seconds for line in report.workers_time) or 1.0
     rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
-    told = [line for line in str(report).splitlines() if not line.startswith("  ")]
-    told += [f"skipped {count:,} row(s) in {label}" for label, count in report.skipped.items()]
+    told = str(replace(report, workers_time=())).splitlines()
     return table(("workers", "seconds", "share"), rows, ["bold"], told)
 
 
