@@ -23,7 +23,11 @@ from typing import Any
 from cedar.core.redact import redact
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_MODULES = __name__.partition(".")[0] + "."
+_NAME = __name__.partition(".")[0]
+_MODULES = _NAME + "."
+_COMMAND = os.path.join(os.sep, "bin", _NAME)  # what an installation makes of it
+_STDLIB = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,14 @@ def _is_cancelled() -> bool:
 
 
 def user_site() -> Site | None:
-    """The nearest caller outside the package, or None when there is none."""
+    """The nearest caller outside the package and Python's own library, or None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
+        # A dataclass's __init__ has a file name of its own: <string>.
         ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
-        if not ours and not file.startswith("<frozen"):  # a dataclass's __init__ has a file name of its own: <string>
+        python = file.startswith(("<frozen", _STDLIB)) and not file.startswith(_INSTALLED)
+        if not ours and not python and not file.endswith(_COMMAND):
             return Site(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None

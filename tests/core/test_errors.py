@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -80,6 +83,20 @@ def test_the_line_is_the_nearest_outside_the_package() -> None:
     site = user_site()
     assert site is not None
     assert (site.file, site.function) == (__file__, "test_the_line_is_the_nearest_outside_the_package")
+
+
+def test_the_line_is_none_of_pythons_own_library_or_of_the_command() -> None:
+    def site_of(file: str) -> Any:
+        names: dict[str, Any] = {"user_site": user_site}
+        exec(compile("site = user_site()", file, "exec"), names)
+        return names["site"]
+
+    installed = f"{os.path.dirname(contextlib.__file__)}/site-packages/user.py"
+    assert site_of(installed).file == installed
+    for file in (contextlib.__file__, "/a/bin/cedar"):
+        assert site_of(file).file == __file__
+    with ThreadPoolExecutor(1) as executor:
+        assert executor.submit(user_site).result() is None
 
 
 def test_a_missing_column_says_which_there_are_nearest_first() -> None:
