@@ -57,6 +57,8 @@ class Service:
         from cedar.executors.dask.local import LocalHost
 
         most = _bounds(workers, max_workers)
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+            raise PipelineError(f"port={port!r}: a whole number from 0 to 65535", site=user_site())
         if host not in _LOOPBACK:
             _check_tls(host)
         asked = {

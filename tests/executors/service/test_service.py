@@ -148,6 +148,12 @@ def test_bounds_that_are_none(bounds: tuple[Any, Any]) -> None:
         cedar.Service(*bounds)
 
 
+@pytest.mark.parametrize("port", [-1, 65536, True, "80"])
+def test_ports_that_are_none(port: Any) -> None:
+    with pytest.raises(cedar.PipelineError, match="from 0 to 65535"):
+        cedar.Service(port=port)
+
+
 def test_the_status_of_a_service_is_a_page_too(service: cedar.Service, folder: Path) -> None:
     command = [sys.executable, "-m", "cedar", "service", "status", service.address, "--page", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
