@@ -288,7 +288,7 @@ class Report:
             >>> "from_items" in pathlib.Path("report.html").read_text()
             True
         """
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", errors="xmlcharrefreplace") as file:
             file.write(self._repr_html_() if self.view is None else self.view.page(self))
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]
     document = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
     text = json.dumps(_rounded(document), indent=2, ensure_ascii=False)
     temporary = f"{name}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:  # as JSON writes names of files
         file.write(text + "\n")
     os.replace(temporary, name)
 

@@ -64,6 +64,11 @@ class Figure:
     label: str = ""
     counts: bool = True
 
+    def told(self) -> Iterator[tuple[str, float]]:
+        """The values, by labels that are Unicode: names of files need not be."""
+        for part, value in self.values.items():
+            yield part.encode(errors="backslashreplace").decode(), value
+
 
 def figures(report: Report) -> Iterator[Figure]:
     """What Prometheus and OpenTelemetry are told.
@@ -114,6 +119,6 @@ class Collector:
         for each in figures(self.report):
             kind = CounterMetricFamily if each.counts else GaugeMetricFamily
             family = kind(f"cedar_{each.name}", each.description, labels=["rank", *filter(None, [each.label])])
-            for part, value in each.values.items():
+            for part, value in each.told():
                 family.add_metric([rank, part] if each.label else [rank], value)
             yield family

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cedar.core.errors import PipelineError, Site
-from cedar.core.listen import TokenHandler, listen
+from cedar.core.listen import HTML, TokenHandler, listen
 
 
 class Echo(TokenHandler):
@@ -62,3 +62,13 @@ def test_a_port_that_is_taken_is_said() -> None:
         with pytest.raises(PipelineError, match=f"serve='{taken}' cannot be listened on") as caught:
             listen(taken, "serve=", Echo)
     assert "port 0 takes any" in str(caught.value.fix)
+
+
+def test_names_of_files_that_are_no_unicode_are_told_all_the_same() -> None:
+    class Names(Echo):
+        def get(self, path: str, asked: Mapping[str, str]) -> None:
+            self.answer(200, "a\udcff", HTML if path == "/page" else "text/plain")
+
+    with listen("127.0.0.1:0", "serve=", Names) as server:
+        assert asked(server, "/page?token=known")[1] == "a&#56575;"
+        assert asked(server, "/text?token=known")[1] == "a\\udcff"

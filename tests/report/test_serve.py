@@ -118,3 +118,22 @@ def test_a_run_that_is_served_has_a_page_and_gives_traces(tmp_path, capsys):
         assert loader._metrics.time.recording is None  # nobody asks any more
         (tmp_path / "now.json").write_text(got["trace"])
         cedar.view_trace(tmp_path / "now.json")
+
+
+def test_a_file_whose_name_is_no_unicode_has_pages_figures_and_a_profile(tmp_path):
+    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.jsonl")
+    with open(name, "w") as file:
+        file.write('{"x": 1}\n')
+    pipeline = cedar.read_jsonl(name)
+    with pipeline.loader(serve="127.0.0.1:0", executor="inline", trace=tmp_path / "run.json") as loader:
+        assert len(list(loader)) == 1
+        loader.report().html(tmp_path / "report.html")
+        shown = [served(loader.url, path)[0] for path in ("/", "/report")]
+        assert r"bad\\udcff.jsonl" in served(loader.url, "/metrics")[0]
+    cedar.view_trace(tmp_path / "run.json")
+    shown += [(tmp_path / page).read_text(encoding="utf-8") for page in ("report.html", "run.html")]
+    assert all("bad&#56575;.jsonl" in page for page in shown)
+    profile = pipeline.profile(seconds=0.01)
+    profile.save(tmp_path / "p.json")
+    assert cedar.Profile.load(tmp_path / "p.json").operators[0].label == profile.operators[0].label
