@@ -77,10 +77,10 @@ class SymiOptimizer:
         dense = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
         if self.options.exchange == "groups":
             self.group.register_runs()
-        self.parts: list[Part] = [
-            DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, options=self.options),
-            *(ExpertPart(layer, dtype=dtype, options=self.options) for layer in self.layers),
-        ]
+        self.parts: list[Part] = [ExpertPart(layer, dtype=dtype, options=self.options) for layer in self.layers]
+        if dense:
+            every = DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, options=self.options)
+            self.parts.insert(0, every)
         self.steps = 0
         self.skips = 0
         self.publish()
@@ -168,7 +168,7 @@ class SymiOptimizer:
         for part, gradients in zip(self.parts, collected, strict=True):
             part.shards.update(
                 gradients.mul_(outcome.scale), rate=rate, decay=self.options.decay, betas=self.options.betas,
-                eps=self.options.eps, step=self.steps, still=part.idle() if self.options.skip_inactive else (),
+                eps=self.options.eps, step=self.steps, still=part.still(inactive=self.options.skip_inactive),
             )  # fmt: skip
         return outcome
 

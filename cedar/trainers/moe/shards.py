@@ -122,8 +122,8 @@ class Part(Protocol):
     def add(self) -> None:
         """Add the gradients of a backward pass to ``sums``, ``[held, size]``."""
 
-    def idle(self) -> Sequence[int]:
-        """Rows that no token reached in this step."""
+    def still(self, *, inactive: bool) -> Sequence[int]:
+        """Rows that this step leaves as they are; ``inactive``: also those that no token reached."""
 
     def take(self, weights: torch.Tensor) -> None:
         """Compute with these weights from now on, ``[held, size]``, and start ``sums`` from zero."""
@@ -155,11 +155,14 @@ class ExpertPart:
             self.sums += weights.grad
             weights.grad = None
 
-    def idle(self) -> Sequence[int]:
-        return [row for row, count in enumerate(self.layer.counts.tolist()) if not count]
+    def still(self, *, inactive: bool) -> Sequence[int]:
+        if not self.layer.weights.requires_grad:
+            return range(self.shards.rows)
+        return [row for row, count in enumerate(self.layer.counts.tolist()) if not count] if inactive else ()
 
     def take(self, weights: torch.Tensor) -> None:
-        self.layer.weights = nn.Parameter(weights)  # another number of rows: another leaf
+        trained = self.layer.weights.requires_grad
+        self.layer.weights = nn.Parameter(weights, requires_grad=trained)  # another number of rows: another leaf
         rows = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
         self.sums = torch.zeros_like(weights, dtype=self.shards.master.dtype, requires_grad=False)
@@ -211,7 +214,7 @@ class DensePart:
                 line[span] += p.grad.flatten()
                 p.grad = None
 
-    def idle(self) -> Sequence[int]:
+    def still(self, *, inactive: bool) -> Sequence[int]:
         return ()
 
     def take(self, weights: torch.Tensor) -> None:

@@ -131,6 +131,41 @@ def test_state_is_complete_and_goes_on_bit_by_bit():
         again.load_state_dict(saved[0])
 
 
+def partly(group, frozen):
+    """The names of what three steps change in a model parts of which are frozen."""
+    net = Net(group, 8 // group.size)
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(not frozen(name))
+    first = {name: value.clone() for name, value in whole_state_dict(net).items()}
+    optimizer = SymiOptimizer(net, SymiOptions(rate=1e-2, decay=0.1))
+    for step in range(3):
+        x, y = (part.float() for part in batch(step, group.rank, group.size))
+        (functional.mse_loss(net(x), y) + router_losses(net)).backward()
+        optimizer.step()
+    return {name for name, value in whole_state_dict(net).items() if not torch.equal(value, first[name])}
+
+
+def first_experts(name):
+    return name == "first.weights"
+
+
+def all_but_experts(name):
+    return "weights" not in name
+
+
+def test_frozen_experts_stay_as_they_are_while_replicas_move(crew):
+    """They were made parameters anew, which were trained, and decayed."""
+    for changed in [partly(Group(), first_experts), *crew.run(partly, first_experts, ranks=2)]:
+        assert not [name for name in changed if name.startswith("first.experts.")]
+        assert {"first.router.weight", "mid.weight", "second.experts.0.0.weight"} <= changed
+
+
+def test_experts_are_trained_alone(crew):
+    """There was no device of the other parameters to be found."""
+    for changed in [partly(Group(), all_but_experts), *crew.run(partly, all_but_experts, ranks=2)]:
+        assert {name.split(".")[1] for name in changed} == {"experts"}
+
+
 def test_wrappers_that_take_experts_for_alike_are_refused(crew):
     for said in crew.run(wrapped, ranks=2):
         assert "the model is wrapped in DistributedDataParallel" in said[0]
