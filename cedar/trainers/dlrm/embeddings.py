@@ -154,7 +154,7 @@ class DedupEmbeddings(nn.Module):
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         """The sums, ``[bags, width]`` for each of ``bags``, which come in the order of features."""
         if self.training and not self._begun:
-            self.begin(self.rate, self.steps + 1)
+            self._begin(self.rate, self.steps + 1)
         if self.sharded is not None:
             return self.sharded.lookup(bags)
         return by_width(self.stores, [self.widths[one.table] for one in bags], bags)
@@ -186,16 +186,39 @@ class DedupEmbeddings(nn.Module):
         return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
     def begin(self, rate: float, step: int) -> None:
-        """Before the first lookup of a step; a training forward calls it by itself."""
-        self._begun = True
-        for store in (*self.stores.values(), *self.replicas.values()):
-            store.begin(rate, step)
+        """Before the first lookup of a step, which forgets gradients that no ``step`` has taken; without a call of it,
+        a training forward begins one, and they stay.
+        """
+        self._clear()
+        self._begin(rate, step)
 
     def step(self) -> None:
         """After the backward pass: the fused optimizer's step, where there is one; all ranks call it."""
-        for store in (*self.stores.values(), *self.replicas.values()):
+        for store in self._each():
             store.update()
         self.steps, self._begun = self.steps + 1, False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients that no ``step`` has taken, those of a fused rule too: for a step that all ranks skip.
+
+        That of a model around this one, or of an optimizer, does not reach them. With fbgemm the backward pass has
+        updated the rows already, and nothing can be taken back.
+        """
+        super().zero_grad(set_to_none)
+        self._clear()
+        self._begun = False
+
+    def _each(self) -> tuple[Tables, ...]:
+        return (*self.stores.values(), *self.replicas.values())
+
+    def _begin(self, rate: float, step: int) -> None:
+        self._begun = True
+        for store in self._each():
+            store.begin(rate, step)
+
+    def _clear(self) -> None:
+        for store in self._each():
+            store.clear()
 
     # ---- state -------------------------------------------------------------------------------------------------------
 

@@ -138,6 +138,9 @@ class FbgemmTables:
     def update(self) -> None:
         """Nothing is left to do: the backward pass did it."""
 
+    def clear(self) -> None:
+        """Nothing can be taken back."""
+
     def state(self) -> dict[str, torch.Tensor]:
         kinds = {"weight": self._engine.split_embedding_weights()[0]}
         if self.rule == "rowwise_adagrad":

@@ -106,7 +106,7 @@ class Replicas(TorchTables):
     def update(self) -> None:
         size = self.group.size
         parts = [part for one in merged(self._pending) for part in row_gradients(*one)]
-        self._pending.clear()
+        self.clear()
         rows = torch.cat([self._ids[:0], *(rows for rows, _ in parts)])
         summed = torch.cat([torch.zeros(0, self.width, dtype=self.wide, device=self.device), *(g for _, g in parts)])
         order = torch.argsort(rows % size, stable=True)

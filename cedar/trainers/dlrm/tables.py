@@ -123,6 +123,9 @@ class Tables(Protocol):
     def update(self) -> None:
         """After the backward pass."""
 
+    def clear(self) -> None:
+        """Forget the gradients that no ``update`` has taken."""
+
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer state as ``table.kind``; what is written there is in the tables."""
 
@@ -159,6 +162,8 @@ class PlainTables:
     def begin(self, rate: float, step: int) -> None: ...
 
     def update(self) -> None: ...
+
+    def clear(self) -> None: ...
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         sums = []
@@ -211,7 +216,6 @@ class TorchTables:
 
     def begin(self, rate: float, step: int) -> None:
         self.rate, self.step = rate, step
-        self._pending.clear()
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         if not bags:
@@ -225,6 +229,9 @@ class TorchTables:
         for ids, offsets, weights, gradient in merged(self._pending):
             for rows, summed in row_gradients(ids, offsets, weights, gradient):
                 self._apply(rows, summed)
+        self.clear()
+
+    def clear(self) -> None:
         self._pending.clear()
 
     def _apply(self, rows: torch.Tensor, gradient: torch.Tensor) -> None:

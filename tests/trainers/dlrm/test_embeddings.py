@@ -207,6 +207,28 @@ def test_state_is_complete_and_goes_on_bit_by_bit(rule):
         again.load_state_dict({name: value for name, value in saved.items() if name != gone})
 
 
+@pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad", "sgd"])
+@pytest.mark.parametrize("zero_first", [True, False])
+def test_a_step_that_is_skipped_leaves_no_trace(rule, zero_first):
+    """The next step took its gradients, and one that was no number stayed in the rows."""
+    states = []
+    for skips in (True, False):
+        made = DedupEmbeddings(FEATURES, WIDTH, rule=rule, rate=0.1, seed=1, dtype=torch.float64)
+        if skips:
+            (made(batch(9)).sum() * torch.nan).backward()
+            if zero_first:
+                made.zero_grad()
+        made.rate = 0.2
+        loss = made(batch(0)).square().sum()
+        if not zero_first:
+            made.zero_grad()  # between the passes, as many loops have it
+        loss.backward()
+        made(batch(1)).square().sum().backward()
+        made.step()
+        states.append(made.state_dict())
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+
+
 def test_the_example_is_the_same_on_ranks_and_without_deduplication(crew, shared_data):
     csv = str(shared_data / "criteo_sample.csv")
     losses, _ = runpy.run_path(str(EXAMPLE))["train"](csv)

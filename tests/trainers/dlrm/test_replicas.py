@@ -66,6 +66,20 @@ def stopped(group, how):
     return losses == went(again, 2, 4) and all(torch.equal(own[n], value) for n, value in again.state_dict().items())
 
 
+def skipped(group, how):
+    """Whether a step that is skipped leaves no trace."""
+    states = []
+    for skips in (True, False):
+        made = made_of(group, how)
+        if skips:
+            inputs = read_batch(batch(9, group.rank, group.size, dedup=False), SEQUENCES, [], None)
+            (sum(rows.sum() for rows in made.rows(inputs)) * torch.nan).backward()
+            made.zero_grad()
+        went(made, 0, 2)
+        states.append(made.state_dict())
+    return all(torch.equal(states[0][name], value) for name, value in states[1].items())
+
+
 def joined(runs):
     """Whole tables from the parts of ranks."""
     found = {}
@@ -108,6 +122,10 @@ def test_rows_on_every_rank_are_updated_as_one_table_bit_by_bit(crew, ranks, mor
         assert torch.equal(copies["item.weight"], runs[0][2]["item.weight"])
         assert any("item: " in note and "rows on every rank" in note for note in notes)
     assert all(torch.equal(found[f"{name}.weight"], value) for name, value in tables.items())
+
+
+def test_a_step_that_is_skipped_leaves_no_trace_on_any_rank(crew):
+    assert crew.run(skipped, {"sharding": "hot"}, ranks=2) == [True, True]
 
 
 def test_gradients_of_rows_on_every_rank_are_means_over_ranks_where_those_of_others_are(crew):
