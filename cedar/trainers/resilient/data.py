@@ -8,11 +8,16 @@ from typing import Any, TypeAlias
 from torch.utils import _pytree as pytree
 
 import cedar
+from cedar.core.errors import CedarError
 
 _ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
 _RECENT = 4
 Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
+
+
+class WrongRows(CedarError):
+    """Data that are not what the pipeline was told, and would be no other if they were read again: the run ends."""
 
 
 class Source:
@@ -60,10 +65,10 @@ class LoaderSource(Source):
 
 
 class MicroBatches:
-    """A source, cut. ``micro_batches``: of each pipeline in a step."""
+    """A source, cut. ``micro_batches``: of each pipeline in a step; ``rows``: of each; ``batch``: of the whole step."""
 
-    def __init__(self, source: Source, micro_batches: int, rows: int) -> None:
-        self.source, self.micro_batches, self.rows = source, micro_batches, rows
+    def __init__(self, source: Source, micro_batches: int, rows: int, batch: int) -> None:
+        self.source, self.micro_batches, self.rows, self.batch = source, micro_batches, rows, batch
         self._recent: dict[int, Pair] = {}
 
     def inputs(self, step: int, key: tuple[int, int]) -> Any:
@@ -87,6 +92,17 @@ class MicroBatches:
         if step not in self._recent:
             while len(self._recent) >= _RECENT:
                 self._recent.pop(min(self._recent))
-            self._recent[step] = self.source.read(step)
+            self._recent[step] = self._whole(step)
         first = (key[0] * self.micro_batches + key[1]) * self.rows
         return pytree.tree_map(lambda values: values[first : first + self.rows], self._recent[step][side])
+
+    def _whole(self, step: int) -> Pair:
+        pair = self.source.read(step)
+        for name, side in zip(("inputs", "targets"), pair, strict=False):
+            for values in pytree.tree_leaves(side):
+                if len(values) != self.batch:
+                    raise WrongRows(
+                        f"data gave {len(values)} rows of {name} at step {step}, and the batch is {self.batch}",
+                        fix=f"give {self.batch} at every step, or set batch to what data gives",
+                    )
+        return pair

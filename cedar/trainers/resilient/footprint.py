@@ -101,8 +101,9 @@ def _measure(made: ResilientPipeline, to: Any, parent: int) -> None:
     launch.end_with(parent)
     torch.set_num_threads(made.run.threads)
     data = made.open()
-    x, sizes = data.inputs(0, (0, 0)), []
+    sizes = []
     try:
+        x = data.inputs(0, (0, 0))
         for stage in range(len(made.stages)):
             engine = made.engine(stage)
             size, x = footprint(engine, x, data.targets(0, (0, 0)) if engine.last else None)

@@ -206,4 +206,4 @@ class ResilientPipeline:
                 raise CedarError("the data are a pipeline", fix='name its columns: columns=("image", "label")')
             split = columns if callable(columns) else lambda batch: (batch[columns[0]], batch[columns[1]])
             source = sources.LoaderSource(data, self.batch, split, self.run.seed)
-        return sources.MicroBatches(source, self.pipeline.micro_batches, self.rows)
+        return sources.MicroBatches(source, self.pipeline.micro_batches, self.rows, self.batch)

@@ -23,6 +23,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import HeartbeatBoard
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.data import WrongRows
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
         board = Board(store.connect(setup.host, setup.port, setup.key))
         _train(setup, me, life, row, beats, board)
         code = 0
+    except WrongRows as error:
+        with suppress(RuntimeError):
+            if board is not None:
+                board.report("wrong", problem=error.what, fix=error.fix)  # the lead says it, once for all workers
     except BaseException as error:  # noqa: BLE001 - the process ends here, and must say why
         told = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
         sys.stderr.write(f"worker {me}: {told}\n")

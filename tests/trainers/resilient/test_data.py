@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import cedar
-from cedar.trainers.resilient.data import LoaderSource, MicroBatches, Source
+from cedar.trainers.resilient.data import LoaderSource, MicroBatches, Source, WrongRows
 
 
 def test_micro_batches_are_the_rows_of_a_batch_one_after_the_other():
@@ -16,7 +17,7 @@ def test_micro_batches_are_the_rows_of_a_batch_one_after_the_other():
         rows = torch.arange(12) + 100 * step
         return {"x": rows, "y": [rows * 2]}, -rows
 
-    data = MicroBatches(Source(batch), 3, 2)
+    data = MicroBatches(Source(batch), 3, 2, 12)
     keys = [(replica, number) for replica in range(2) for number in range(3)]
     assert torch.cat([data.inputs(1, key)["x"] for key in keys]).tolist() == list(range(100, 112))
     assert data.inputs(1, (1, 0))["y"][0].tolist() == [212, 214]
@@ -26,6 +27,15 @@ def test_micro_batches_are_the_rows_of_a_batch_one_after_the_other():
     data.commit(1)
     data.targets(2, (0, 0))
     assert read == [1, 2]
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [(13, 13), (12, 24), (24, 12)])
+def test_a_batch_of_other_rows_is_refused(inputs, targets):
+    """Rows beyond the batch were left out, and missing ones were taken for a stage that changes its shapes."""
+    data = MicroBatches(Source(lambda step: ({"x": [torch.zeros(inputs)]}, torch.zeros(targets))), 3, 2, 12)
+    odd = f"{inputs} rows of inputs" if inputs != 12 else f"{targets} rows of targets"
+    with pytest.raises(WrongRows, match=f"data gave {odd} at step 4, and the batch is 12"):
+        data.targets(4, (0, 0))
 
 
 def rows(source, step):

@@ -78,7 +78,7 @@ JOB = job(stages=STAGES, tied=False)
 @pytest.fixture(autouse=True)
 def _experts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_grid, "engine", engine)
-    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2))
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2, 12))
 
 
 @cache

@@ -101,7 +101,7 @@ def whole(clip: float) -> dict[Worker, str]:
 @pytest.fixture(autouse=True)
 def _foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_grid, "engine", foreign)
-    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2))
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: MicroBatches(Source(batch), 3, 2, 12))
 
 
 @pytest.mark.parametrize("seed", range(200 if LONG else 8))

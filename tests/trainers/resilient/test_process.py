@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -59,3 +60,29 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
 
     with pytest.raises(CedarError, match="holds the files of another run"):
         text_pipeline(config.load(str(file), Options, changes), 2, Workers(2)).train()
+
+
+SHORT = """
+import sys
+import torch
+from torch import nn
+from cedar.trainers import PipelineOptions, ResilientPipeline, RunOptions, Workers
+
+def data(step):
+    rows = 3 if step == 2 else 4
+    return torch.zeros(rows, 2), torch.zeros(rows, 1)
+
+ResilientPipeline(
+    [nn.Linear(2, 3), nn.Linear(3, 1)], nn.functional.mse_loss, data, Workers(replicas=1), batch=4,
+    pipeline=PipelineOptions(micro_batches=2), run=RunOptions(folder=sys.argv[1], steps=4),
+).train(quiet=True)
+"""
+
+
+def test_a_batch_of_other_rows_ends_the_run_at_once(tmp_path: Path) -> None:
+    """Stages were blamed for it, after five more tries."""
+    command = [sys.executable, "-c", SHORT, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert "CedarError: data gave 3 rows of inputs at step 2, and the batch is 4" in done.stderr
+    assert "should" not in done.stderr
+    assert "worker" not in done.stderr

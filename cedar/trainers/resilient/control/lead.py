@@ -115,6 +115,10 @@ class Coordinator:
             self._gone(worker, report["machine"], report["time"], report["why"] + (f": {error}" if error else ""))
         elif kind == "error" and worker is not None:
             self._errors[worker] = report["error"]
+        elif kind == "wrong":
+            raise CedarError(
+                report["problem"], done="the run was stopped; checkpoints are as they were", fix=report["fix"]
+            )
         elif kind == "ended" and worker is not None:
             self.ended[worker] = report
         elif kind == "replayed" and report["generation"] == self.generation and worker is not None:

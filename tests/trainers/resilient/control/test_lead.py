@@ -172,6 +172,15 @@ def test_a_worker_that_does_not_start_ends_the_run() -> None:
         run.tick()
 
 
+def test_data_that_would_be_wrong_again_end_the_run_at_once() -> None:
+    run = Run()
+    run.begun()
+    run.board.report("wrong", problem="data gave 13 rows", fix="give 16")
+    with pytest.raises(CedarError, match="data gave 13 rows") as error:
+        run.tick()
+    assert error.value.fix == "give 16"
+
+
 def test_connections_that_break_again_and_again_end_the_run() -> None:
     run = Run()
     run.begun()
