@@ -62,13 +62,15 @@ class SparseCheckpoints:
         self._thread = ThreadPoolExecutor(1, "sparse-checkpoint")
         self._writing: list[Future[None]] = []
         self._log = os.path.join(folder, "log.jsonl")
-        trainer.log = self._write_log
+        self._done: ReplayRecord | None = None  # not in the log yet
+        trainer.log = self._keep_record
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def before_step(self) -> None:
         """Save what this step of the window saves."""
         self._check()
+        self._write_log()
         if self._start < 0:
             self._forget()
         at = self.trainer.step - self._start
@@ -118,10 +120,17 @@ class SparseCheckpoints:
         told = write_parts(folder, f"{name}.safetensors", {key: Part(value) for key, value in saved.items()})
         write_index(folder, about, told, f"{name}.json")
 
-    def _write_log(self, logged: ReplayRecord) -> None:
-        if self.group.rank == 0:
+    def _keep_record(self, done: ReplayRecord) -> None:
+        """A step is logged when the next one begins: until then its metrics, and what is held out, are not told, and a
+        run that goes on takes it again.
+        """
+        self._done = done
+
+    def _write_log(self) -> None:
+        done, self._done = self._done, None
+        if done is not None and self.group.rank == 0:
             with open(self._log, "ab") as file:
-                file.write(seal(finite(asdict(logged))))
+                file.write(seal(finite(asdict(done))))
 
     def _logged(self) -> dict[int, ReplayRecord]:
         """The steps that were logged, up to the first line that is not what was written."""
@@ -174,12 +183,15 @@ class SparseCheckpoints:
         """Until all is written; nothing can be saved from then on."""
         self._thread.shutdown(wait=True)
         self._check()
+        self._write_log()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._thread.shutdown(wait=True)
+        if kind is None:
+            self._write_log()
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 

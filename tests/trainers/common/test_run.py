@@ -26,13 +26,15 @@ def facts(line):
 
 
 @pytest.mark.parametrize("window", [0, 2])
-def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window):
+@pytest.mark.parametrize("told", [True, False])
+def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window, told):
+    """Not ``told``: before the line of the last step was written, whose scores the run that went on left out."""
     whole = read_lines(run(settings(text, tmp_path / "whole", sparse_window=window), quiet=True))
     begun = settings(text, tmp_path / "part", sparse_window=window)
     with pytest.raises(KeyboardInterrupt):
-        run_until(begun, 5)
+        run_until(begun, 4, told=told)
     part = read_lines(str(tmp_path / "part" / "metrics.jsonl"))
-    assert len(part) == 5
+    assert len(part) == 3 + told
     path = run(begun, resume=True, quiet=True)
     assert [facts(line) for line in read_lines(path)] == [facts(line) for line in whole]
 
@@ -58,12 +60,13 @@ def resumed_apart(group, options):
         return str(error)
 
 
-def run_until(options, steps):
+def run_until(options, steps, *, told=True):
     """A run that ends after so many steps, as by Ctrl-C."""
     write = MetricsFile.write
 
     def write_and_stop(file, record):
-        write(file, record)
+        if told or record.step + 1 < steps:
+            write(file, record)
         if record.step + 1 == steps:
             raise KeyboardInterrupt
 
