@@ -120,7 +120,6 @@ def lead(
     planning = Planning(
         pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule, exact=how.exact
     )
-    claim_folder(run.folder, "resilient")
     preload()
     key = links.write_key(os.path.join(run.folder, KEY))
     process, port = store.start(*listen, key)
@@ -178,12 +177,20 @@ def _watch(
     )
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.kind == "rejoin")
     told = shown = 0
+
+    def turn() -> None:
+        supervisor.tick()
+        chief.tick(supervisor.clock.now, follower.step)
+        supervisor.tell(chief.generation)
+
+    while not chief.generation:
+        turn()
+        supervisor.pause()
+    claim_folder(run.folder, "resilient")  # now that all workers are there: a start that failed may be tried again
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
     with progress("resilient", run.steps, quiet=quiet) as say:
         while not chief.over:
-            supervisor.tick()
-            chief.tick(supervisor.clock.now, follower.step)
-            supervisor.tell(chief.generation)
+            turn()
             follower.look(chief, metrics)
             manager.look(follower.steps)
             if rejoins and follower.step >= rejoins[0]:

@@ -97,3 +97,13 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
 def test_bad_input_is_told(file: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "resilient", str(file), *arguments]) != 0
     assert words in capsys.readouterr().err
+
+
+def test_a_start_that_failed_may_be_tried_again_in_its_folder(file: Path, tmp_path: Path) -> None:
+    """It was refused: the folder held the files of another run."""
+    failed = started(file, f"data.paths={tmp_path / 'none.txt'}")
+    _, err = failed.communicate(timeout=120)
+    assert failed.returncode == 1, err
+    assert "did not start" in err
+    ended(started(file, "run.steps=2"))
+    assert len(told(tmp_path)["steps"]) == 2
