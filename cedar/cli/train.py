@@ -58,9 +58,9 @@ def add(adder: Adder) -> None:
 
 
 def _add_grid(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--stages", type=int, default=2, metavar="N", help="of the pipeline (default: 2)")
-    made.add_argument("--replicas", type=int, default=2, metavar="N", help="workers of each stage (default: 2)")
-    made.add_argument("--machines", type=int, default=None, metavar="N", help="supervisors to wait for (default: 1)")
+    made.add_argument("--stages", type=count, default=2, metavar="N", help="of the pipeline (default: 2)")
+    made.add_argument("--replicas", type=count, default=2, metavar="N", help="workers of each stage (default: 2)")
+    made.add_argument("--machines", type=count, default=None, metavar="N", help="supervisors to wait for (default: 1)")
     made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where the others join (default: any port)")
     made.add_argument("--join", default=None, metavar="HOST:PORT", help="join a run that goes on there")
     made.add_argument("--chaos", default="", metavar="WHAT", help="fail on purpose: kill=2@step40, rejoin@step80")

@@ -29,11 +29,11 @@ class InjectedFault:
     at: int = 0  # the instruction of the worker's list
 
 
-def parse(text: str, workers: int) -> tuple[InjectedFault, ...]:
-    """What a ``--chaos`` says.
+def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
+    """What a ``--chaos`` says, to a run of so many workers and steps.
 
     Example:
-        >>> parse("kill=2@step40:7, rejoin@step80", workers=4)[0]
+        >>> parse("kill=2@step40:7, rejoin@step80", workers=4, steps=100)[0]
         InjectedFault(kind='kill', worker=2, step=40, at=7)
     """
     mishaps = []
@@ -44,6 +44,8 @@ def parse(text: str, workers: int) -> tuple[InjectedFault, ...]:
                 f"--chaos: {word!r} is unknown", fix="write kill=W@stepN, hang=, loop=, slow=, or rejoin@stepN"
             )
         kind, worker, step, at, again, when = match.groups()
+        if int(when or step) >= steps:
+            raise CedarError(f"--chaos: {word!r}: steps are 0 to {steps - 1}", fix="see run.steps")
         if again:
             mishaps.append(InjectedFault("rejoin", -1, int(when)))
             continue

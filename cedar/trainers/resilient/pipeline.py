@@ -13,7 +13,7 @@ import torch
 import cedar
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import device_of
-from cedar.trainers.common.config import AdamWOptions
+from cedar.trainers.common.config import AdamWOptions, positive
 from cedar.trainers.resilient import data as sources
 from cedar.trainers.resilient.footprint import caps
 from cedar.trainers.resilient.member import Job
@@ -42,6 +42,9 @@ class Workers:
     replicas: int = 2
     machines: int = 1
     listen: tuple[str, int] = ("127.0.0.1", 0)
+
+    def __post_init__(self) -> None:
+        positive(self, "replicas", "machines")
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class ResilientPipeline:
         from cedar.trainers.resilient.chaos import parse
         from cedar.trainers.resilient.run import lead
 
-        mishaps = parse(chaos, len(self.stages) * self.group.replicas)
+        mishaps = parse(chaos, len(self.stages) * self.group.replicas, self.run.steps)
         return lead(self, mishaps=mishaps, resume=resume, quiet=quiet, on_metrics=on_metrics)
 
     def join(self, host: str, port: int) -> None:
@@ -111,7 +114,7 @@ class ResilientPipeline:
             CedarError: the batch cannot be cut so.
         """
         count = self.group.replicas * self.pipeline.micro_batches
-        if not self.stages or self.group.replicas < 1 or self.batch < 1 or self.batch % count:
+        if not self.stages or self.batch < 1 or self.batch % count:
             raise CedarError(
                 f"a batch of {self.batch} rows cannot be cut into"
                 f" {self.group.replicas} x {self.pipeline.micro_batches} micro-batches",

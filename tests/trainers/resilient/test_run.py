@@ -16,6 +16,7 @@ from cedar.cli import main
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, reference, started, told
 
@@ -88,6 +89,8 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
         (["--stages", "5"], "2 layers cannot be cut into 5 stages"),
         (["--chaos", "kill=9@step3"], "workers are 0 to 3"),
         (["--chaos", "explode"], "'explode' is unknown"),
+        (["--chaos", "kill=1@step100"], "steps are 0 to 99"),
+        (["--chaos", "rejoin@step3", "run.steps=3"], "steps are 0 to 2"),
         (["--join", "nowhere"], "is no address"),
         (["pipeline.memory=much"], "memory is 'much'"),
         (["pipeline.mode=never"], "'never'"),
@@ -97,6 +100,16 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
 def test_bad_input_is_told(file: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "resilient", str(file), *arguments]) != 0
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--stages", "--replicas", "--machines"])
+def test_counts_of_none_are_refused(file: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The batch was to be a multiple of 0, and no machine counted as one."""
+    with pytest.raises(SystemExit):
+        main(["train", "resilient", str(file), option, "0"])
+    assert f"argument {option}: '0' is no whole number above 0" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="is 0: give 1 or more"):
+        Workers(replicas=0, machines=0)
 
 
 def test_a_start_that_failed_may_be_tried_again_in_its_folder(file: Path, tmp_path: Path) -> None:
