@@ -94,6 +94,21 @@ def test_fields_of_structs_and_columns_of_lists(tmp_path: Path):
     assert [source.prune(s, pl.col("tags").is_null()) for s in source.splits()] == [False, False]
 
 
+@pytest.mark.parametrize("value", ["a", b"a", 1, dt.date(2024, 1, 1)])
+@pytest.mark.parametrize("nullable", [True, False])
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_nulls_of_fields_that_were_dictionaries(tmp_path: Path, value, nullable, store_schema):
+    values = pa.array([value] * 3).dictionary_encode()
+    field = pa.field("x", values.type, nullable)
+    at = pa.StructArray.from_arrays([values], fields=[field], mask=pa.array([True, True, False]))
+    pq.write_table(pa.table({"at": at}), tmp_path / "t.parquet", store_schema=store_schema)
+    source = read_parquet(tmp_path / "t.parquet")
+    x = pl.col("at").struct.field("x")
+    for missing in (x.is_null(), x.is_in([None], nulls_equal=True), ~x.is_not_null()):
+        assert not any(source.prune(split, missing) for split in source.splits())
+    assert all(source.prune(split, x < value) for split in source.splits())
+
+
 def test_files_whose_leaves_stand_in_another_order(tmp_path: Path):
     pq.write_table(pa.table({"a": [1], "b": [10]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"b": [1], "a": [10]}), tmp_path / "2.parquet")
