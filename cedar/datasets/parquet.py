@@ -203,8 +203,17 @@ class ParquetSource(FileSource):
         return self.keep(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """True when the footer proves that no row of the split satisfies the predicate."""
-        return excludes(predicate, lambda path: self._bounds(split, path), self._types)
+        """True when the footer proves that no row of the split satisfies the predicate.
+
+        Raises:
+            SourceError: a local file, whose first row group this would be, is another than the one that was listed.
+        """
+        excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
+        file = self.listing[split.file]
+        if excluded and split.start == 0 and file.remote is None:  # once an epoch: nobody may open it
+            with reading(file.url):
+                check_unchanged(file)
+        return excluded
 
     def settles(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Of each of these splits, whether its rows satisfy the predicate: bool[splits].

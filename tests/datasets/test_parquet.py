@@ -6,11 +6,15 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import cedar
 from cedar.core.errors import CedarError, PipelineError, SourceError
+from cedar.datasets import parquet
+from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.parquet import read_parquet
 from tests.datasets.parquet_files import table, two_files
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
@@ -128,6 +132,33 @@ def test_a_file_that_changes_after_listing(folder: Path):
     pq.write_table(table(20), folder / "a.parquet")
     with pytest.raises(SourceError, match=r"a\.parquet: changed while in use"):
         list(source.read(splits[0]))
+
+
+def test_a_file_that_changes_where_its_footer_left_nothing(folder: Path, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(parquet, "check_unchanged", lambda file: [asked.append(file.name), check_unchanged(file)])
+    source = read_parquet(folder)
+    splits = source.splits()
+    none, some = pl.col("id") < 0, pl.col("id") >= 0
+    assert [source.prune(split, none) for split in splits] == [True] * 5
+    assert asked == ["a.parquet", "b.parquet"], "each file once, not each row group"
+    pq.write_table(table(20), folder / "a.parquet")
+    with pytest.raises(SourceError, match=r"a\.parquet: changed while in use"):
+        source.prune(splits[0], none)
+    assert not source.prune(splits[0], some), "whoever reads it will say so"
+    (folder / "b.parquet").unlink()
+    with pytest.raises(SourceError, match=r"b\.parquet: .*not there any more"):
+        source.prune(splits[3], none)
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_every_epoch_looks_at_files_of_which_it_reads_nothing(folder: Path, executor):
+    p = cedar.read_parquet(folder).filter(pl.col("id") >= 10).batch(10, last="keep")
+    with p.loader(executor=executor) as loader:
+        assert [len(batch["id"]) for batch in loader] == [5]
+        pq.write_table(table(20), folder / "a.parquet")
+        with pytest.raises(SourceError, match=r"a\.parquet: changed while in use"):
+            list(loader)
 
 
 def attempt(path: Path) -> int | None:
