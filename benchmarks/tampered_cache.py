@@ -45,6 +45,7 @@ _WORDS = (0, 1, -1, 7, 64, 2**15, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63))
 _AUDITED = frozenset(
     {"pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "socket.connect", "ctypes.dlopen"}
 )
+KEY = Key("a" * 16, "b" * 16, (3,), None)
 
 
 @dataclass
@@ -87,7 +88,7 @@ def tampered(rng: random.Random) -> bytes:
     body, described = whole(blocks(rng))
     way = rng.randrange(5)
     if way == 0:  # without another checksum
-        raw = bytearray(bytes(body) + tail(described, zlib.crc32(body)))
+        raw = bytearray(bytes(body) + tail(KEY.name, described, zlib.crc32(body)))
         for _ in range(rng.randint(1, 4)):
             raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
         return bytes(raw[: rng.randint(0, len(raw))] if rng.random() < 0.3 else raw)
@@ -101,7 +102,7 @@ def tampered(rng: random.Random) -> bytes:
     if rng.random() < 0.3:
         described["size"] = len(body)
     try:
-        return bytes(body) + tail(described, zlib.crc32(body))
+        return bytes(body) + tail(KEY.name, described, zlib.crc32(body))
     except (TypeError, ValueError, RecursionError):
         return bytes(body)
 
@@ -178,14 +179,13 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
     armed = [False]
     if audited:
         sys.addaudithook(lambda event, _args: events.append(event) if armed[0] and event in _AUDITED else None)
-    key = Key("a" * 16, "b" * 16, (3,), None)
     record = as_json(
         Record((OperatorDigests("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False), "g", "d", "raise"
     )
     with tempfile.TemporaryDirectory(prefix="cedar-tampered-") as root:
         places = (f"{root}/kept", f"memory://tampered-{seed}")
         for where in places:
-            Store().put(key, where, blocks(rng), record)
+            Store().put(KEY, where, blocks(rng), record)
         canary = Path(root, "kept", INSIDE, "precious.arrow")
         canary.write_text("precious")
         for case in range(count):
@@ -194,13 +194,13 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
             if case % 10 == 9:
                 place.write_note(NAME, _manifest(record, rng))
             else:
-                _put(place, key.name, tampered(rng))
+                _put(place, KEY.name, tampered(rng))
             armed[0] = True
             try:
                 if case % 10 == 9:
                     found.counts["manifest"] += bool(why_missing(store.records(where), record))
                 else:
-                    found.counts[_outcome(store, key, where)] += 1
+                    found.counts[_outcome(store, where)] += 1
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
                 found.harm.append(f"seed {seed}, case {case}: {type(error).__name__}: {error}")
             armed[0] = False
@@ -230,12 +230,12 @@ def _put(place: Any, name: str, raw: bytes) -> None:
         place._fs.pipe_file(place._file(name), raw)
 
 
-def _outcome(store: Store, key: Key, where: str) -> str:
+def _outcome(store: Store, where: str) -> str:
     loaded: list[Any] = []
     place = store.place(where)
     real = place.load
     place.load = lambda name: loaded.append(real(name)) or loaded[-1]  # type: ignore[method-assign, func-returns-value]
-    got = store.get(key, where)
+    got = store.get(KEY, where)
     if got is None:
         if not store.notes:
             raise AssertionError("refused without a word")

@@ -57,7 +57,7 @@ class Bucket:
         sink = pa.BufferOutputStream()
         described = write_body(blocks, sink, ordinals)
         body = sink.getvalue()
-        raw = b"".join((body, tail(described, zlib.crc32(body))))
+        raw = b"".join((body, tail(name, described, zlib.crc32(body))))
         if not room(len(raw)):
             return 0
         self._put(self._file(name), raw)

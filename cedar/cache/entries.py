@@ -2,8 +2,8 @@
 
 Layout: for each block an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows
 repeat (the held rows, and the inverse), each beginning at a multiple of 64; then JSON that says where they are and what
-Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The JSON holds the CRC-32 of all that lies
-before it.
+Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The JSON holds the name of the entry, and
+the CRC-32 of all that lies before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cedar.core.columns import TensorType, type_of
 from cedar.core.cursor import Keys
 from cedar.core.references import version_of
 
-FORMAT = 4
+FORMAT = 5
 MAGIC = b"CEDARKEP"
 TAIL = struct.Struct("<QI8s")
 PAGE = 64
@@ -86,9 +86,9 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
     return {"blocks": described, "size": sink.tell()}
 
 
-def tail(described: dict[str, Any], checksum: int) -> bytes:
-    """What ends an entry whose body has ``checksum``."""
-    text = json.dumps(described | {"crc": checksum, "versions": versions()}).encode()
+def tail(name: str, described: dict[str, Any], checksum: int) -> bytes:
+    """What ends the entry ``name``, whose body has ``checksum``."""
+    text = json.dumps(described | {"name": name, "crc": checksum, "versions": versions()}).encode()
     return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
 
 

@@ -35,18 +35,19 @@ class Stored:
     nbytes: int
 
 
-def read_entry(raw: Any, ordinals: Sequence[int], checked: bool) -> Stored:
+def read_entry(raw: Any, name: str, ordinals: Sequence[int], checked: bool) -> Stored:
     """The blocks of an entry, without a copy: their arrays are views of ``raw``.
 
     Args:
         raw: bytes, or a memory map; where it can be written, so can the ndarrays.
+        name: of the entry.
         ordinals: of the kept operators, as when it was written.
         checked: the checksum of the body was found right before.
 
     Raises:
-        Damaged: it is torn, changed, of another version, or not what an entry can be.
+        Damaged: it is torn, changed, of another version, another entry, or not what an entry can be.
     """
-    described = _described(raw)
+    described = _described(raw, name)
     view = memoryview(raw)[: described["size"]]
     if not checked and zlib.crc32(view) != described["crc"]:
         raise Damaged("its checksum is wrong")
@@ -58,7 +59,7 @@ def read_entry(raw: Any, ordinals: Sequence[int], checked: bool) -> Stored:
     return Stored(blocks, described["size"])
 
 
-def _described(raw: Any) -> dict[str, Any]:
+def _described(raw: Any, name: str) -> dict[str, Any]:
     view = memoryview(raw)
     if len(view) < TAIL.size:
         raise Damaged("it is cut short")
@@ -72,6 +73,8 @@ def _described(raw: Any) -> dict[str, Any]:
         described: dict[str, Any] = _is(json.loads(text), dict)
         if described.get("versions") != versions():
             raise Damaged("another version wrote it")
+        if described["name"] != name:
+            raise Damaged("it is another entry, under this one's name")
         size, _crc, _blocks = _is(described["size"], int), _is(described["crc"], int), _is(described["blocks"], list)
     except (ValueError, KeyError, RecursionError) as error:
         raise Damaged("what it says of itself cannot be read") from error

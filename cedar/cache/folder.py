@@ -125,7 +125,7 @@ class Folder:
         try:
             with pa.OSFile(temporary, "wb") as sink:
                 described = write_body(blocks, sink, ordinals)
-            size = _seal(temporary, described)
+            size = _seal(temporary, name, described)
             if not room(size):
                 return 0
             os.replace(temporary, self._file(name))
@@ -212,13 +212,13 @@ def _read(file: BinaryIO, size: int) -> bytearray:
     return content
 
 
-def _seal(path: str, described: dict[str, Any]) -> int:
-    """Append what makes a body an entry; returns the size of the file."""
+def _seal(path: str, name: str, described: dict[str, Any]) -> int:
+    """Append what makes a body the entry ``name``; returns the size of the file."""
     with open(path, "r+b") as file:
         checksum = 0
         if described["size"]:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
                 checksum = zlib.crc32(body)
         file.seek(0, os.SEEK_END)
-        file.write(tail(described, checksum))
+        file.write(tail(name, described, checksum))
         return file.tell()

@@ -136,7 +136,7 @@ class Store:
                 return None
             raw, mark = loaded
             known = mark is not None and _checked.get(key.name) == mark
-            stored = read_entry(raw, key.ordinals, known)
+            stored = read_entry(raw, key.name, key.ordinals, known)
         except Damaged as error:
             self._reject(place, key, where, str(error))
             return None

@@ -31,7 +31,7 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
 
     Args:
         path: of the folder; those above it are made too.
-        kind: of what is kept in it, and the version of its format, such as ``cache 4``.
+        kind: of what is kept in it, and the version of its format, such as ``cache 5``.
         mode: as ``os.mkdir`` takes it.
 
     Raises:

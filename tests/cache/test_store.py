@@ -104,13 +104,23 @@ def test_a_damaged_entry_is_said_once_and_removed(damage: str, tmp_path: Path, c
     assert writer.get(keys[0], str(tmp_path))
 
 
+def test_an_entry_under_the_name_of_another_is_removed(tmp_path: Path) -> None:
+    kept = Store()
+    for i in (0, 1):
+        kept.put(Key("g", str(i)), str(tmp_path), [block(i)])
+    entry(tmp_path, "g-1").write_bytes(entry(tmp_path, "g-0").read_bytes())
+    assert kept.get(Key("g", "0"), str(tmp_path))
+    assert kept.get(Key("g", "1"), str(tmp_path)) is None
+    assert (kept.rejected, stored(tmp_path)) == (1, {"g-0"})
+
+
 # ---- what is not ours ------------------------------------------------------------------------------------------------
 
 
 def test_a_checksum_is_computed_once_per_process(tmp_path: Path, monkeypatch: Any) -> None:
     checked = []
     real = read_entry
-    monkeypatch.setattr(store, "read_entry", lambda raw, o, known: checked.append(known) or real(raw, o, known))
+    monkeypatch.setattr(store, "read_entry", lambda *given: checked.append(given[-1]) or real(*given))
     Store().put(Key("once", "0"), str(tmp_path), [block()])
     for _ in range(3):
         Store().get(Key("once", "0"), str(tmp_path))

@@ -153,13 +153,15 @@ def _cache_entry(data: bytes) -> None:
     text, body = split(data)
     try:
         told = json.loads(text)
-        text = tail(told | {"size": len(body)}, zlib.crc32(body))[: -TAIL.size] if isinstance(told, dict) else text
+        text = (
+            tail("name", told | {"size": len(body)}, zlib.crc32(body))[: -TAIL.size] if isinstance(told, dict) else text
+        )
     except (ValueError, RecursionError):
         pass
     assert versions()
     entry = body + text + TAIL.pack(len(text), zlib.crc32(text), b"CEDARKEP")
     try:
-        read_entry(bytearray(entry), [0], False)
+        read_entry(bytearray(entry), "name", [0], False)
     except Damaged:
         return
 
