@@ -227,7 +227,7 @@ def _put(place: Any, name: str, raw: bytes) -> None:
     if place.kind == "disk":
         Path(place._file(name)).write_bytes(raw)
     else:
-        place._fs.pipe_file(place._file(name), raw)
+        place._remote.fs.pipe_file(place._file(name), raw)
 
 
 def _outcome(store: Store, where: str) -> str:

@@ -16,7 +16,10 @@ from cedar.cache.entry_reader import Damaged
 from cedar.cache.eviction import EntryInfo
 from cedar.cache.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
 from cedar.core.block import Block
+from cedar.core.errors import SourceError
 from cedar.core.ownership import MARK, ForeignFile, mark_of
+from cedar.datasets.remote import Remote, rename
+from cedar.datasets.requests import Account, Patience
 
 _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 
@@ -30,7 +33,7 @@ class Bucket:
     kind = "url"
 
     def __init__(self, fs: Any, path: str) -> None:
-        self._fs = fs
+        self._remote = Remote(fs, Account(Patience.of_environment()))
         self._path = f"{path}/{INSIDE}"
         self._marked = False
 
@@ -43,12 +46,13 @@ class Bucket:
 
     def load(self, name: str) -> tuple[Any, Any] | None:
         """The bytes of an entry; None where there is none. Raises OSError, and Damaged: more than an entry ever has."""
+        path = self._file(name)
         try:
             with _oserrors():
-                size = self._fs.info(self._file(name)).get("size")
+                size = self._ask("info", path).get("size")
                 if isinstance(size, int) and size > DISK_BYTES:
                     raise Damaged(f"it has {size:,} bytes")
-                return self._fs.cat_file(self._file(name)), None
+                return self._remote.fetch(path, 0, None, size if isinstance(size, int) else None), None
         except FileNotFoundError:
             return None
 
@@ -66,20 +70,20 @@ class Bucket:
     def _put(self, path: str, raw: bytes) -> None:
         temporary = f"{self._path}/.{uuid.uuid4().hex}.tmp"
         with _oserrors():
-            self._fs.makedirs(self._path, exist_ok=True)
+            self._ask("makedirs", self._path, exist_ok=True)
             if not self._is_ours():
-                if self._fs.ls(self._path, detail=False, refresh=True):
+                if self._ask("ls", self._path, detail=False, refresh=True):
                     raise ForeignFile(f"it has a folder {INSIDE!r} that cedar did not make")
-                self._fs.pipe_file(f"{self._path}/{MARK}", mark_of(KIND))
+                self._ask("pipe_file", f"{self._path}/{MARK}", value=mark_of(KIND))
                 self._marked = True
-            self._fs.pipe_file(temporary, raw)
-            self._fs.mv(temporary, path)
+            self._ask("pipe_file", temporary, value=raw)
+            rename(self._remote, temporary, path)
 
     def entries(self) -> list[EntryInfo]:
         """What is there."""
         try:
             with _oserrors():
-                listed = self._fs.ls(self._path, detail=True, refresh=True)
+                listed = self._ask("ls", self._path, detail=True, refresh=True)
         except OSError:
             return []
         entries = []
@@ -94,28 +98,33 @@ class Bucket:
         """Remove an entry, where the folder is marked."""
         with contextlib.suppress(OSError), _oserrors():
             if ENTRY.fullmatch(name + SUFFIX) and self._is_ours():
-                self._fs.rm_file(self._file(name))
+                self._ask("rm_file", self._file(name))
 
     def _is_ours(self) -> bool:
         if not self._marked:
-            with contextlib.suppress(OSError), _oserrors():
-                self._marked = self._fs.cat_file(f"{self._path}/{MARK}") == mark_of(KIND)
+            with contextlib.suppress(FileNotFoundError), _oserrors():
+                self._marked = self._ask("cat_file", f"{self._path}/{MARK}") == mark_of(KIND)
         return self._marked
 
     def read_note(self, name: str) -> bytes | None:
         """A small object beside the entries."""
+        path = f"{self._path}/{name}"
         try:
             with _oserrors():
-                if (self._fs.info(f"{self._path}/{name}").get("size") or 0) > NOTE_BYTES:
+                size = self._ask("info", path).get("size")
+                if (size or 0) > NOTE_BYTES:
                     return None
-                raw: bytes = self._fs.cat_file(f"{self._path}/{name}")
+                return self._remote.fetch(path, 0, None, size)
         except OSError:
             return None
-        return raw
 
     def write_note(self, name: str, text: bytes) -> None:
         """Write a small object. Raises OSError."""
         self._put(f"{self._path}/{name}", text)
+
+    def _ask(self, operation: str, path: str, **arguments: Any) -> Any:
+        """What an operation of the filesystem returns, tried again while it fails in a way that passes."""
+        return self._remote.call(path, lambda: getattr(self._remote.fs, operation)(path, **arguments))
 
     def _file(self, name: str) -> str:
         return f"{self._path}/{name}{SUFFIX}"
@@ -128,6 +137,8 @@ def _oserrors() -> Iterator[None]:
         yield
     except (OSError, Damaged):
         raise
+    except SourceError as error:
+        raise OSError(error.args[0]) from error
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
