@@ -6,7 +6,7 @@ import io
 import struct
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +18,32 @@ from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.parquet_footer import BadFooter, metadata_of, read_tail
 from cedar.datasets.parquet_schema import decoded_bytes
+from cedar.datasets.tensors import marked
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")
 _PARSED = 256  # footers that are kept for who asks again
+_ARROW = b"ARROW:schema"  # the key under which Arrow keeps its own schema
+
+
+class FileSchema:
+    """What the columns of a file are: to Parquet, and to Arrow, which alone knows time zones, durations and arrays."""
+
+    def __init__(self, footer: Any) -> None:
+        self.parquet = footer.schema
+        self._kept = (footer.metadata or {}).get(_ARROW)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return self.parquet.to_arrow_schema().remove_metadata()  # that of all: what pandas says differs file by file
+
+    def same(self, other: FileSchema) -> bool:
+        """Whether what holds for the columns of one file holds for those of the other."""
+        if not self.parquet.equals(other.parquet):
+            return False
+        if self._kept == other._kept or self._arrow.equals(other._arrow, check_metadata=True):
+            return True
+        return bool(self._arrow.equals(other._arrow)) and marked(self._arrow) == marked(other._arrow)
 
 
 class Footers(Sequence[Any]):
@@ -61,8 +83,8 @@ class ReadFooters(Footers):
         self._held = concurrently(read_footer, files)
         rows = [[f.row_group(i).num_rows for i in range(f.num_row_groups)] for f in self._held]
         groups = np.cumsum([0, *map(len, rows)])
-        schemas: list[Any] = []
-        kinds = np.array([kind_of(footer.schema, schemas) for footer in self._held], dtype=np.int64)
+        schemas: list[FileSchema] = []
+        kinds = np.array([kind_of(*each, schemas) for each in zip(self._held, files, strict=True)], dtype=np.int64)
         super().__init__(files, kinds, groups, np.array([n for each in rows for n in each], dtype=np.int64))
 
     def __getitem__(self, file: Any) -> Any:
@@ -101,9 +123,9 @@ class KeptFooters(Footers):
         super().__init__(files, kinds, groups, rows)
         self._packed, self._where = packed, where
         self._parsed = lru_cache(_PARSED)(self._parse)
-        self._schemas = [self._unpacked(first).schema for first in self.firsts]
+        self._schemas = [FileSchema(self._unpacked(first)) for first in self.firsts]
         self._sizes, self._sizes_at = sizes, ends
-        leaves = np.array([len(schema) for schema in self._schemas], dtype=np.int64)
+        leaves = np.array([len(schema.parquet) for schema in self._schemas], dtype=np.int64)
         if (np.diff(ends) != leaves[kinds] * np.diff(groups)).any():
             raise BadFooter("it has not the sizes of all columns")
 
@@ -124,7 +146,7 @@ class KeptFooters(Footers):
             footer = self._unpacked(file)
             rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
             same = rows == self.rows[self.groups[file] : self.groups[file + 1]].tolist()
-            if not same or not footer.schema.equals(self._schemas[self.kinds[file]]):
+            if not same or not FileSchema(footer).same(self._schemas[self.kinds[file]]):
                 raise BadFooter("it is another than the manifest says; make the manifest anew: cedar data manifest")
             return footer
 
@@ -140,17 +162,23 @@ class KeptFooters(Footers):
         sizes = np.zeros(len(file), dtype=np.int64)
         for kind, chosen in enumerate(leaves):
             mine = np.flatnonzero(kinds == kind)
-            first = self._sizes_at[file[mine]] + part[mine] * len(self._schemas[kind])
+            first = self._sizes_at[file[mine]] + part[mine] * len(self._schemas[kind].parquet)
             for leaf in chosen:
                 sizes[mine] += self._sizes[first + leaf]
         return sizes
 
 
-def kind_of(schema: Any, known: list[Any]) -> int:
-    """The number of a schema among those that are known, to which a new one is added."""
-    for kind, other in enumerate(known):
-        if schema.equals(other):
-            return kind
+def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
+    """The number of a file's schema among those that are known, to which a new one is added.
+
+    Raises:
+        SourceError: it cannot be understood.
+    """
+    schema = FileSchema(footer)
+    with reading(file.url, "footer"):
+        for kind, other in enumerate(known):
+            if schema.same(other):
+                return kind
     known.append(schema)
     return len(known) - 1
 

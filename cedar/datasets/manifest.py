@@ -20,7 +20,7 @@ import pyarrow as pa
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import redact_url
-from cedar.datasets.footers import KeptFooters, kind_of, packed
+from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, packed
 from cedar.datasets.kept_file import Damaged, alone, read_file, root_of, sealed, unsealed, write_file
 from cedar.datasets.listing import (
     File,
@@ -140,7 +140,7 @@ def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Ma
     listing = list_files(paths, SUFFIXES)
     owner = _owners(listing, normal)
     known = _unchanged(listing, before)
-    schemas: list[Any] = []
+    schemas: list[FileSchema] = []
     same: dict[int, int] = {}  # the number of a schema in the manifest before -> in this one
     kinds: list[int] = []
     rows: list[Any] = []
@@ -152,12 +152,12 @@ def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Ma
         for place in places:
             if place not in known:
                 footer, *told = next(read)
-                kind = kind_of(footer.schema, schemas)
+                kind = kind_of(footer, listing[place], schemas)
             else:
                 assert before is not None
                 old, row = int(before.footers.kinds[known[place]]), before.columns.slice(known[place], 1)
                 if old not in same:
-                    same[old] = kind_of(before.footers[known[place]].schema, schemas)
+                    same[old] = kind_of(before.footers[known[place]], listing[place], schemas)
                 kind, told = same[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
             kinds.append(kind)
             rows.append(told[0])

@@ -55,8 +55,12 @@ def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -
         fields: of a file.
         types: the canonical types of the columns that are read.
     """
-    marked = {f.name: kind for f in fields if f.name in types and (kind := _marked(f)) is not None}
-    return {name: kind for name, kind in marked.items() if _holds(types[name], kind)}
+    return {name: kind for name, kind in marked(fields).items() if name in types and _holds(types[name], kind)}
+
+
+def marked(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
+    """What fields say of arrays."""
+    return {field.name: kind for field in fields if (kind := _marked(field)) is not None}
 
 
 def _marked(field: pa.Field) -> TensorType | None:

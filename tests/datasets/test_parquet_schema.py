@@ -97,6 +97,30 @@ def test_files_whose_schemas_differ(folder: Path, change, message: str):
     assert len(read_rows(read_parquet(folder, columns=["x", "tags"]))) == 18
 
 
+KINDS = [pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin"), pa.duration("us"), pa.int64()]
+
+
+@pytest.mark.parametrize("kinds", [KINDS[:2], KINDS[1::-1], KINDS[2:], KINDS[:1:-1]])
+def test_files_whose_types_are_one_to_parquet_alone(tmp_path: Path, kinds):
+    for name, kind in zip("ab", kinds, strict=True):
+        pq.write_table(pa.table({"x": pa.array([1, 2], kind), "y": [1, 2]}), tmp_path / f"{name}.parquet")
+    message = (
+        f"a.parquet and .*b.parquet have different schemas: column 'x' is {kinds[0]} in the first and {kinds[1]} in"
+    )
+    for manifest in (None, tmp_path / "m"):
+        with pytest.raises(SourceError, match=message.replace("[", r"\[").replace("]", r"\]")):
+            read_parquet(tmp_path, manifest=manifest).splits()
+        assert column(read_parquet(tmp_path, columns=["y"], manifest=manifest), "y") == [1, 2, 1, 2]
+
+
+def test_files_that_only_other_programs_tell_apart_have_one_schema(tmp_path: Path):
+    for number, name in enumerate("ab"):
+        schema = pa.schema([pa.field("x", pa.int64(), metadata={"note": name})], {"pandas": f"{number}"})
+        pq.write_table(pa.table([[number]], schema=schema), tmp_path / f"{name}.parquet")
+    source = read_parquet(tmp_path)
+    assert (source._footers.firsts, column(source, "x")) == ([0], [0, 1])
+
+
 def test_order_of_columns_and_widths_of_strings_may_differ(folder: Path):
     other = table(3, 15)
     other = other.set_column(2, "name", other["name"].cast(pa.large_string())).select(other.column_names[::-1])

@@ -126,6 +126,21 @@ def test_fields_that_say_what_cannot_be(told: str, tmp_path: Path) -> None:
     assert list(cedar.read_parquet(tmp_path / "x.parquet").loader()) == [{"x": b"abcd"}, {"x": b"efgh"}]
 
 
+@pytest.mark.parametrize("marked", ["a", "b"])
+@pytest.mark.parametrize("manifest", [None, "m"])
+def test_lists_come_of_files_that_do_not_all_say_arrays(marked: str, manifest: str | None, tmp_path: Path) -> None:
+    table = cedar.from_items([{"x": np.arange(4).reshape(2, 2)}]).to_arrow()
+    plain = pa.table(table.columns, schema=pa.schema([pa.field("x", table.schema.field("x").type)]))
+    for name in "ab":
+        pq.write_table(table if name == marked else plain, tmp_path / f"{name}.parquet")
+    one, other = (pq.read_metadata(tmp_path / f"{name}.parquet").schema for name in "ab")
+    assert one.equals(other)
+    where = None if manifest is None else tmp_path / manifest
+    p = cedar.read_parquet(tmp_path, manifest=where)
+    assert not isinstance(p.schema["x"], TensorType)
+    assert list(p.loader()) == [{"x": [[0, 1], [2, 3]]}] * 2
+
+
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_nulls_that_another_program_put_there(form: str, tmp_path: Path) -> None:
     cedar.from_items([{"x": np.arange(4).reshape(2, 2)}] * 3).write(tmp_path / "bytes")
