@@ -21,7 +21,7 @@ class Limits:
     """What one file may ask for.
 
     Args:
-        line_bytes: of a line of text, JSON or CSV without quoting, and of a CSV header.
+        line_bytes: of a line of text or JSON, and of a row or the header of CSV.
         decompression_ratio: decompressed bytes for each compressed one, judged once 64 MiB have come out.
         split_bytes: held at a time while a split is read: the columns of a Parquet row group as its metadata declare
             them, a record batch, the headers and members of a tar shard up to the end of a chunk, and what images and

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +15,10 @@ import pyarrow.csv as pc
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
-from cedar.core.limits import too_much
 from cedar.datasets.base import Chunk, Split, selected
+from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
-from cedar.datasets.files_io import compression_of, open_file, open_native
+from cedar.datasets.files_io import open_file, open_native
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
@@ -73,37 +71,35 @@ class CsvSource(FileSource):
         """All columns of the files."""
         if not self.dialect.header:
             return self.dialect.column_names or self._numbered()
-        headers = concurrently(self._header, self.listing.files)
-        for file, header in zip(self.listing, headers, strict=True):
-            if header != headers[0]:
-                raise _other_header(self.listing[0], file, headers[0], header)
-        names = self.dialect.column_names or headers[0]
-        if len(names) != len(headers[0]):
+        header = self._headers[0]
+        names = self.dialect.column_names or header
+        if len(names) != len(header):
             raise PipelineError(
-                f"{self.describe()}: {len(names)} column_names for {len(headers[0])} columns: {list(headers[0])}"
+                f"{self.describe()}: {len(names)} column_names for {len(header)} columns: {list(header)}"
             )
         return _different(names, self.listing[0])
 
-    def _header(self, file: File) -> tuple[str, ...]:
-        """The fields of a file's first row."""
-        with (
-            reading(file.url, "header"),
-            open_file(file) as stream,
-            io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text,
-        ):
-            delimiter, lines = self.dialect.delimiter, _bounded(file, text)
-            if self.dialect.quoting:
-                rows = csv.reader(lines, delimiter=delimiter, strict=True)
-            else:
-                rows = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-            first = next((row for row in rows if row), None)
-        if first is None:
-            raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
-        return tuple(first)
+    @once
+    def _headers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The one header of all files, and the byte at which it ends in each."""
+        headers = concurrently(self._header, self.listing.files)
+        for file, (header, _) in zip(self.listing, headers, strict=True):
+            if header != headers[0][0]:
+                raise _other_header(self.listing[0], file, headers[0][0], header)
+        return headers[0][0], tuple(end for _, end in headers)
+
+    def _header(self, file: File) -> tuple[tuple[str, ...], int]:
+        """The fields of a file's first row, and the byte at which it ends."""
+        with reading(file.url, "header"), open_file(file) as stream:
+            return read_header(file, stream, self.dialect.delimiter, self.dialect.quoting)
+
+    def _begin(self, ordinal: int) -> int:
+        """Where the rows of a file begin."""
+        return self._headers[1][ordinal] if self.dialect.header else 0
 
     def _numbered(self) -> tuple[str, ...]:
         first = next((file for file in self.listing if file.size != 0), self.listing[0])
-        return tuple(f"column_{i + 1}" for i in range(len(self._header(first))))
+        return tuple(f"column_{i + 1}" for i in range(len(self._header(first)[0])))
 
     @once
     def _stored(self) -> dict[str, pa.DataType]:
@@ -127,34 +123,31 @@ class CsvSource(FileSource):
         """The types that a file's first block shows; None where it has no rows."""
         if file.size == 0:
             return None
-        with self._errors(file, ordinal), open_native(file) as stream:
-            opened = self._open(file, stream, self.dialect.convert(column_types=declared))
-            batch = None if opened is None else _next(opened)
-            if batch is None:
-                return None
-            types = dict(zip(opened.schema.names, opened.schema.types, strict=True))
-        floats = {n: as_column(batch.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
+        with self._errors(file, ordinal):
+            convert = self.dialect.convert(column_types=declared)
+            parsed = ((block, self._parsed(block, convert)) for block in self._row_blocks(ordinal, file))
+            block, table = next(((block, table) for block, table in parsed if table.num_rows), (b"", None))
+        if table is None:
+            return None
+        types = dict(zip(table.schema.names, table.schema.types, strict=True))
+        floats = {n: as_column(table.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
         if large:  # whole numbers beyond int64, which the parser takes for floats
-            with self._errors(file, ordinal), open_native(file) as stream:
-                texts = _next(self._open(file, stream, self._texts(large)))
+            with self._errors(file, ordinal):
+                texts = self._parsed(block, self._texts(large))
             types |= {n: kind for n in large for kind in [whole_type(texts.column(n))] if kind is not None}
         return types
 
-    def _open(self, file: File, stream: Any, convert: Any) -> Any:
-        read = pc.ReadOptions(
-            use_threads=False,
-            block_size=_BLOCK,
-            column_names=list(self._names),
-            skip_rows_after_names=1 if self.dialect.header else 0,
-        )
-        try:
-            return pc.open_csv(stream, read, self.dialect.parse(len(self._names)), convert)
-        except pa.ArrowInvalid as error:
-            # Nothing after the header; "straddling" is what the parser says where the header has no newline either.
-            if str(error).startswith(("Empty CSV", "straddling")) and _is_small(file):
-                return None
-            raise
+    def _row_blocks(self, ordinal: int, file: File) -> Iterator[bytes]:
+        with open_native(file) as stream:
+            dialect = self.dialect
+            yield from row_blocks(file, stream, self._begin(ordinal), dialect.delimiter, dialect.quoting, _BLOCK)
+
+    def _parsed(self, rows: Any, convert: Any) -> Any:
+        """The table that whole rows are."""
+        names = list(self._names)
+        read = pc.ReadOptions(use_threads=False, block_size=len(rows) + 1, column_names=names)
+        return pc.read_csv(pa.BufferReader(pa.py_buffer(rows)), read, self.dialect.parse(len(names)), convert)
 
     def schema(self) -> dict[str, pa.DataType]:
         stored = selected(self._stored, self.columns, self.describe())
@@ -163,7 +156,7 @@ class CsvSource(FileSource):
     def select(self, columns: Sequence[str]) -> CsvSource:
         """The same files, fewer columns; the others are split off, not converted."""
         other = self.keep(replace(self, columns=tuple(columns)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_stored")})
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_headers", "_stored")})
         return other
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -220,84 +213,61 @@ class CsvSource(FileSource):
                     ) from error
 
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
-        rows = number = 0
-        batch = last = None
-        written = _WrittenStream(self, file)
-        with reading(file.url):
-            stream = open_native(file)
-        with stream:
-            with self._errors(file, ordinal):
-                opened = self._open(file, stream, self._convert())
-            while opened is not None:
-                last = batch
-                with self._errors(file, ordinal):
-                    batch = _next(opened)
-                if batch is None:
-                    break
-                chunk = self._chunk(batch, np.arange(rows, rows + batch.num_rows, dtype=np.int64))
-                self._check_exact(chunk, partial(written.batch, number), ordinal, file, "row")
-                yield chunk
-                rows, number = rows + batch.num_rows, number + 1
-        if last is not None:
-            _refuse_open_quote(file, last)
+        rows = 0
+        blocks = self._row_blocks(ordinal, file)
+        while True:
+            with self._errors(file, ordinal, rows):
+                block = next(blocks, None)
+                if block is None:
+                    return
+                table = self._parsed(block, self._convert())
+            if not table.num_rows:
+                continue
+            chunk = self._chunk(table, np.arange(rows, rows + table.num_rows, dtype=np.int64))
+            texts = partial(self._parsed, block, self._texts(self._floats()))
+            self._check_exact(chunk, texts, ordinal, file, "row")
+            yield chunk
+            rows += table.num_rows
 
     def _range(self, ordinal: int, file: File, lines: Lines) -> Iterator[Chunk]:
+        header = min(max(0, self._begin(ordinal) - lines.start), len(lines.data))
+        if 0 < header < len(lines.data) and lines.data[header - 1] == ord("\r"):
+            raise SourceError(
+                f"{file.url}: its lines end with CR alone",
+                fix="write them anew with LF, or leave out quoting=False",
+            )
+        lines = Lines(lines.data[header:], lines.start + header)
         ends = lines.ends()
-        if lines.start == 0 and self.dialect.header:
-            cut = int(ends[0]) + 1
-            lines, ends = Lines(lines.data[cut:], cut), ends[1:] - cut
         offsets = Lines.starts(ends) + lines.start
         if len(self._names) != 1:
             offsets = np.delete(offsets, blank_lines(lines, ends))
         if not len(offsets):
             return
-        read = pc.ReadOptions(use_threads=False, block_size=len(lines.data) + 1, column_names=list(self._names))
         with self._errors(file, ordinal, offsets):
-
-            def parsed(convert: Any) -> Any:
-                source = pa.BufferReader(pa.py_buffer(lines.data))
-                return pc.read_csv(source, read, self.dialect.parse(len(self._names)), convert)
-
-            table = parsed(self._convert())
+            table = self._parsed(lines.data, self._convert())
             if table.num_rows != len(offsets):
                 raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
         chunk = self._chunk(table, offsets)
-        self._check_exact(chunk, lambda: parsed(self._texts(self._floats())), ordinal, file, "byte")
+        texts = partial(self._parsed, lines.data, self._texts(self._floats()))
+        self._check_exact(chunk, texts, ordinal, file, "byte")
         yield chunk
 
-    def _errors(self, file: File, ordinal: int, offsets: Index | None = None) -> Any:
-        return _CsvErrors(self, file, ordinal, offsets)
-
-
-class _WrittenStream:
-    """The batches of a stream as they are written, read once more beside it where one of them is asked for."""
-
-    def __init__(self, source: CsvSource, file: File) -> None:
-        self._source, self._file, self._next = source, file, 0
-        self._batches: Iterator[Any] | None = None
-
-    def batch(self, number: int) -> Any:
-        """Batch ``number``; of those before the last one asked for, none can be had any more."""
-        if self._batches is None:
-            self._batches = self._read()
-        batch = None
-        while self._next <= number:
-            batch = next(self._batches)
-            self._next += 1
-        return batch
-
-    def _read(self) -> Iterator[Any]:
-        with open_native(self._file) as stream:
-            opened = self._source._open(self._file, stream, self._source._texts(self._source._floats()))
-            while (batch := _next(opened)) is not None:
-                yield batch
+    def _errors(self, file: File, ordinal: int, place: Index | int = 0) -> Any:
+        return _CsvErrors(self, file, ordinal, place)
 
 
 class _CsvErrors:
-    """Turns the parser's errors into a RowError that names the row, others into a SourceError."""
+    """Turns the parser's errors into a RowError that names the row, others into a SourceError.
 
-    def __init__(self, source: CsvSource, file: File, ordinal: int, offsets: Index | None) -> None:
-        self._source, self._file, self._ordinal, self._offsets = source, file, ordinal, offsets
+    Args:
+        source: that is read.
+        file: of which rows are parsed.
+        ordinal: of the file.
+        place: the byte offset of each row, or how many rows came before.
+    """
+
+    def __init__(self, source: CsvSource, file: File, ordinal: int, place: Index | int) -> None:
+        self._source, self._file, self._ordinal, self._place = source, file, ordinal, place
 
     def __enter__(self) -> None:
         return
@@ -312,11 +282,11 @@ class _CsvErrors:
 
     def _row_error(self, match: re.Match[str]) -> RowError:
         number = int(match[2]) - 1
-        if self._offsets is None:
-            row, unit = number - (1 if self._source.dialect.header else 0), "row"
+        if isinstance(self._place, int):
+            row, unit = self._place + number, "row"
             where = f"{self._file.url}, row {row} (counted from 0, without the header)"
         else:
-            row, unit = int(self._offsets[min(number, len(self._offsets) - 1)]), "byte"
+            row, unit = int(self._place[min(number, len(self._place) - 1)]), "byte"
             where = f"{self._file.url}, line {line_number(self._file, row) + 1}"
         text = match[3].replace("CSV conversion error to", "cannot be")
         text = f"{text[:200]}..." if len(text) > 200 else text
@@ -334,27 +304,6 @@ class _CsvErrors:
         return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
 
 
-def _bounded(file: File, text: Any) -> Iterator[str]:
-    """Its lines, none of them longer than the limit."""
-    most = file.limits.line_bytes
-    while line := text.readline(most + 1):
-        if len(line) > most:
-            raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
-        yield line
-
-
-def _is_small(file: File) -> bool:
-    return file.size is not None and file.size < _BLOCK and compression_of(file) is None
-
-
-def _next(opened: Any) -> Any:
-    """The next batch that has rows; None at the end."""
-    for batch in opened:
-        if batch.num_rows:
-            return batch
-    return None
-
-
 def _is_float(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind))
 
@@ -364,24 +313,6 @@ def _settled(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.large_string()
     return kind
-
-
-def _refuse_open_quote(file: File, batch: Any) -> None:
-    """A quote that is never closed takes the rest of the file into one value, without a word from the parser."""
-    if not batch.num_rows or not batch.num_columns:
-        return
-    texts = [batch.column(i)[batch.num_rows - 1].as_py() for i in range(batch.num_columns)]
-    if not any(isinstance(text, str) and "\n" in text for text in texts):
-        return
-    quotes = 0
-    with reading(file.url), open_native(file) as stream:
-        while block := stream.read(_BLOCK):
-            quotes += block.count(b'"')
-    if quotes % 2:
-        raise SourceError(
-            f"{file.url}: a quote is opened and never closed: the last value goes on to the end of the file",
-            fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
-        )
 
 
 def _different(names: tuple[str, ...], file: File) -> tuple[str, ...]:

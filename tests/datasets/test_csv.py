@@ -188,9 +188,37 @@ def test_an_empty_file(tmp_path: Path):
         assert list(source.schema()) == ["x", "y"]
 
 
-def test_a_quote_that_is_never_closed(tmp_path: Path):
-    with pytest.raises(SourceError, match="a quote is opened and never closed"):
-        read_rows(read_csv(write(tmp_path, 'x,y\n1,"a\n2,b\n3,c\n')))
+@pytest.mark.parametrize("columns", [["x", "y"], ["x"], []])
+@pytest.mark.parametrize("block", [8, 4 << 20])
+def test_a_quote_that_is_never_closed(tmp_path: Path, monkeypatch, columns: list[str], block: int):
+    monkeypatch.setattr("cedar.datasets.csv._BLOCK", block)
+    source = read_csv(write(tmp_path, 'x,y\n1,5" pipe\n2,"a\n3,b\n4,c\n'))  # the first quote opens nothing
+    with pytest.raises(SourceError, match=r"t\.csv: a quote is opened and never closed"):
+        read_rows(source.select(columns))
+
+
+def test_blank_lines_before_the_header(tmp_path: Path):
+    for text in ("\n\nx,y\n1,a\n", "\r\n\r\nx,y\r\n1,a\r\n", "\ufeff\nx,y\n1,a", "\r\rx,y\n1,a\n"):
+        for source in both(write(tmp_path, text)):
+            assert read_rows(source) == [{"x": 1, "y": "a"}]
+
+
+def test_lines_that_end_with_cr_alone(tmp_path: Path):
+    stream, pieces = both(write(tmp_path, "x,y\r1,a\r2,b\r"))
+    assert read_rows(stream) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]
+    with pytest.raises(SourceError, match=r"t\.csv: its lines end with CR alone"):
+        read_rows(replace(pieces, split_bytes=100))
+
+
+def test_a_file_that_changes_while_it_is_streamed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.csv._BLOCK", 64)
+    path = write(tmp_path, "x,y\n" + "1,a\n" * 100)
+    source = read_csv(path)
+    chunks = source.read(source.splits()[0])
+    next(chunks)
+    write(tmp_path, "x,y\n" + "1,a\n" * 50)
+    with pytest.raises(SourceError, match=r"t\.csv: changed while in use"):
+        list(chunks)
 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path):

@@ -1,0 +1,127 @@
+"""Whole rows of a CSV file, cut as its parser would, which tells neither where a row ends nor of an open quote."""
+
+from __future__ import annotations
+
+import csv
+import io
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cedar.core.errors import SourceError
+from cedar.core.limits import too_much
+from cedar.datasets.files_io import Bytes, check_unchanged
+from cedar.datasets.listing import File
+
+_QUOTE = ord('"')
+
+
+def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple[tuple[str, ...], int]:
+    """The fields of the first row that is not blank, and the byte at which it ends."""
+    taken: list[int] = []
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # a letter for each byte
+        lines = _lines(file, text, taken)
+        if quoting:
+            rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        else:
+            rows = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+        first = next((row for row in rows if row), None)
+    if first is None:
+        raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
+    return tuple(first), sum(taken)
+
+
+def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
+    """Its lines, none of them longer than the limit; how many bytes each has is put into ``taken``."""
+    most = file.limits.line_bytes
+    while line := text.readline(most + 1):
+        if len(line) > most:
+            raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
+        codec = "utf-8" if taken else "utf-8-sig"
+        taken.append(len(line))
+        yield line.encode("latin-1").decode(codec, "replace")
+
+
+def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: bool, size: int) -> Iterator[bytes]:
+    """Whole rows, about ``size`` bytes at a time.
+
+    Args:
+        file: named in errors.
+        stream: its decompressed bytes.
+        begin: where the first row begins, after the header.
+        delimiter: between fields.
+        quoting: a quote at a field's beginning means something.
+        size: in bytes.
+
+    Raises:
+        SourceError: a row is longer than the limit, a quote is never closed, or the file has changed meanwhile.
+    """
+    left = begin
+    while left and (skipped := stream.read(min(left, size))):
+        left -= len(skipped)
+    rest = b"" if begin else stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+    while block := stream.read(size):
+        data = rest + block
+        cut, _ = _last_end(data, delimiter, quoting)
+        if cut:
+            yield _kept(data[:cut])
+        rest = data[cut:]
+        if len(rest) > file.limits.line_bytes:
+            raise too_much(f"{file.url}: a row, if no quote is left open,", "is longer than", "line_bytes", file.limits)
+    check_unchanged(file)
+    if _last_end(rest, delimiter, quoting)[1]:
+        raise SourceError(
+            f"{file.url}: a quote is opened and never closed: the last value goes on to the end of the file",
+            fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
+        )
+    if rest:
+        yield _kept(rest)
+
+
+def _kept(rows: bytes) -> bytes:
+    """So that the parser keeps what it takes for a byte order mark."""
+    return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
+
+
+def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
+    """Where the last whole row ends, 0 where none does, and whether a quote is open at the end of ``data``."""
+    opens, closes = _quoted(data, delimiter) if quoting else ([], [])
+    stop = len(data)
+    for i in reversed(range(len(opens))):
+        if i < len(closes) and (end := _line_end(data, int(closes[i]), stop)):
+            return end, len(opens) > len(closes)
+        stop = int(opens[i])
+    return _line_end(data, 0, stop), len(opens) > len(closes)
+
+
+def _line_end(data: bytes, start: int, stop: int) -> int:
+    """Where the last line that ends between two places does; CR at the end of ``data`` may be half of CR LF."""
+    return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, min(stop, len(data) - 1))) + 1
+
+
+def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
+    """Where quoted values begin and end in whole rows; the last may have no end, and one with quotes in it is several.
+
+    A quote that is not at the beginning of a field is a letter like others, as in ``5" pipe``.
+    """
+    letters: Bytes = np.frombuffer(data, dtype=np.uint8)
+    quotes = np.flatnonzero(letters == _QUOTE)
+    begins = np.zeros(256, dtype=bool)  # by the byte before
+    begins[[*delimiter.encode(), *b"\r\n"]] = True
+    opens = quotes[::2]
+    if (begins[letters[opens - 1]] | (letters[opens - 1] == _QUOTE) | (opens == 0)).all():
+        return opens, quotes[1::2]
+    at, starts, ends = quotes.tolist(), [], []
+    is_begin = (begins[letters[quotes - 1]] | (quotes == 0)).tolist()
+    i = 0
+    while i < len(at):
+        if is_begin[i]:
+            starts.append(at[i])
+            i += 1
+            while i + 1 < len(at) and at[i + 1] == at[i] + 1:  # two are one inside
+                i += 2
+            ends += at[i : i + 1]
+        i += 1
+    return starts, ends
