@@ -70,7 +70,7 @@ def _column(name: str, texts: list[str]) -> HiveColumn:
 def _is_int(text: str) -> bool:
     digits = text.removeprefix("-")
     plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
-    return plain and -(1 << 63) <= int(text) < 1 << 63
+    return plain and text != "-0" and -(1 << 63) <= int(text) < 1 << 63
 
 
 def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:

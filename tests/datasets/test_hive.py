@@ -34,6 +34,13 @@ def test_partitions_become_columns(tmp_path: Path):
     assert sorted(column(read_parquet(f"{tmp_path}/day=*/hour=*"), "x")) == [1, 2, 3]
 
 
+def test_numbers_that_would_come_back_as_others_are_texts(tmp_path: Path):
+    for value in ("-0", "0"):
+        (tmp_path / f"p={value}").mkdir()
+        pq.write_table(table(1), tmp_path / f"p={value}" / "t.parquet")
+    assert sorted(column(read_parquet(tmp_path), "p")) == ["-0", "0"]
+
+
 def test_files_partitioned_by_different_columns(tmp_path: Path):
     for folder in ("a=1", "b=1"):
         (tmp_path / folder).mkdir()
