@@ -25,7 +25,7 @@ from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 
-_KEY = re.compile(r"(?:[^/]+/)*[^./][^./]*", re.DOTALL)  # as read_tar takes them
+_KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # as read_tar takes them, and gives them back
 
 
 class Assembly(ABC):
@@ -441,7 +441,7 @@ class Tar(Format):
                 fix="map a column into 'key', such as a name without its ending",
             )
         for name in schema.names:
-            if name != name.lower() or not name or "/" in name or name.startswith("."):
+            if name != name.lower() or not name or "/" in name or "\0" in name or name.startswith("."):
                 raise PipelineError(
                     f"write(format='tar'): {name!r} cannot be an extension of members",
                     fix="rename it, such as to 'jpg'",
@@ -487,7 +487,7 @@ def _check_keys(keys: list[Any]) -> None:
     seen = set()
     for key in keys:
         if key is None or not _KEY.fullmatch(key) or ".." in key.split("/") or key in seen:
-            why = "comes twice" if key in seen else "cannot name a sample: a name without dots, folders before it"
+            why = "comes twice" if key in seen else "cannot name a sample: no dots or NUL in it, folders before it"
             raise _bad_key(key, why)
         seen.add(key)
 

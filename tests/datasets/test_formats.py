@@ -61,9 +61,12 @@ def test_values_without_a_place_are_refused():
     for values in ([0.5, float("nan")], [[1.0], [float("inf")]], [{"deep": float("-inf")}]):
         with pytest.raises(PipelineError, match="column 'x' has a NaN or an infinite number"):
             FORMATS["jsonl"].encode(pa.table({"x": values}))
-    for keys, why in ((["a", "a"], "comes twice"), (["a.b"], "cannot name a sample"), ([None], "cannot name a sample")):
+    keys_refused = [["a.b"], [None], ["a\0b"], ["a\0/b"], ["./a"]]
+    for keys, why in ((["a", "a"], "comes twice"), *((keys, "cannot name a sample") for keys in keys_refused)):
         with pytest.raises(PipelineError, match=why):
             FORMATS["tar"].encode(pa.table({"key": pa.array(keys, pa.string()), "x": [b""] * len(keys)}))
+    with pytest.raises(PipelineError, match="cannot be an extension of members"):
+        FORMATS["tar"].check(pa.schema([("key", pa.string()), ("x\0y", pa.binary())]))
     with pytest.raises(PipelineError, match="column 'x' has a null"):
         FORMATS["tar"].encode(pa.table({"key": ["a"], "x": pa.array([None], pa.binary())}))
 
