@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import lzma
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _looked: set[tuple[str, Stamp]] = set()
 _MOST_LOOKED = 1 << 16
+_STORED = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
 
@@ -77,12 +80,38 @@ def open_file(file: File) -> Any:
     if codec is None:
         return open_stored(file)
     if codec == "xz":
-        import lzma
-
         raw = open_stored(file)
-        return LimitedDecompression(lzma.open(raw), raw, file.url, file.limits)
+        return LimitedDecompression(io.BufferedReader(_Xz(raw)), raw, file.url, file.limits)
     raw = open_local(file) if file.remote is None else pa.PythonFile(open_stored(file))
     return LimitedDecompression(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
+
+
+class _Xz(io.RawIOBase):
+    """What a file decompresses to: ``lzma.open`` takes a damaged beginning of a later stream in it for its end."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__()
+        self._raw, self._decompressor = raw, lzma.LZMADecompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            stored = b""
+            if self._decompressor.eof:
+                stored = self._decompressor.unused_data.lstrip(b"\0")  # zeros may fill up a stream
+                while not stored and (more := self._raw.read(_STORED)):
+                    stored = more.lstrip(b"\0")
+                if not stored:
+                    return 0
+                self._decompressor = lzma.LZMADecompressor()
+            elif self._decompressor.needs_input and not (stored := self._raw.read(_STORED)):
+                raise EOFError("the file ends early")
+            data = self._decompressor.decompress(stored, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def open_native(file: File) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,13 @@ def test_a_compressed_file_cut_short(tmp_path: Path):
     source = read_text(write(tmp_path, whole[: len(whole) // 2], "t.txt.gz"))
     with pytest.raises(SourceError, match=r"t\.txt\.gz"):
         read_rows(source)
+
+
+def test_streams_of_xz_one_after_the_other(tmp_path: Path):
+    first, second = lzma.compress(b"a\n" * 100), lzma.compress(b"b\n" * 100)
+    for between in (b"", bytes(4), bytes(200_000)):
+        whole = read_rows(read_text(write(tmp_path, first + between + second + between, "t.txt.xz")))
+        assert [row["text"] for row in whole] == ["a"] * 100 + ["b"] * 100
+    for broken in (b"\xfc" + second[1:], second[:5], second[:-1], b"garbage"):
+        with pytest.raises(SourceError, match=r"t\.txt\.xz"):
+            read_rows(read_text(write(tmp_path, first + broken, "t.txt.xz")))
