@@ -93,6 +93,7 @@ class ArrowSource(FileSource):
     def _stream(self, file: File) -> Iterator[Any]:
         with open_file(file) as stream:
             yield from pa.ipc.open_stream(stream, options=self._options(file))
+        check_unchanged(file)
 
     def _options(self, file: File) -> Any:
         names = list(self._footers[self.listing.files.index(file)].types)

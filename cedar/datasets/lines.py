@@ -13,7 +13,7 @@ from cedar.core.columns import Column, Index
 from cedar.core.errors import SourceError
 from cedar.core.limits import too_much
 from cedar.datasets.base import Split
-from cedar.datasets.files_io import Bytes, compression_of, open_file, read_range
+from cedar.datasets.files_io import Bytes, check_unchanged, compression_of, open_file, read_range
 from cedar.datasets.listing import File, Listing, reading
 from cedar.datasets.split_table import SplitTable
 
@@ -175,8 +175,9 @@ def _stream(file: File) -> Iterator[Lines]:
         while True:
             with reading(file.url, f"after byte {position}"):
                 block = np.frombuffer(stream.read(_BLOCK), dtype=np.uint8)
-            if not len(block):
-                break
+                if not len(block):
+                    check_unchanged(file)
+                    break
             newlines = np.flatnonzero(block == _NEWLINE)
             if not len(newlines):
                 pieces.append(block)

@@ -45,6 +45,16 @@ def test_splits_are_runs_of_record_batches(folder: Path, monkeypatch):
     assert column(source, "id") == list(range(100))
 
 
+def test_a_stream_that_changes_while_it_is_read(tmp_path: Path):
+    source = read_arrow(write(tmp_path / "a.arrow", table(100), 30, stream=True))
+    chunks = source.read(source.splits()[0])
+    next(chunks)
+    with open(tmp_path / "a.arrow", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(SourceError, match=r"a\.arrow: changed while in use"):
+        list(chunks)
+
+
 def test_columns_and_select(folder: Path):
     source = read_arrow(folder / "a.arrow", columns=["tags", "id"])
     assert read_rows(source)[5] == {"tags": [0, 1], "id": 5}

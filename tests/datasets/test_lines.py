@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedar.core.errors import SourceError
 from cedar.datasets.text import read_text
 from tests.datasets.reading import read_keyed, read_rows
 from tests.datasets.text_files import write
@@ -86,6 +87,16 @@ def test_compressed_files_are_one_streaming_split(tmp_path: Path, suffix: str, c
     rows = read_keyed(source)
     assert [(key[1], row["text"]) for key, row in rows] == model(data)
     assert [row["line"] for _, row in rows] == list(range(302))
+
+
+def test_a_file_that_changes_while_it_is_streamed(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.lines._BLOCK", 10)
+    source = read_text(write(tmp_path, gzip.compress(b"line\n" * 100), "t.txt.gz"))
+    pieces = source.read(source.splits()[0])
+    next(pieces)
+    write(tmp_path, gzip.compress(b"line\n" * 101), "t.txt.gz")
+    with pytest.raises(SourceError, match=r"t\.txt\.gz: changed while in use"):
+        list(pieces)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 1000])
