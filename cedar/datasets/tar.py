@@ -15,7 +15,7 @@ from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import SourceError
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split, selected
-from cedar.datasets.files_io import open_file
+from cedar.datasets.files_io import check_unchanged, open_file
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import whole_files
 from cedar.datasets.listing import File, Paths, as_paths, reading
@@ -25,6 +25,7 @@ from cedar.datasets.split_table import SplitTable
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
 _ROWS = 256  # samples of a chunk,
 _BYTES = 16 << 20  # or so many bytes
+_TAIL = 1 << 20  # of what follows the last member, looked at at a time
 
 
 @dataclass
@@ -165,6 +166,8 @@ def _members(file: File, wanted: set[str] | None, account: Account) -> Iterator[
             with reading(file.url, f"after member {name!r}" if name else ""):
                 member = archive.next()
                 if member is None:
+                    check_unchanged(file)
+                    _check_end(file, archive)
                     return
                 archive.members.clear()  # type: ignore[attr-defined]  # else every header is kept
                 if member.isdir():
@@ -178,6 +181,16 @@ def _members(file: File, wanted: set[str] | None, account: Account) -> Iterator[
                 opened = archive.extractfile(member) if keep else None
                 data = None if opened is None else opened.read()
             yield name, data, 0 if data is None else len(data)
+
+
+def _check_end(file: File, archive: Any) -> None:
+    """A block of zeros ends an archive, and may be a hole in one: then something else follows."""
+    while block := archive.fileobj.read(_TAIL):
+        if block.strip(b"\0"):
+            raise SourceError(
+                f"{file.url}: more follows the zeros that end an archive: it is damaged, or two are in one file",
+                fix="write it anew, and each archive as a shard of its own",
+            )
 
 
 def _safe_name(file: File, member: tarfile.TarInfo) -> str:

@@ -162,6 +162,28 @@ def test_an_archive_cut_short_is_never_taken_for_a_whole_one(tmp_path: Path):
             read_rows(read_tar(path))
 
 
+def test_what_follows_the_end_is_not_passed_over(tmp_path: Path):
+    whole = shard(samples(10))
+    hole = bytearray(whole)
+    hole[5 * 1024 : 5 * 1024 + 512] = bytes(512)
+    for content in (hole, whole + shard(samples(10, 10)), whole + bytes(3 << 20) + b"x"):
+        (tmp_path / "t.tar").write_bytes(content)
+        with pytest.raises(SourceError, match=r"t\.tar: more follows the zeros that end an archive"):
+            read_rows(read_tar(tmp_path / "t.tar"))
+    (tmp_path / "t.tar").write_bytes(whole + bytes(3 << 20))
+    assert len(read_rows(read_tar(tmp_path / "t.tar"))) == 10
+
+
+def test_a_shard_that_changes_while_it_is_read(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.tar._ROWS", 1)
+    source = read_tar(write(tmp_path, samples(3)))
+    chunks = source.read(source.splits()[0])
+    next(chunks)
+    write(tmp_path, samples(30))
+    with pytest.raises(SourceError, match=r"t\.tar: changed while in use"):
+        list(chunks)
+
+
 def test_damaged_headers_are_errors(tmp_path: Path):
     whole = shard(samples(30))
     path = tmp_path / "t.tar"
