@@ -136,10 +136,7 @@ def run(program: Program, block: Block) -> Block:
         if program.numbered:
             entering[program.row] = of_numbers(np.arange(len(block)), pa.uint32())
         data = to_frame(entering)
-        frame = (whole_columns(data) if data.height == 1 else data).lazy()
-        for query in program.queries:
-            frame = query(frame)
-        done = frame.select(columns_named(wanted)).collect(engine="in-memory", optimizations=_as_written())
+        done = _of_one_row(program, data) if data.height == 1 else _queried(program, data)
         if done.height == 2 and (len(block) == 1 or (program.filters and done[program.row].n_unique() == 1)):
             done = done[:1]  # the row that was doubled
         if program.filters:
@@ -151,6 +148,22 @@ def run(program: Program, block: Block) -> Block:
         passed = take_each(passed, rows)
     columns = {name: passed[name] if name in passed else computed[name] for name in program.output}
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
+
+
+def _of_one_row(program: Program, data: pl.DataFrame) -> pl.DataFrame:
+    try:
+        return _queried(program, whole_columns(data))
+    except polars_errors() as error:
+        doubled = error
+    _queried(program, data)  # fails in words that count the row once
+    raise doubled
+
+
+def _queried(program: Program, data: pl.DataFrame) -> pl.DataFrame:
+    frame = data.lazy()
+    for query in program.queries:
+        frame = query(frame)
+    return frame.select(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_as_written())
 
 
 def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) -> None:
@@ -211,7 +224,7 @@ def _failing_rows(
             middle = (start + stop) // 2
             spans += [(middle, stop), (start, middle)]
             continue
-        blame = _culprit(steps, plain.slice(start, stop), compiled)
+        blame, caught = _culprit(steps, plain.slice(start, stop), compiled, caught)
         failed[start] = (blame, _failure(blame, caught))
         if blame.stops(env):
             return failed
@@ -222,19 +235,21 @@ def _failing_rows(
     return failed
 
 
-def _culprit(steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program]) -> ErrorContext:
-    """The operator that fails on a block of one row; each is compiled once for all the rows."""
+def _culprit(
+    steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program], error: BaseException
+) -> tuple[ErrorContext, BaseException]:
+    """The operator that fails on a block of one row, and its error; each is compiled once for all the rows."""
     if len(steps) == 1:
-        return steps[0].blame
+        return steps[0].blame, error
     for number, step in enumerate(steps):
         try:
             key = (number, tuple(row.types.items()))
             if key not in compiled:
                 compiled[key] = compile_steps((step,), key[1])
             row = run(compiled[key], row)
-        except polars_errors():
-            return step.blame
-    return steps[-1].blame
+        except polars_errors() as caught:
+            return step.blame, caught
+    return steps[-1].blame, error
 
 
 def _failure(blame: ErrorContext, error: BaseException) -> Failure:

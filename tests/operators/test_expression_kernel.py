@@ -45,6 +45,13 @@ def test_a_failing_row_is_named() -> None:
     assert isinstance(caught.value.__cause__, pl.exceptions.InvalidOperationError)
 
 
+@pytest.mark.parametrize("filters", [[], [FilterExpression(col("a") == 2)]])
+def test_the_error_of_a_row_counts_it_once(filters: list[RowOperator]) -> None:
+    operators = [*filters, with_columns(n=col("s").cast(pl.Int64))]
+    with pytest.raises(RowError, match=r'1 out of 1 values: \["two"\]'):
+        fused(operators, sample())(block(a=[2], s=["two"]), Env())
+
+
 @pytest.mark.parametrize("refill", [False, True])
 def test_failing_rows_are_skipped(refill: bool) -> None:
     out = run(with_columns(s=col("s").cast(pl.Int64)), sample(), on_error=Skip(refill=refill))
