@@ -203,13 +203,13 @@ def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int,
     if column.null_count:
         nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         fail(nulls, f"column {name!r} is null", f"with_columns({name}=col({name!r}).fill_null([])) first")
-    inner = column.flatten()
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    inner = column.flatten()  # without what null lists hide
     if inner.null_count and not pt.is_floating(inner.type):
         places = np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))
-        holding = pc.list_parent_indices(column).to_numpy()[places]
+        holding = np.repeat(np.arange(len(column)), lengths)[places]
         fail(np.unique(holding), f"column {name!r} has a null in its list", "fill the nulls inside the lists first")
     if to is not None:
-        lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(lengths > to):
             cut = f"raise to=, or cut the lists first: with_columns({name}=col({name!r}).list.head({to}))"
             fail([int(row)], f"column {name!r} has {int(lengths[row])} values, more than {to}", cut)

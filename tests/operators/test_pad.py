@@ -73,6 +73,15 @@ def test_such_rows_can_be_skipped() -> None:
     assert sorted(out.dead) == [1, 2]
 
 
+def test_a_null_in_a_list_is_in_its_row_whatever_null_lists_hide() -> None:
+    items = pa.array([1, 2, 9, 9, 3, None, 5])
+    lists = pa.LargeListArray.from_arrays(pa.array([0, 2, 4, 6, 7]), items, mask=pa.array([False, True, False, False]))
+    out = run(Pad(("ids",), 2, on_error=Skip()), block(ids=lists))
+    assert values(out, "ids") == [[1, 2], [5, 0]]
+    assert sorted(out.dead) == [1, 2]
+    assert "has a null in its list" in str(out.dead[2])
+
+
 def test_rows_of_a_resized_batch_have_no_keys() -> None:
     given_block = block(ids=[[1], [1, 2, 3]])
     resized = Block(given_block.columns, given_block.keys.take(slice(0, 1)), aligned=False)
