@@ -23,9 +23,8 @@ from cedar.operators.buffers import Ahead, narrow, over
 from cedar.operators.calls import Call, fn_name, makes_instances
 from cedar.operators.checks import check_fn
 from cedar.operators.elementwise import text
-from cedar.operators.expressions import require_elementwise
 from cedar.operators.failures import ErrorContext
-from cedar.operators.weights import Weights, checked_weights, live_weights, weight_columns
+from cedar.operators.weights import Weights, checked_weights, live_weights, require_weights, weight_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ class Balance(StreamOperator):
         if isinstance(self.by, str):
             return
         if hasattr(self.by, "meta"):
-            require_elementwise(self.by, "balance(by)")
+            require_weights(self.by, "balance(by)")
         elif callable(self.by) and not makes_instances(self.by):
             check_fn("balance(by)", self.by, 1)
         else:

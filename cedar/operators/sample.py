@@ -21,9 +21,8 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 from cedar.operators.base import Effects, Mixing, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, ChunkFlow, narrow, over
-from cedar.operators.expressions import require_elementwise
 from cedar.operators.take import whole
-from cedar.operators.weights import live_weights, weight_columns
+from cedar.operators.weights import live_weights, require_weights, weight_columns
 
 RUN = 1024  # rows of a run: part of the result, so it never changes
 _NOTED = 64  # where the count is unknown, the position of every so many runs is kept
@@ -44,8 +43,8 @@ class Sample(StreamOperator):
         local: True draws from each rank's share by itself.
 
     Raises:
-        PipelineError: a bad ``n``, weights that are not row-wise;
-            while running, an input without end, without rows or with weights that are all zero.
+        PipelineError: a bad ``n``, weights that are not row-wise, or that a selector picks;
+            while running, an input without end, without rows or with weights that are all zero or have no finite sum.
         RowError: while running, a weight that is null, NaN, infinite or negative.
 
     Example:
@@ -71,7 +70,7 @@ class Sample(StreamOperator):
                 fix="give the name of a column, or an expression such as col('clicks') + 1",
             )
         if self.weights is not None and not isinstance(self.weights, str):
-            require_elementwise(self.weights, "sample(weights)")
+            require_weights(self.weights, "sample(weights)")
 
     @property
     def mixing(self) -> Mixing:
@@ -219,6 +218,12 @@ class DrawSurvey:
                 site=self._stream.context.site,
                 fix="check what is above sample(), and its weights",
             )
+        if math.isinf(sum(self._sums)):
+            raise PipelineError(
+                "sample: the weights are so large that their sum is infinite",
+                site=self._stream.context.site,
+                fix="scale them down: only what they are of their sum counts",
+            )
         self.draws = draw(n, sums, self.seed(-1))
         self.ends = np.cumsum(self.draws)
         self.ready = True
@@ -264,7 +269,8 @@ def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float6
 
 def run_weight(rows: Rows, weights: Any, site: Any) -> float:
     """What a run of rows weighs."""
-    return float(slot_weights(rows.gather(), weights, site).sum())
+    with np.errstate(over="ignore"):  # the survey refuses sums that are infinite
+        return float(slot_weights(rows.gather(), weights, site).sum())
 
 
 def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any) -> Block:

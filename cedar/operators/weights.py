@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.columns import Column
-from cedar.core.errors import PipelineError, RowError, Site, missing_column
+from cedar.core.errors import PipelineError, RowError, Site, missing_column, user_site
 from cedar.core.forks import elsewhere
+from cedar.operators.elementwise import columns_of, text
 from cedar.operators.expression_kernel import run
 from cedar.operators.expression_steps import Keep, compile_steps
+from cedar.operators.expressions import require_elementwise
 from cedar.operators.failures import ErrorContext
 
 Weights = npt.NDArray[np.float64]
@@ -30,7 +32,23 @@ def weight_columns(weights: Any) -> list[str]:
     """
     if weights is None:
         return []
-    return [weights] if isinstance(weights, str) else sorted(set(weights.meta.root_names()))
+    return [weights] if isinstance(weights, str) else sorted(columns_of(weights) or ())
+
+
+def require_weights(expr: Any, label: str) -> None:
+    """Refuse, at the user's line, an expression that does not give each row one value of columns that it names."""
+    require_elementwise(expr, label)
+    if columns_of(expr) is None:
+        problem = "leaves it to the schema which columns it reads"
+    elif expr.meta.has_multiple_outputs():
+        problem = "gives several columns"
+    else:
+        return
+    raise PipelineError(
+        f"{label}: {text(expr)} {problem}",
+        site=user_site(),
+        fix="name the columns, and give one value for each row: for example col('clicks') + 1",
+    )
 
 
 def live_weights(block: Block, weights: Any, site: Site | None, use: tuple[str, str] = SAMPLE) -> Weights:

@@ -110,6 +110,7 @@ def test_a_bad_weight_names_its_row(bad):
     [
         ({"w": [0.0, 0.0]}, Sample("w"), "all rows are zero"),
         ({"w": []}, Sample(n=3), "no rows"),
+        ({"w": [1e308, 1e308]}, Sample("w"), "their sum is infinite"),
         ({"w": ["1", "2"]}, Sample("w"), "not numbers"),
         ({"w": [[1], [2]]}, Sample("w"), "not numbers"),
         ({"w": [1.0]}, Sample("v"), "no column 'v'"),

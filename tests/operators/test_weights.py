@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pytest
 
 from cedar.core.errors import PipelineError, RowError
+from cedar.operators.balance import Balance
 from cedar.operators.sample import Sample
 from cedar.operators.weights import live_weights
 from tests.toy_blocks import SITE, block
@@ -40,3 +42,13 @@ def test_weights_are_numbers_of_a_column_that_is_there():
     for weights, says in (("s", "not numbers but"), ("t", "not numbers but"), ("v", "no column 'v'")):
         with pytest.raises(PipelineError, match=says):
             live_weights(given, weights, SITE, ("balance", "cost"))
+
+
+@pytest.mark.parametrize("of", [Sample, Balance])
+@pytest.mark.parametrize(
+    "weights", [cs.by_name("w"), pl.col("^w$") * 2, pl.sum_horizontal(pl.all()), pl.col("s").struct.field("a", "b")]
+)
+def test_an_expression_names_the_columns_that_it_reads_and_gives_one(of, weights):
+    with pytest.raises(PipelineError, match="which columns it reads|gives several columns") as caught:
+        of(weights)
+    assert caught.value.site.file == __file__
