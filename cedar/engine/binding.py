@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -33,6 +33,7 @@ from cedar.tasks.copying import plain_copy
 from cedar.tasks.reading import Reader
 
 SAMPLE_ROWS = 64
+_FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # are looked at where the first ones tell nothing
 _LOWERED = 8  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
 _FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
 
@@ -227,6 +228,7 @@ class Binding:
             types=None if inserted else self.schemas[id(logical.inputs[0])],
             env=self.check_env,
             wide=lambda names, session: wide_sample(self, logical, names, session),
+            further=lambda: (self._for_calls(node, block) for block in self._further(below)),
         )
 
     def rows_behind(self, node: Node, rows: int) -> Block:
@@ -238,11 +240,20 @@ class Binding:
     def sample(self, node: Node) -> Block:
         """Up to 64 rows as they look behind this node; more are read where filters leave none."""
         block = self._sample(node, SAMPLE_ROWS)
-        for rows in (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024):
+        for rows in _FURTHER:
             if len(block):
                 break
             block = self._sample(node, rows)
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
+
+    def _further(self, node: Node) -> Iterator[Block]:
+        """The rows behind those of a node's sample, some at a time."""
+        seen = self.sample(node).slots
+        for rows in _FURTHER:
+            block = self._sample(node, rows)
+            while seen < block.slots and block.aligned:
+                start, seen = seen, min(seen + SAMPLE_ROWS, block.slots)
+                yield block.slice(start, seen)
 
     def _for_calls(self, node: Node, block: Block) -> Block:
         """The block, whose rows an operator's function is called with next: it may change arrays of the run's."""

@@ -217,6 +217,7 @@ class Bound:
         types: the column types of the input where they are known without running.
         env: for calls on the sample; its instances are kept for the run where it is the run's.
         wide: returns some thousand rows with the named columns, for estimates (``dedup``), and what becomes of them.
+        further: the rows behind the sample, some at a time, for an operator to which the sample told nothing.
     """
 
     index: int
@@ -229,6 +230,7 @@ class Bound:
     types: Schema
     env: Env = field(default_factory=lambda: Env(sampling=True))
     wide: Callable[[tuple[str, ...], str | None], tuple[Block, Any]] = lambda _names, _session: (_no_rows(), None)
+    further: Callable[[], Iterator[Block]] = lambda: iter(())
 
 
 def _no_rows() -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -37,7 +37,8 @@ class FlatMap(RowOperator):
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: keys the draws instead of the operator's place in the pipeline.
         dtype: the type of an item, a tuple or a dict for several columns; by default what the annotation of ``fn``
-            says, else what the first 64 rows show.
+            says, else what the first 64 rows show, or those behind them where these give
+            no item.
         on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
         timeout: seconds that one call may take, its items included.
 
@@ -127,7 +128,17 @@ class FlatMap(RowOperator):
 
 
 def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
-    block, env = bound.sample(), bound.env
+    """What a function gives for the first rows, and for those behind them as long as no item comes."""
+    sampled, asked = Sampled([], []), 0
+    for block in chain([bound.sample()], bound.further()):
+        sampled = _sampled(call, columns, block, bound.env)
+        asked += sampled.asked
+        if sampled.results or sampled.failed:
+            break
+    return replace(sampled, asked=asked)
+
+
+def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> Sampled:
     hashes = key_hashes(block, env, call.draw) if call.random else None
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
     keys = block.live_keys()

@@ -231,7 +231,7 @@ def fix_outputs(
             raise _unknown(blame, sampled, failure, row)
     _check_sample(blame, sampled)
     names = into if form != "dict" else _row_names(blame, sampled, declared)
-    why = SAMPLED if sampled.results else "a sample that had no rows"
+    why = SAMPLED if sampled.results else f"a sample that {'gave no items' if sampled.asked else 'had no rows'}"
     parts, failures = _outputs(blame, form, dict.fromkeys(names, (pa.null(), why)))._split(sampled.results)
     if failures and len(failures) == len(sampled.results):
         raise blame.error(failures[0], sampled.rows[0])

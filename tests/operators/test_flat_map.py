@@ -2,14 +2,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.skip import Skip
-from cedar.operators.base import Env
+from cedar.operators.base import Bound, Env
 from cedar.operators.flat_map import FlatMap
 from tests.toy_blocks import SITE, bind, block, run, run_in_parts, same, values
 
@@ -82,6 +84,39 @@ def test_a_misfit_takes_its_whole_row():
 def test_no_items_at_all():
     found = run(FlatMap(lambda x: [], ("x",)), XS)
     assert (len(found), found.slots, list(found.columns)) == (0, 0, ["x", "s", "t"])
+
+
+@pytest.mark.parametrize("first", [1, 64, 1500])
+def test_types_come_from_the_first_item_wherever_it_is(first):
+    p = cedar.from_items([{"i": i} for i in range(first + 9)])
+    p = p.flat_map(lambda i: ["a"] * (i >= first), "i", into="w").map(len, "w")
+    assert [(row["i"], row["w"]) for row in p] == [(i, 1) for i in range(first, first + 9)]
+
+
+def test_no_more_rows_are_asked_for_an_item_than_it_takes():
+    parts = [block(x=[10 * i, 10 * i + 1]) for i in range(4)]
+    asked = []
+
+    def some(x):
+        asked.append(x)
+        return [x] * (x == 21)
+
+    operator = FlatMap(some, ("x",))
+    operator.bind(Bound(0, "", SITE, 0, None, False, lambda: parts[0], None, further=lambda: iter(parts[1:])))
+    assert asked == [0, 1, 10, 11, 20, 21]
+
+
+def test_items_of_later_splits_are_found(tmp_path):
+    pq.write_table(pa.table({"i": range(16)}), tmp_path / "x.parquet", row_group_size=1)
+    p = cedar.read_parquet(tmp_path / "x.parquet").flat_map(lambda i: [i] * (i % 3), "i")
+    assert [row["i"] for row in p.take(3)] == [1, 2, 2]
+
+
+def test_an_item_behind_all_rows_that_are_looked_at_is_a_misfit_that_says_so():
+    given = block(x=[0, 0, 5])
+    with pytest.raises(RowError, match="the type fixed by a sample that gave no items") as caught:
+        run(FlatMap(range, ("x",)), given, sample=given.slice(0, 2))
+    assert "dtype=" in caught.value.fix
 
 
 def test_refused_below_a_batch():
