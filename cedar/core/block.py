@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import columns as _columns
-from cedar.core.columns import Column, ColumnType, Index
+from cedar.core.columns import UNKNOWN, Column, ColumnType, Index
 from cedar.core.cursor import Keys, concat_keys
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
@@ -75,6 +75,17 @@ class Block:
     @property
     def types(self) -> dict[str, ColumnType]:
         return {name: c.type if isinstance(c, pa.Array) else _columns.type_of(c) for name, c in self.columns.items()}
+
+    @property
+    def is_nothing(self) -> bool:
+        """No rows, and nobody knows of which columns."""
+        return not self.columns and self.aligned and not self.slots
+
+    @property
+    def known_types(self) -> dict[str, ColumnType]:
+        """The types; UNKNOWN of columns of nulls without rows: of such, a function may have made anything."""
+        types = self.types
+        return types if len(self) else {name: UNKNOWN if kind == pa.null() else kind for name, kind in types.items()}
 
     def live_slots(self) -> Index:
         """The slot of each live row."""

@@ -232,6 +232,8 @@ def blank(kind: ColumnType, n: int) -> Column:
     """``n`` rows of zeros, empty strings and empty lists: what ``last="pad"`` fills with."""
     if isinstance(kind, TensorType):
         return np.zeros((n, *kind.shape), dtype=kind.dtype)
+    if kind is UNKNOWN:
+        return pa.nulls(n)
     if not isinstance(kind, pa.DataType):
         return np.full(n, None, dtype=object)
     if pa.types.is_large_string(kind):

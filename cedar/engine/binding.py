@@ -264,8 +264,8 @@ class Binding:
         return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
 
     def types(self, node: Node) -> dict[str, ColumnType]:
-        """The column types behind a node."""
-        return self.sample(node).types
+        """The column types behind a node, as far as its sample tells them."""
+        return self.sample(node).known_types
 
     def _sample(self, node: Node, rows: int) -> Block:
         key = (id(node), rows)
@@ -281,6 +281,8 @@ class Binding:
         if isinstance(operator, Read):
             return self.first_rows(node, rows)
         below = [self._sample(child, rows) for child in node.inputs]
+        if len(below) == 1 and below[0].is_nothing:
+            return below[0]
         with graph.prepared(node):
             if isinstance(operator, RowOperator):
                 kernel = self.kernel(node)

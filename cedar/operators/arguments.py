@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cedar.core.block import Block, python_values
-from cedar.core.columns import Column
+from cedar.core.columns import UNKNOWN, Column, blank
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, RowError, missing_column
 from cedar.operators.base import Env
@@ -50,7 +50,7 @@ def pick(block: Block, name: str, blame: ErrorContext) -> Column:
         PipelineError: there is none of that name; says which there are.
     """
     try:
-        return block.columns[name]
+        return blank(UNKNOWN, 0) if block.is_nothing else block.columns[name]
     except KeyError:
         raise missing_column(name, list(block.columns), blame.label, blame.site) from None
 

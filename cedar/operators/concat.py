@@ -47,7 +47,7 @@ class Concat(StreamOperator):
         return same_units("concat", inputs)
 
     def sample(self, *inputs: Block) -> Block:
-        agreed("concat", [block.types for block in inputs])
+        agreed("concat", [block.known_types for block in inputs])
         return joined_samples(inputs)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
@@ -132,7 +132,7 @@ def branch_rows(label: str, index: int, context: StreamContext) -> Callable[[Row
         expected = context.types()
         blocks = []
         for block in rows.blocks:
-            if wrong := differences(expected, block.types):
+            if wrong := differences(expected, block.known_types):
                 raise PipelineError(
                     f"the inputs of {label} have different columns: in input {index}, " + "; ".join(wrong),
                     site=context.site,

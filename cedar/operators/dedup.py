@@ -118,8 +118,10 @@ class Dedup(RowOperator):
             PipelineError: a column that is not there, or that holds no lists.
         """
         known = bound.types
-        types = bound.sample().types if known is None or UNKNOWN in known.values() else known
+        types = bound.sample().known_types if known is None or UNKNOWN in known.values() else known
         chosen = [name for group in self.groups or () for name in group]
+        if not types:  # there are no rows, and nobody knows of which columns
+            return chosen
         for name in [*chosen, *([self.session] if self.session is not None else [])]:
             if name not in types:
                 raise missing_column(name, list(types), bound.label, bound.site)
@@ -156,7 +158,7 @@ def is_lists(kind: ColumnType) -> bool:
 def check_lists(bound: Bound, names: Sequence[str], types: Mapping[str, ColumnType]) -> None:
     """Refuse columns that hold no lists."""
     for name in names:
-        if not is_lists(types[name]):
+        if types[name] is not UNKNOWN and not is_lists(types[name]):
             raise PipelineError(
                 f"{bound.label}: column {name!r} of {types[name]} holds no lists of different lengths",
                 site=bound.site,

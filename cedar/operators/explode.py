@@ -89,7 +89,7 @@ class Explode(RowOperator):
             raise PipelineError(
                 f"{bound.label}: below a batch the rows are fixed", site=bound.site, fix="move it before batch"
             )
-        self.schema(bound.types or bound.sample().types)
+        self.schema(bound.types or bound.sample().known_types or None)
         return ExplodeRows(self, ErrorContext(bound.index, bound.label, bound.site, bound.on_error))
 
 
@@ -102,6 +102,9 @@ class ExplodeRows:
     row_wise: ClassVar[bool] = True  # a block may be cut
 
     def __call__(self, block: Block, env: Env) -> Block:
+        known = block.known_types
+        if any(known[name] is UNKNOWN for name in self.operator.names):
+            return block.only_columns({}) if self.operator.fields else block
         lists = {name: plain(block.columns[name]) for name in self.operator.names}
         offsets = {name: _offsets(column) for name, column in lists.items()}
         first, *others = (np.diff(each) for each in offsets.values())

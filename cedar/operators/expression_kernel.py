@@ -14,7 +14,7 @@ from cedar.core import columns as _columns
 from cedar.core.arrow import of_numbers
 from cedar.core.block import Block
 from cedar.core.boundary import columns_named, first_line, from_series, polars_errors, to_frame
-from cedar.core.columns import Column, Index
+from cedar.core.columns import UNKNOWN, Column, Index, blank
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.forks import Lock, elsewhere
 from cedar.core.groups.column import plain, take_each
@@ -29,6 +29,7 @@ from cedar.operators.expression_steps import (
     Without,
     apply_plain,
     compile_steps,
+    output_types,
     whole_columns,
 )
 from cedar.operators.failures import ErrorContext, Failure
@@ -54,12 +55,13 @@ class ExpressionKernel:
     @elsewhere
     def __call__(self, block: Block, env: Env) -> Block:
         types: Types = tuple(block.types.items())
-        program = self.programs.get(types)
-        if program is None:
-            with self.compiling:  # a run's threads begin together, with the GIL between them
-                if types not in self.programs:
-                    self.programs[types] = compile_steps(self.steps, types)
-            program = self.programs[types]
+        try:
+            program = self._program(types)
+        except PipelineError:
+            if UNKNOWN not in (known := block.known_types).values():
+                raise
+            output = output_types(self.steps, known) or {}  # no rows are there, and there is nothing to compute
+            return block.only_columns({name: blank(kind, 0) for name, kind in output.items()})
         if not block.slots and block.aligned:  # of splits whose rows were all left out
             if types not in self.empties:
                 self.empties[types] = dict(run(program, block).columns)
@@ -73,6 +75,13 @@ class ExpressionKernel:
         except polars_errors() as error:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, _settle(block, env, failures))
+
+    def _program(self, types: Types) -> Program:
+        if types not in self.programs:
+            with self.compiling:  # a run's threads begin together, with the GIL between them
+                if types not in self.programs:
+                    self.programs[types] = compile_steps(self.steps, types)
+        return self.programs[types]
 
     def settle(self, row: Block, env: Env, error: Exception) -> Block:
         """What becomes of a row that is not to be tried: the error ends the run, or the row is dropped."""
@@ -170,7 +179,7 @@ def _require_types(computed: Mapping[str, Column], expected: Mapping[str, Any]) 
     """Polars is now and then wrong about what it will give; a column has one type in all blocks."""
     for name, column in computed.items():
         kind, given = expected[name], _columns.type_of(column)
-        if kind is not _columns.UNKNOWN and kind != given:
+        if kind is not UNKNOWN and kind != given:
             raise ResultTypeError(name, kind, given)
 
 

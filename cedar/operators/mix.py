@@ -84,7 +84,7 @@ class Mix(StreamOperator):
         return same_units("mix", inputs)
 
     def sample(self, *inputs: Block) -> Block:
-        agreed("mix", [block.types for block in inputs])
+        agreed("mix", [block.known_types for block in inputs])
         return joined_samples(inputs)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

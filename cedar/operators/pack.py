@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from cedar.core.block import Block
-from cedar.core.columns import UNKNOWN, ColumnType, TensorType
+from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
+from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError, ResumeError, missing_column, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
@@ -111,7 +112,11 @@ class Pack(StreamOperator):
         return False
 
     def sample(self, *inputs: Block) -> Block:
-        docs = documents_of(inputs[0], token_columns(inputs[0].types, self.columns), None)
+        types = inputs[0].known_types
+        if UNKNOWN in types.values():
+            known = self.schema(types) or {}
+            return Block({name: blank(kind, 0) for name, kind in known.items()}, no_keys())
+        docs = documents_of(inputs[0], token_columns(types, self.columns), None)
         return pack_concat([docs], 0, -(-int(docs.lengths.sum()) // self.length), self.length)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:

@@ -116,7 +116,8 @@ class PadKernel:
     blame: ErrorContext
 
     def __call__(self, block: Block, env: Env) -> Block:
-        names = _targets(self.columns, block.types, self.blame, self.value)
+        types = block.known_types
+        names = [n for n in _targets(self.columns, types, self.blame, self.value) if types[n] is not UNKNOWN]
         failures: dict[int, Failure] = {}
         for name in reversed(names):  # the first column's reason stands where several fail
             failures |= _misfits(name, block.columns[name], self.to, self.blame.label)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cedar.core.block import Block
-from cedar.core.columns import Column, ColumnType, type_of
+from cedar.core.columns import UNKNOWN, Column, ColumnType, blank, type_of
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import plain
 from cedar.operators.arguments import key_hashes, pick
@@ -47,6 +47,8 @@ class TransformRows:
                 _settled(block, env, [self], {row: Fault(0, why, bad.fix) for row, why in bad.rows.items()}), env
             )
         except PipelineError as error:
+            if (unknown := _of_no_rows(block, [self])) is not None:
+                return unknown
             error.site = error.site or self.blame.site
             raise
         return block.with_columns(dict(zip(self.writes, as_tuple(made), strict=True)))
@@ -101,6 +103,8 @@ class ChainRows:
         try:
             done, faults = chain.run([p.link for p in self.parts], columns, [p.draws(block, env) for p in self.parts])
         except PipelineError as error:
+            if (unknown := _of_no_rows(block, self.parts)) is not None:
+                return unknown
             error.site = error.site or self.parts[0].blame.site
             raise
         after = block.with_columns(done)
@@ -118,6 +122,14 @@ class ChainRows:
             return None
         joins = chain.joins([part.link for part in self.parts], above.link)
         return ChainRows((*self.parts, above)) if joins else None
+
+
+def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
+    """What comes of no rows whose types nobody knows; None of any others."""
+    known = block.known_types
+    if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
+        return None
+    return block.with_columns({name: blank(UNKNOWN, 0) for part in parts for name in part.writes})
 
 
 def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, Fault]) -> Block:

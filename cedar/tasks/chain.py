@@ -147,7 +147,7 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
         env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
-        if not block.columns and block.aligned and not block.slots:
+        if block.is_nothing:
             return block
         start, worked = time.perf_counter(), time.thread_time()
         try:

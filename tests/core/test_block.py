@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.block import Block, Skipped, concat_blocks, python_values
-from cedar.core.columns import objects
+from cedar.core.columns import UNKNOWN, blank, objects
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
 
@@ -54,6 +54,15 @@ def test_filters_take_the_slot_and_failures_leave_it(rows: list[int | None], dat
     assert rows_of(killed) == [(i, None if i in lost else row) for i, row in enumerate(rows)]
     assert (len(killed), killed.slots) == (sum(keep), len(rows))
     assert killed.live_keys().row.tolist() == [i for i in live if i not in lost]
+
+
+def test_columns_of_nulls_without_rows_are_of_a_type_that_nobody_knows() -> None:
+    some = Block({"x": pa.nulls(1), "y": pa.array([1])}, Keys(np.arange(1)))
+    assert some.known_types == some.types
+    none = some.slice(0, 0)
+    assert none.known_types == {"x": UNKNOWN, "y": pa.int64()}
+    assert blank(UNKNOWN, 2).equals(pa.nulls(2))
+    assert [block.is_nothing for block in (some, none, none.only_columns({}))] == [False, False, True]
 
 
 def test_rows_are_plain_values_and_arrays() -> None:

@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 import torch
 
+import cedar
+from cedar import col
 from cedar.core.columns import OBJECT, TensorType
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.skip import Skip
+from cedar.operators import image, recsys, text
+from cedar.operators.explode import Explode
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
 from tests.operators.toy_maps import XS, failing
@@ -119,3 +123,37 @@ def test_a_sample_of_which_every_row_fails():
     assert values(run(Map(late, ("x",), dtype=float, on_error=Skip()), many), "x") == good
     assert values(run(Map(item, dtype={"y": float}, on_error=Skip()), many), "y") == good
     assert values(run(FlatMap(lambda row: [item(row)], dtype={"y": float}, on_error=Skip()), many), "y") == good
+
+
+LISTS = cedar.from_items([{"id": 1, "a": [1], "s": "q"}])
+NONE = LISTS.filter(lambda i: i > 5, "id")
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        lambda p: p.pad("a", to=3),
+        lambda p: p.batch(2).pad(),
+        lambda p: p.pack(4, "a"),
+        lambda p: p.apply(Explode("a")),
+        lambda p: p.apply(Explode("a", fields=True)),
+        lambda p: p.map(recsys.FirstX(2), "a"),
+        lambda p: p.map(text.normalise(), "s").map(text.tokenise(), "s"),
+        lambda p: p.map(image.decode(), "s"),
+        lambda p: p.batch(2).dedup([["a"]]),
+        lambda p: p.with_columns(n=col("a").list.len()).filter(col("n") > 1),
+        lambda p: p.filter(col("s").str.len_chars() > 2),
+    ],
+)
+@pytest.mark.parametrize("untyped", [lambda p: p.map(list, "a").map(str.upper, "s"), lambda p: p.map(dict)])
+def test_no_rows_give_an_empty_epoch_whatever_would_be_done_to_them(untyped, above):
+    p = above(untyped(NONE))
+    assert list(p) == []
+    assert list(p.map(lambda a: a, "a")) == []  # whose sample has no rows, either
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_an_input_without_rows_agrees_with_any_other(order):
+    inputs = [NONE.map(list, "a"), LISTS][order]
+    assert [row["a"].tolist() for row in cedar.concat(*inputs).pad("a", to=2)] == [[1, 0]]
+    assert len(list(cedar.mix([(p, 1) for p in inputs], stop="all"))) == 1
