@@ -197,7 +197,8 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """Several blocks of the same columns, one after the other."""
     if len(blocks) == 1:
         return blocks[0]
-    columns = concat_each([b.columns for b in blocks])
+    some = [b.columns for b in blocks if len(b)]  # of the others, nobody may know the types
+    columns = concat_each(some or [blocks[0].columns])
     dead: dict[int, Skipped] = {}
     offset = 0
     for block in blocks:

@@ -62,6 +62,8 @@ def test_columns_of_nulls_without_rows_are_of_a_type_that_nobody_knows() -> None
     none = some.slice(0, 0)
     assert none.known_types == {"x": UNKNOWN, "y": pa.int64()}
     assert blank(UNKNOWN, 2).equals(pa.nulls(2))
+    dead = Block({"x": pa.nulls(0)}, Keys(np.arange(1)), {0: WHY})
+    assert concat_blocks([dead, block_of([7])]).columns["x"].to_pylist() == [7]
     assert [block.is_nothing for block in (some, none, none.only_columns({}))] == [False, False, True]
 
 
