@@ -80,7 +80,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
         return client.sync(question, *args, callback_timeout=limit, **named)
     except OSError as error:  # a TimeoutError is one
         raise WorkerError(
-            f"the Dask scheduler does not answer: {error or type(error).__name__}",
+            f"the Dask scheduler does not answer: {str(error) or type(error).__name__}",
             done="nothing was run",
             fix="look whether its process runs, and at the network; cedar.dask.scheduler-silent in Dask's "
             "configuration is how long to wait",
@@ -145,7 +145,7 @@ def connected(address: str, name: str = "cedar") -> Any:
         )
     except (OSError, ValueError, TypeError) as error:
         raise WorkerError(
-            f"no Dask scheduler answers at {address} within {limit:g} s: {error or type(error).__name__}",
+            f"no Dask scheduler answers at {address} within {limit:g} s: {str(error) or type(error).__name__}",
             done="nothing was run",
             fix="start one with `cedar service start` or `dask scheduler`, and look at address, port, firewall and "
             'TLS: the keys of a service are found by the user who started it; for other clusters at "tls://", Dask\'s '
