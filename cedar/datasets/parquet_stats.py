@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from cedar.core.columns import UNKNOWN, ColumnType
 from cedar.core.forks import elsewhere
@@ -28,13 +28,13 @@ from cedar.datasets.truth import (
     Path,
 )
 from cedar.operators.elementwise import columns_of
+from cedar.operators.expression_kinds import Json, kind_of
 from cedar.operators.expression_nodes import expression, literal_value, tree
 from cedar.operators.expression_steps import never_fails
 
 if TYPE_CHECKING:
     import polars as pl
 
-Json: TypeAlias = Any
 _FLIPPED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
 
 
@@ -97,7 +97,7 @@ def _never_fails(same: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) 
 
 
 def _compile(node: Json) -> Node:
-    kind, body = _kind(node)
+    kind, body = kind_of(node)
     path = _path(node)
     if path is not None:
         return Flag(path)
@@ -115,10 +115,10 @@ def _compile(node: Json) -> Node:
 
 
 def _compile_function(body: Json) -> Node | None:
-    family, inner = _kind(body["function"])
+    family, inner = kind_of(body["function"])
     if family != "Boolean":
         return None
-    name, options = _kind(inner)
+    name, options = kind_of(inner)
     inputs = body["input"]
     if name == "Not":
         return Not(_compile(inputs[0]))
@@ -164,47 +164,41 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Node | None
     return IfAlike(path, _literal_kind(low), _literal_kind(high), both)
 
 
-def _kind(node: Json) -> tuple[str, Json]:
-    if isinstance(node, dict) and len(node) == 1:
-        return next(iter(node.items()))
-    return str(node), None
-
-
 def _path(node: Json) -> Path | None:
     """The column, or the field of a struct column, that a node stands for."""
-    kind, body = _kind(node)
+    kind, body = kind_of(node)
     if kind == "Column":
         return (body,)
-    if kind != "Function" or _kind(body["function"])[0] != "StructExpr":
+    if kind != "Function" or kind_of(body["function"])[0] != "StructExpr":
         return None
-    name, field = _kind(body["function"]["StructExpr"])
+    name, field = kind_of(body["function"]["StructExpr"])
     inner = _path(body["input"][0]) if name == "FieldByName" else None
     return None if inner is None else (*inner, field)
 
 
 def _is_constant(node: Json) -> bool:
     """A literal other than NaN, of which bounds say nothing, with casts around it."""
-    kind, body = _kind(node)
+    kind, body = kind_of(node)
     if kind == "Alias":
         return _is_constant(body[0])
     if kind == "Cast":
         return _is_constant(body["expr"])
-    if kind == "Agg" and _kind(body)[0] == "Implode":
+    if kind == "Agg" and kind_of(body)[0] == "Implode":
         return _is_constant(body["Implode"]["input"])
     if kind != "Literal":
         return False
-    _, value = _kind(_kind(body)[1])
+    _, value = kind_of(kind_of(body)[1])
     return not isinstance(value, float) or not math.isnan(value)
 
 
 def _literal_kind(node: Json) -> str:
     """The type of a literal: "Int" or "Float" alone for plain numbers, as the column decides how wide they are."""
-    kind, body = _kind(node)
+    kind, body = kind_of(node)
     if kind == "Alias":
         return _literal_kind(body[0])
-    how, value = _kind(body)
+    how, value = kind_of(body)
     if kind == "Literal" and how == "Dyn":
-        return _kind(value)[0]
+        return kind_of(value)[0]
     return f"{_select(expression(node)).dtype}"
 
 
@@ -212,8 +206,8 @@ def _comparison(path: Path, op: str, constant: Json) -> Compare:
     import polars as pl
 
     value = expression(constant)
-    kind, body = _kind(constant)
-    plain = literal_value(*_kind(body["Dyn"])) if kind == "Literal" and "Dyn" in body else None
+    kind, body = kind_of(constant)
+    plain = literal_value(*kind_of(body["Dyn"])) if kind == "Literal" and "Dyn" in body else None
     return Compare(path, op, pl.col("x") <= value, pl.col("x") >= value, plain)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -137,32 +137,36 @@ def _columns(node: Json, inside: bool = False) -> Iterator[str]:
 def explicit(expr: pl.Expr, frame: pl.LazyFrame) -> pl.Expr:
     """The expression with its selectors replaced by the names that they select in ``frame``."""
 
-    def resolve(node: Json) -> Json:
-        if isinstance(node, dict):
-            if set(node) == {"Selector"}:
-                names = frame.select(expression(node)).collect_schema().names()
-                return {"Selector": {"ByName": {"names": names, "strict": True}}}
-            return {k: v if k in {"Literal", "StructExpr"} else resolve(v) for k, v in node.items()}
-        return [resolve(item) for item in node] if isinstance(node, list) else node
+    def named(selector: Json) -> Json:
+        names = frame.select(expression(selector)).collect_schema().names()
+        return {"Selector": {"ByName": {"names": names, "strict": True}}}
 
-    return expression(resolve(tree(expr)))
+    return expression(_with_selectors(tree(expr), named))
+
+
+def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
+    """The node with something else in the place of each selector."""
+    if isinstance(node, list):
+        return [_with_selectors(part, change) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if set(node) == {"Selector"}:
+        return change(node)
+    return {k: v if k in {"Literal", "StructExpr"} else _with_selectors(v, change) for k, v in node.items()}
 
 
 def spelt_out(node: Json) -> list[Json]:
     """The part for each of the columns that its selectors (see ``explicit``) name."""
     chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
 
-    def taken(part: Json, number: int) -> Json:
-        if isinstance(part, list):
-            return [taken(each, number) for each in part]
-        if not isinstance(part, dict):
-            return part
-        if set(part) == {"Selector"}:
-            names = part["Selector"]["ByName"]["names"]
+    def taken(number: int) -> Json:
+        def column(selector: Json) -> Json:
+            names = selector["Selector"]["ByName"]["names"]
             return {"Column": names[number % len(names)]}
-        return {k: v if k in {"Literal", "StructExpr"} else taken(v, number) for k, v in part.items()}
 
-    return [taken(node, number) for number in range(max(map(len, chosen), default=0) if all(chosen) else 0)]
+        return _with_selectors(node, column)
+
+    return [taken(number) for number in range(max(map(len, chosen), default=0) if all(chosen) else 0)]
 
 
 def named_columns(expr: pl.Expr) -> frozenset[str]:

@@ -45,7 +45,7 @@ class Kind:
     """A kind of node.
 
     Args:
-        node: its name in polars' JSON, the family first.
+        node: its name in polars, the family first.
         written: how users write it, as expressions of ``x``, and ``y`` of its type; ``i``, ``s`` and ``b`` are small
             integers, texts and booleans.
         on: the types on which it is row-wise. A nested type counts with all that it holds.
@@ -402,7 +402,7 @@ def kind_of(node: Json) -> tuple[str, Json]:
 
 
 def name_of(node: Json) -> str:
-    """What the table calls a node of polars' JSON."""
+    """What the table calls a node of polars."""
     kind, body = kind_of(node)
     if kind == "BinaryExpr":
         return f"Op.{body['op']}"

@@ -37,8 +37,7 @@ class FlatMap(RowOperator):
         random: pass ``rng=``, a numpy.random.Generator keyed by seed, epoch, row and operator.
         named: keys the draws instead of the operator's place in the pipeline.
         dtype: the type of an item, a tuple or a dict for several columns; by default what the annotation of ``fn``
-            says, else what the first 64 rows show, or those behind them where these give
-            no item.
+            says, else what the first 64 rows show, or those behind them where these give no item.
         on_error: the policy for rows on which ``fn`` fails; such a row is dropped with all its items.
         timeout: seconds that one call may take, its items included.
 
