@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import lzma
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -90,8 +89,10 @@ class _Xz(io.RawIOBase):
     """What a file decompresses to: ``lzma.open`` takes a damaged beginning of a later stream in it for its end."""
 
     def __init__(self, raw: Any) -> None:
+        from lzma import LZMADecompressor  # which some builds of Python lack
+
         super().__init__()
-        self._raw, self._decompressor = raw, lzma.LZMADecompressor()
+        self._raw, self._new, self._decompressor = raw, LZMADecompressor, LZMADecompressor()
 
     def readable(self) -> bool:
         return True
@@ -106,7 +107,7 @@ class _Xz(io.RawIOBase):
                     stored = more.lstrip(b"\0")
                 if not stored:
                     return 0
-                self._decompressor = lzma.LZMADecompressor()
+                self._decompressor = self._new()
             elif self._decompressor.needs_input and not (stored := self._raw.read(_STORED)):
                 raise EOFError("the file ends early")
             data = self._decompressor.decompress(stored, len(buffer))

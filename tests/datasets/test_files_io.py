@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,12 @@ def test_streams_of_xz_one_after_the_other(tmp_path: Path):
     for broken in (b"\xfc" + second[1:], second[:5], second[:-1], b"garbage"):
         with pytest.raises(SourceError, match=r"t\.txt\.xz"):
             read_rows(read_text(write(tmp_path, first + broken, "t.txt.xz")))
+
+
+def test_nothing_but_xz_needs_what_some_builds_of_python_lack(tmp_path: Path):
+    (tmp_path / "x.txt").write_text("a\n")
+    code = "import sys; sys.modules['_lzma'] = None; import cedar; print(list(cedar.read_text(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "x.txt")], capture_output=True, text=True, check=True
+    )
+    assert "'a'" in done.stdout
