@@ -65,7 +65,7 @@ def no_thread_left_behind() -> Iterator[None]:
     """Fails a test whose threads are still there some seconds after it ended."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 120.0
     while left := _left(before):
         if time.monotonic() > deadline:
             pytest.fail("threads left behind: " + ", ".join(sorted(t.name for t in left)))

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 import cedar
 from cedar.executors import processes
 from tests.how_much import LONG
+from tests.waiting import eventually
 
 FDS = Path("/proc/self/fd")
 
@@ -62,10 +62,7 @@ def ours() -> list[str]:
 
 def gone() -> bool:
     """Whether all threads end by themselves, be it on a busy machine."""
-    deadline = time.monotonic() + 20
-    while ours() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not ours()
+    return eventually(lambda: not ours())
 
 
 def by_break(p: cedar.Pipeline) -> None:

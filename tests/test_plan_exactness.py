@@ -150,7 +150,7 @@ PROPERTIES: list[Callable[[Case], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
 def test_random_pipelines(first: int, record_property: Callable[[str, object], None]) -> None:
     seeds = range(first, min(first + GROUP, SEED + CASES))

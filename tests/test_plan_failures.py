@@ -39,7 +39,7 @@ COUNTS_ROWS = {"take", "skip", "zip", "shared", "mix", "sample", "repeat", "pack
 DROPS_ROWS = {"filter", "filter_fn", "filter_null", "filter_row", "flat_map", "refilled"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("drops", [False, True])
 def test_functions_that_raise(drops: bool) -> None:
     """The same error of the same row; where rows are dropped, perhaps none, if the row that fails is one of them."""

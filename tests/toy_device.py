@@ -38,7 +38,7 @@ class Toy:
 
     def wait(self, what: str, number: int) -> None:
         with self._lock:
-            assert self._lock.wait_for(lambda: (what, number) in self.log, timeout=20)
+            assert self._lock.wait_for(lambda: (what, number) in self.log, timeout=60)
 
     def settle(self) -> None:
         """Give the copying thread the time for what it may do, in vain where nothing is left to copy."""

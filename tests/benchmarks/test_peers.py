@@ -232,7 +232,7 @@ def test_processes_of_a_run_are_found_by_their_mark_and_ended():
             while not memory.resident:
                 pass
         watch.end(mark)
-        started.wait(10)
+        started.wait(60)
     assert memory.resident > 1
     assert watch.members(mark) == []
 

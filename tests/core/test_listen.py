@@ -29,7 +29,7 @@ def asked(server: Any, question: str) -> tuple[int, str, Any]:
     thread = threading.Thread(target=server.handle_request)
     thread.start()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{question}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{question}", timeout=60) as answer:
             return answer.status, answer.read().decode(), answer.headers
     except urllib.error.HTTPError as error:
         with error:

@@ -41,12 +41,11 @@ def test_the_last_error_names_url_attempts_status_and_what_to_do():
     assert isinstance(caught.value.__cause__, StorageFault)
 
 
-def test_it_does_not_wait_beyond_the_time_for_a_request():
+def test_it_does_not_wait_beyond_the_time_for_a_request(monkeypatch):
+    monkeypatch.setattr(requests.Stop, "wait", lambda *_: pytest.fail("it waits"))
     account = Account(Patience(seconds=5, first=0.0001))
-    began = time.monotonic()
     with pytest.raises(SourceError, match="storage failed 1 time") as caught:
         account.ask("x", failing(1, StorageFault(429, wait=3600)))
-    assert time.monotonic() - began < 5
     assert "CEDAR_STORAGE_SECONDS" in str(caught.value)
 
 

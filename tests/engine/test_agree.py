@@ -171,7 +171,7 @@ def kept(pipeline: cedar.Pipeline) -> set[int]:
 @pytest.mark.parametrize("last", ["drop", "pad"])
 def test_ranks_share_and_end_together(last: Any, place: Any) -> None:
     p = odd(last)
-    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=20) for rank in range(3)]
+    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=60) for rank in range(3)]
     seen: Counter[int] = Counter()
     for _ in range(4):
         parts = at_once(3, lambda rank: run(loaders[rank])[0])
@@ -194,7 +194,7 @@ def test_what_was_left_over_opens_the_next_epoch(place: Any) -> None:
     """Two epochs deliver, in order, what each rank would have delivered of them alone."""
     p = odd()
     whole = odd("keep")
-    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=20) for rank in range(3)]
+    loaders = [p.loader(rank=rank, world=3, agree=place, executor="inline", timeout=60) for rank in range(3)]
     epochs = [at_once(3, lambda rank: run(loaders[rank])[0]) for _ in range(3)]
     for rank in range(3):
         lanes = [run(whole.loader(rank=rank, world=3, epoch=epoch, executor="inline"))[0] for epoch in range(3)]
@@ -206,14 +206,14 @@ def test_what_was_left_over_opens_the_next_epoch(place: Any) -> None:
 @pytest.mark.parametrize("after", [3, 2, 4])
 def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> None:
     p = odd(size=1)
-    loaders = [p.loader(rank=rank, world=3, agree=tmp_path / "a", executor="inline", timeout=20) for rank in range(3)]
+    loaders = [p.loader(rank=rank, world=3, agree=tmp_path / "a", executor="inline", timeout=60) for rank in range(3)]
     epochs = [at_once(3, lambda rank: run(loaders[rank])[0]) for _ in range(1)]
     heads = at_once(3, lambda rank: run(loaders[rank], 5))
     got = Counter(i for part in epochs[0] for batch in part for i in batch["id"])
     got += Counter(i for part, _ in heads for batch in part for i in batch["id"])
     states = [state for _, state in heads]
     again = [
-        p.loader(rank=rank, world=after, agree=tmp_path / "b", executor="inline", timeout=20) for rank in range(after)
+        p.loader(rank=rank, world=after, agree=tmp_path / "b", executor="inline", timeout=60) for rank in range(after)
     ]
     for rank, loader in enumerate(again):
         loader.load_state_dict(states[rank] if after == 3 else states)
@@ -227,7 +227,7 @@ def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> N
 
 def test_a_break_begins_the_epoch_again_with_what_was_left_over(place: Any) -> None:
     p = odd()
-    loaders = [p.loader(rank=rank, world=2, agree=place, executor="inline", timeout=20) for rank in range(2)]
+    loaders = [p.loader(rank=rank, world=2, agree=place, executor="inline", timeout=60) for rank in range(2)]
     at_once(2, lambda rank: run(loaders[rank])[0])
     for loader in loaders:
         loader.set_epoch(1)  # as with torch's samplers
@@ -257,9 +257,9 @@ def take_part(rank: int, world: int, gone: int, place: str, tell: Any) -> None:
         dist = importlib.import_module("torch.distributed")
         store = dist.TCPStore("127.0.0.1", int(place), world, is_master=rank == 0)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        loader = odd().loader(executor="inline", timeout=6)
+        loader = odd().loader(executor="inline", timeout=30)
     else:
-        loader = odd().loader(rank=rank, world=world, agree=place, executor="inline", timeout=6)
+        loader = odd().loader(rank=rank, world=world, agree=place, executor="inline", timeout=30)
     try:
         for epoch in range(2):
             for step, _ in enumerate(loader):
@@ -283,7 +283,7 @@ def processes(world: int, gone: int = 0, service: str = "") -> list[list[Any]]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_ranks_agree_through_torch_distributed() -> None:
     pytest.importorskip("torch")
     told = processes(2)
@@ -292,7 +292,7 @@ def test_ranks_agree_through_torch_distributed() -> None:
     assert all(lines[-1][2] < 2 * 13 * 24 * 0.85 for lines in told)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("gone", [signal.SIGSTOP, *([signal.SIGKILL] if LONG else [])])
 def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals) -> None:
     pytest.importorskip("torch")
@@ -303,7 +303,7 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
         assert told[rank][1][1].startswith("rank(s) 1 did not come to step")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("gone", [signal.SIGKILL, *([0] if LONG else [])])
 def test_processes_agree_through_a_service(gone: int, service: str) -> None:
     told = processes(3, gone, service)

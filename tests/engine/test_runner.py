@@ -56,10 +56,10 @@ def test_closing_drops_what_an_earlier_size_has_not_begun() -> None:
 
     def waits() -> None:
         begun.set()
-        go.wait(20)
+        go.wait(60)
 
     runner.submit(waits)
-    begun.wait(20)
+    begun.wait(60)
     waiting = [runner.submit(int) for _ in range(3)]
     runner.resize(2)
     runner.close()

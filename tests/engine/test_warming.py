@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +13,7 @@ import cedar
 from cedar.engine.warming import Warming
 from cedar.executors import processes
 from cedar.plan.data import Plan
+from tests.waiting import eventually
 
 MODULE = """
 from pathlib import Path
@@ -23,11 +23,16 @@ def double(x): return 2 * x
 
 
 def settled(plan: Plan) -> tuple[set[str], set[str]]:
-    warming, deadline = Warming(), time.monotonic() + 60
+    warming = Warming()
     warming.begin("1", plan, 1)
-    while (found := warming.settled()) == (set(), set()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    found: tuple[set[str], set[str]] = set(), set()
+
+    def something() -> bool:
+        nonlocal found
+        found = warming.settled()
+        return found != (set(), set())
+
+    assert eventually(something)
     assert warming.settled() == (set(), set())
     return found
 

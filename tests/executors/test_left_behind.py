@@ -17,7 +17,8 @@ import pytest
 
 import cedar
 from cedar.executors import processes
-from tests.executors.processes.watching import gone, within
+from tests.executors.processes.watching import gone
+from tests.waiting import eventually
 
 WORKERS = 2
 PROC = Path("/proc/self")
@@ -59,7 +60,7 @@ def test_a_kill_in_the_middle_leaves_nothing(together: bool) -> None:
     finally:
         parent.kill()
         parent.communicate()
-    assert within(20, lambda: all(map(gone, pids)))
+    assert eventually(lambda: all(map(gone, pids)))
     assert shared_files() <= before
 
 
@@ -110,14 +111,14 @@ def left() -> dict[str, Any]:
 def test_abandoned_loaders_leave_nothing() -> None:
     p = pipeline()
     pool = processes.warm(WORKERS)
-    assert within(30, lambda: pool.ready() == WORKERS)
+    assert eventually(lambda: pool.ready() == WORKERS)
     for number in range(8):
         abandon(number, p)
-    assert within(30, lambda: not [t for t in threading.enumerate() if t.name.startswith("cedar")])
+    assert eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("cedar")])
     before = left()
     for number in range(24):
         abandon(number, p)
-    assert within(30, lambda: not grown(before, left())), grown(before, left())
+    assert eventually(lambda: not grown(before, left())), grown(before, left())
 
 
 # ---- the program ends ------------------------------------------------------------------------------------------------

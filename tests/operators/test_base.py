@@ -43,7 +43,7 @@ def test_none_is_made_while_the_caller_is_at_work():
     assert not made.wait(0.05)
     with instances.borrow(0, lambda: "by the caller itself") as one:
         assert one == "by the caller itself"
-    thread.join(5)
+    thread.join(60)
     assert not made.is_set()  # one was there meanwhile
     instances.enter()
 
@@ -63,5 +63,5 @@ def test_who_waits_for_an_instance_ends_with_the_run():
     thread.start()
     time.sleep(0.02)
     instances.end()
-    thread.join(5)
+    thread.join(60)
     assert errors == ["the run ended while an instance of a class was waited for"]

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ pytest.importorskip("numba")
 
 from cedar.core.errors import PipelineError
 from cedar.operators import beside
+from tests.waiting import eventually
 
 KERNELS = """
 import time
@@ -49,14 +49,9 @@ def fresh(tmp_path, monkeypatch):
 
 
 def until_there(module: str):
-    for _ in range(6000):
-        found = beside.kernels(module, "doubled")
-        if found is not None:
-            while beside._making._thread is not None:
-                time.sleep(0.01)
-            return found
-        time.sleep(0.01)
-    raise AssertionError("never compiled")
+    assert eventually(lambda: beside.kernels(module, "doubled") is not None), "never compiled"
+    assert eventually(lambda: beside._making._thread is None)
+    return beside.kernels(module, "doubled")
 
 
 def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
@@ -84,10 +79,7 @@ def test_it_is_known_while_kernels_are_compiled(fresh):
     beside.kernels(name, "doubled")
     assert beside.under_way()
     until_there(name)
-    deadline = time.monotonic() + 20
-    while beside.under_way() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not beside.under_way()
+    assert eventually(lambda: not beside.under_way())
 
 
 def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
@@ -109,12 +101,11 @@ time.sleep(600)
 def test_a_process_that_compiles_ends_with_the_one_that_wanted_it_however_that_ends(fresh, tmp_path):
     fresh("kernels_that_take_long", noted(tmp_path) + "\ntime.sleep(600)")
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
-    while not (notes := list(tmp_path.glob("pid *"))):
-        time.sleep(0.02)
+    assert eventually(lambda: list(tmp_path.glob("pid *")))
+    (note,) = tmp_path.glob("pid *")
     parent.kill()
     parent.wait()
-    while _cmdline(notes[0].name.split()[1]):
-        time.sleep(0.02)
+    assert eventually(lambda: not _cmdline(note.name.split()[1]))
 
 
 def _cmdline(pid: str) -> bytes:
@@ -139,9 +130,7 @@ def test_who_asks_to_wait_waits(fresh, monkeypatch):
 
 def gone_without(name: str, caplog) -> str:
     """The warning of a run that gets no kernels, and goes on."""
-    deadline = time.monotonic() + 60
-    while beside.kernels(name, "doubled") is None and beside.under_way() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert eventually(lambda: beside.kernels(name, "doubled") is not None or not beside.under_way())
     assert not beside.under_way()
     assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
     said: str

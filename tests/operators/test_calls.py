@@ -19,6 +19,7 @@ from cedar.operators.calls import Call, fn_name, is_async, makes_instances
 from cedar.operators.draws import keyed_generator
 from tests.operators.toy_calls import SKIPS, STOPS, call, reciprocal, reciprocal_later
 from tests.toy_blocks import SITE
+from tests.waiting import LIMIT, eventually
 
 
 class Doubles:
@@ -273,7 +274,7 @@ def test_a_row_that_takes_too_long_fails():
 
     def slow(x):
         if x == 1:
-            release.wait(10)
+            release.wait(LIMIT)
         return x
 
     async def slow_too(x):
@@ -302,7 +303,7 @@ def test_a_stuck_instance_is_not_used_again():
             assert not self.stuck
             self.stuck = x == 1
             if self.stuck:
-                release.wait(10)
+                release.wait(LIMIT)
             return x
 
     assert call(Model, [0, 1, 2], timeout=0.5)[0] == [0, None, 2]
@@ -363,10 +364,7 @@ def test_calls_are_pickled_by_value():
 
 def test_helper_threads_end_with_the_block():
     call(reciprocal, [1, 2], timeout=60)
-    deadline = time.monotonic() + 1
-    while any(t.name == "cedar-timeout" for t in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(t.name == "cedar-timeout" for t in threading.enumerate())
+    assert eventually(lambda: not any(t.name == "cedar-timeout" for t in threading.enumerate()))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

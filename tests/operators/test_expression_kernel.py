@@ -168,7 +168,7 @@ def test_threads_that_begin_together_compile_an_expression_once(monkeypatch):
         return compile_steps(*args)
 
     def work(_: int) -> list[Any]:
-        barrier.wait(10)
+        barrier.wait(60)
         return values(kernel(given, Env()), "y")
 
     monkeypatch.setattr(expression_kernel, "compile_steps", slowly)

@@ -32,6 +32,7 @@ from cedar.tasks.chain import Program, Step
 from cedar.tasks.reading import Reader, read_split
 from tests.control.eager import eager
 from tests.toy_runs import plain
+from tests.waiting import LIMIT, eventually
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -76,7 +77,7 @@ def run(pipeline: cedar.Pipeline, plan: Any, **options: Any) -> tuple[list[Any],
             found.append({name: plain(column) for name, column in value.items()})
             thread = loader._plans._thread
             if thread is not None and options.get("executor") != "inline":
-                thread.join(5)
+                thread.join(60)
     return found, loader
 
 
@@ -553,17 +554,15 @@ def test_nobody_waits_for_a_plan(files: str, monkeypatch: pytest.MonkeyPatch) ->
 
     def forever(*_: Any, **__: Any) -> Any:
         begun.set()
-        go.wait(30)
+        go.wait(LIMIT)
         raise RuntimeError("late")
 
     monkeypatch.setattr(optimizer, "search", forever)
     try:
         wanted = [plain(b["id"]) for b in plain_pipeline(files).loader(plan="off")]
-        started = time.monotonic()
         loader = plain_pipeline(files).loader(workers=2)
-        assert [plain(b["id"]) for b in loader] == wanted
+        assert [plain(b["id"]) for b in loader] == wanted, "an epoch ends while the search goes on"
         assert begun.is_set()
-        assert time.monotonic() - started < 5
         assert [plain(b["id"]) for b in loader] != wanted, "the next epoch runs, too"
         assert sum(t.name == "cedar-plan" for t in threading.enumerate()) == 1, "there is no second one meanwhile"
     finally:
@@ -592,7 +591,7 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(admission, "check_plan", slowly)
     yield begun
     for thread in planning_threads():
-        thread.join(5)
+        thread.join(LIMIT)
         assert not thread.is_alive()
 
 
@@ -618,9 +617,10 @@ def settled(calls: list[int]) -> bool:
     """No call comes any more, once those under way have ended."""
     for thread in threading.enumerate():
         if thread.name.startswith("cedar") and thread.name != "cedar-plan":
-            thread.join(5)
+            thread.join(LIMIT)
     before = len(calls)
-    time.sleep(0.3)
+    for thread in planning_threads():  # which end after the run
+        thread.join(LIMIT)
     return len(calls) == before
 
 
@@ -629,9 +629,7 @@ def test_break_while_planning_then_again(files: str, checking: threading.Event) 
     with counted(files, calls).loader(workers=2) as loader:
         iterator = iter(loader)
         until(checking, iterator)
-        started = time.monotonic()
         iterator.close()  # type: ignore[attr-defined]
-        assert time.monotonic() - started < 2
         assert settled(calls), "no function of the user is called after the end of the run"
         found = [plain(b["id"]) for b in loader]
     assert found == [plain(b["id"]) for b in counted(files, []).loader(plan="off")]
@@ -656,10 +654,7 @@ def test_a_loader_that_is_dropped_while_planning(files: str, checking: threading
     del iterator
     gc.collect()
     assert settled(calls)
-    deadline = time.monotonic() + 1
-    while planning_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not planning_threads()
+    assert eventually(lambda: not planning_threads())
 
 
 def test_closing_while_planning_with_the_iterator_still_held(files: str, checking: threading.Event) -> None:

@@ -1,11 +1,11 @@
 """deploy/: the dashboard and the alerts name metrics that there are, and a real Prometheus takes them."""
 
+import contextlib
 import json
 import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from contextlib import closing
@@ -15,6 +15,7 @@ import pytest
 
 import cedar
 from cedar.report.status import figures
+from tests.waiting import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -69,21 +70,21 @@ def free_port():
 
 def asked(port, path, **query):
     url = f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
 
 def waited_for(look):
-    """What ``look`` finds, within a minute."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            if found := look():
-                return found
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise TimeoutError
+    """What ``look`` finds once it finds something."""
+    found = []
+
+    def there():
+        with contextlib.suppress(OSError):
+            found.append(look())
+        return found and found[-1]
+
+    assert eventually(there)
+    return found[-1]
 
 
 def test_a_real_prometheus_scrapes_a_loader_and_reads_every_panel(tmp_path, monkeypatch):

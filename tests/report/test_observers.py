@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +13,7 @@ from cedar.engine.metrics import Metrics
 from cedar.report import observers
 from cedar.report.observers import History
 from tests.report.toy_runs import add_one, numbers
+from tests.waiting import eventually
 
 
 def test_a_callback_gets_figures_when_an_iteration_ends_and_now_and_then(monkeypatch):
@@ -38,10 +38,7 @@ def test_bytes_are_those_of_files_read_and_of_rows_not_taken_yet(tmp_path, execu
     with pipeline.loader(executor=executor, workers=2, on_metrics=lambda _: None, plan="off") as loader:
         batches = iter(loader)
         next(batches)
-        deadline = time.monotonic() + 60
-        while not (queued := loader.report().queue_bytes) and time.monotonic() < deadline:
-            time.sleep(0.01)  # the next ones are under way
-        assert queued >= 8000  # a batch of int64, at least
+        assert eventually(lambda: loader.report().queue_bytes >= 8000)  # a batch of int64, at least
         assert len(list(batches)) == 19
         report = loader.report()
     assert 160_000 <= report.bytes_read <= 200_000  # as the footer tells

@@ -11,6 +11,7 @@ import pytest
 
 import cedar
 from tests.toy_device import Toy, left_threads, numbers, put_in, xs
+from tests.waiting import LIMIT, eventually
 
 pytest.importorskip("torch")
 
@@ -99,10 +100,7 @@ def test_budgets_count_what_is_handed_over(toy: Toy) -> None:
 
 
 def gone() -> bool:
-    end = time.monotonic() + 10
-    while left_threads() and time.monotonic() < end:
-        time.sleep(0.005)
-    return not left_threads()
+    return eventually(lambda: not left_threads())
 
 
 def test_close_break_exception_and_letting_go_leave_nothing(toy: Toy) -> None:
@@ -151,7 +149,7 @@ def test_close_from_another_thread_wakes_the_caller(toy: Toy) -> None:
     def stuck(x: int) -> int:
         if x == 4:
             entered.set()
-            go_on.wait(20)
+            go_on.wait(LIMIT)
         return x
 
     loader = (
@@ -159,7 +157,7 @@ def test_close_from_another_thread_wakes_the_caller(toy: Toy) -> None:
     )
 
     def end() -> None:
-        entered.wait(20)
+        entered.wait(LIMIT)
         time.sleep(0.05)
         loader.close()
         go_on.set()
@@ -168,5 +166,5 @@ def test_close_from_another_thread_wakes_the_caller(toy: Toy) -> None:
     ender.start()
     with pytest.raises(cedar.CedarError):
         list(loader)
-    ender.join(20)
+    ender.join(LIMIT)
     assert gone()

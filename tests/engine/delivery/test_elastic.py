@@ -118,7 +118,7 @@ UNKNOWN = numbers(60, 80).filter(lambda x: x != 3, "x").shuffle(seed=1, window=4
 KEPT = Counter(i for i in ids(60, 80) if i % 7 != 3)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("known", [True, False])
 def test_ranks_join_and_leave_all_the_time_in_one_epoch(known: bool, tmp_path: Path) -> None:
     p = numbers(60, 80).shuffle(seed=1, window=100) if known else UNKNOWN

@@ -82,7 +82,7 @@ def both(me: int, port: int, tell: Any) -> None:
     member.run("unknown", kept, member.store, True)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(LIMIT + 60)
 def test_survivors_of_a_quorum_go_on_and_another_rank_joins() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -94,7 +94,7 @@ def check(draw: random.Random) -> None:
         assert got == expected, "rows that were lost"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
 def test_random_pipelines_whose_ranks_change(first: int, record_property: Callable[[str, object], None]) -> None:
     seeds = range(first, min(first + GROUP, SEED + CASES))

@@ -138,7 +138,7 @@ def worlds_change_twice(toy: Toy) -> None:
 PROPERTIES: list[Callable[[Toy], None]] = [ranks_share_the_rows, worlds_change_twice]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
 def test_random_pipelines_are_shared(first: int) -> None:
     for seed in range(first, min(first + GROUP, SEED + CASES)):

@@ -25,6 +25,7 @@ from tests.engine.streams.test_lanes import Toy, pairs
 from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source
 from tests.toy_runs import run, saved
+from tests.waiting import eventually
 
 CASES = cases(20)
 GROUP = max(5, CASES // 40)
@@ -130,9 +131,7 @@ class Late(Source):
         self._file = file
 
     def read(self, split: Any) -> Any:
-        late = time.monotonic() + 120  # the test has failed by then
-        while split.part == 9 and not self._file.exists() and time.monotonic() < late:
-            time.sleep(0.05)
+        assert split.part != 9 or eventually(self._file.exists)
         return super().read(split)
 
 
@@ -142,9 +141,7 @@ def gated(gate: Path, opens: int = -1, source: Source | None = None) -> cedar.Pi
     def passes(x: int) -> int:
         if x == opens:
             gate.touch()
-        late = time.monotonic() + 120  # the test has failed by then
-        while x == 70 and not gate.exists() and time.monotonic() < late:
-            time.sleep(0.01)
+        assert x != 70 or eventually(gate.exists)
         return x
 
     splits = source or Made(0, [10] * 20, known=True)  # no task has rows of two

@@ -34,6 +34,7 @@ from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
 from tests.how_much import LONG
+from tests.waiting import eventually
 
 WORKERS = 2
 NOBODY = "tcp://127.0.0.1:9"
@@ -51,13 +52,6 @@ def executor() -> Iterator[DaskExecutor]:
     assert isinstance(executor, DaskExecutor)
     yield executor
     executor.shutdown(cancel_futures=True)
-
-
-def within(seconds: float, what: Any) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return bool(what())
 
 
 def limits(**limits: str) -> Any:
@@ -126,7 +120,7 @@ def test_code_is_sent_once_and_again_to_a_worker_that_lost_it(executor: DaskExec
     before = set(executor.client.nthreads())
     for pid in pids(executor.client):
         os.kill(pid, signal.SIGKILL)
-    assert within(30, lambda: len(now := set(executor.client.nthreads())) == WORKERS and not now & before)
+    assert eventually(lambda: len(now := set(executor.client.nthreads())) == WORKERS and not now & before)
     assert executor.submit(size, code).result(30)[0] == 1 << 20
 
 
@@ -139,7 +133,7 @@ def test_a_killed_worker_fails_its_task_at_once(executor: DaskExecutor) -> None:
 def test_the_tasks_of_a_silent_worker_are_done_elsewhere(
     executor: DaskExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert within(30, lambda: len(pids(executor.client)) == WORKERS)
+    assert eventually(lambda: len(pids(executor.client)) == WORKERS)
     stopped = pids(executor.client)[0]
     try:
         with limits(worker_silent="1s"):
@@ -164,7 +158,7 @@ def test_a_try_that_is_given_up_for_another_is_no_death(
 
     monkeypatch.setattr(executor, "_fetched", hangs_once)
     result = executor.submit(abs, -5)
-    assert within(30, lambda: fetched)
+    assert eventually(lambda: fetched)
     (task,) = executor.pending()
     executor._in_loop(executor.again(task))
     assert result.result(60) == 5
@@ -186,7 +180,7 @@ def test_a_result_that_is_slow_to_come_counts_though_others_were_asked_for(
 
     monkeypatch.setattr(executor, "_fetched", slow)
     result = executor.submit(abs, -5)
-    assert within(30, lambda: fetches)
+    assert eventually(lambda: fetches)
     (task,) = executor.pending()
     executor._in_loop(executor.again(task))
     assert result.result(60) == 5
@@ -218,10 +212,10 @@ def test_a_try_that_asks_for_code_is_over_once_it_was_given(executor: DaskExecut
     assert executor.submit(lambda code: len(code.load()[0]), code).result(60) == 1000
     executor.client.run(forget)
     future = executor.submit(works, code, tmp_path)
-    assert within(30, (tmp_path / "begun").exists)
+    assert eventually((tmp_path / "begun").exists)
     (task,) = executor.pending()
-    assert within(30, lambda: len(keys(executor.client, executor._run)) == 1), "those that were answered are gone"
-    assert within(30, lambda: len(task.tries) == 1)
+    assert eventually(lambda: len(keys(executor.client, executor._run)) == 1), "those that were answered are gone"
+    assert eventually(lambda: len(task.tries) == 1)
     assert task.sent > 1
     (tmp_path / "go").touch()
     assert future.result(30) == 1000
@@ -285,7 +279,7 @@ def test_a_cancelled_task_leaves_the_cluster(executor: DaskExecutor) -> None:
         executor.submit(int)
     client, run = executor.client, executor._run
     client.sync(asyncio.sleep, 0)  # what was submitted is on its way to the scheduler, which may not know of it yet
-    assert within(60, lambda: not any(run in str(key) for key in client.futures) and not keys(client, run))
+    assert eventually(lambda: not any(run in str(key) for key in client.futures) and not keys(client, run))
 
 
 def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: DaskExecutor) -> None:
@@ -313,14 +307,12 @@ def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: 
     client.run_on_scheduler(slow_down)
     try:
         future = executor.submit(abs, -1)
-        assert within(30, lambda: executor.pending()[0].tries)
+        assert eventually(lambda: executor.pending()[0].tries)
         assert future.cancel()
-        assert within(60, lambda: client.run_on_scheduler(lambda dask_scheduler: hasattr(dask_scheduler, "taken_up")))
-        assert within(
-            60, lambda: not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler._active_graph_updates)
-        )
+        assert eventually(lambda: client.run_on_scheduler(lambda dask_scheduler: hasattr(dask_scheduler, "taken_up")))
+        assert eventually(lambda: not client.run_on_scheduler(lambda s: s._active_graph_updates))
         run = executor._run
-        assert within(60, lambda: not any(run in str(key) for key in client.futures) and not keys(client, run))
+        assert eventually(lambda: not any(run in str(key) for key in client.futures) and not keys(client, run))
     finally:
         client.run_on_scheduler(restore)
 
@@ -328,7 +320,7 @@ def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: 
 def test_results_that_nobody_takes_wait_on_their_workers(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert within(30, lambda: len(executor.client.nthreads()) == WORKERS)  # an earlier test ended one
+    assert eventually(lambda: len(executor.client.nthreads()) == WORKERS)  # an earlier test ended one
     monkeypatch.setattr(executor_module, "_HELD", 3000)
 
     def later(length: int) -> Any:
@@ -336,7 +328,7 @@ def test_results_that_nobody_takes_wait_on_their_workers(
         return np.zeros(length)
 
     futures: list[Future[Any]] = [executor.submit(later, 1000) for _ in range(40)]
-    assert within(30, lambda: len(executor._held_back) > 10)
+    assert eventually(lambda: len(executor._held_back) > 10)
     assert any(future.done() for future in futures), "the first to come is taken; it may not be the first in order"
     with executor.meter.waited():  # as a run does, that waits for its next result
         assert [future.result(30).nbytes for future in futures] == [8000] * 40
@@ -376,7 +368,7 @@ def test_a_run_outlives_a_killed_worker(expected: list[Any]) -> None:
 def test_an_abandoned_run_leaves_nothing_on_the_cluster() -> None:
     with numbers().loader(executor="dask", workers=WORKERS) as loader:
         next(iter(loader))
-    assert within(60, lambda: not keys(client_at(local_address(WORKERS)), "cedar-"))  # others have theirs
+    assert eventually(lambda: not keys(client_at(local_address(WORKERS)), "cedar-"))  # others have theirs
 
 
 def test_a_user_s_client_stays_open(expected: list[Any]) -> None:
@@ -430,7 +422,7 @@ def test_a_script_without_a_guard_works_and_leaves_no_process_when_it_is_killed(
         listening = [c.laddr.ip for p in family for c in p.net_connections() if c.status == "LISTEN"]
         assert set(listening) == {"127.0.0.1"}
         process.kill()
-    assert within(20, lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+    assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
 
 
 # ---- what cannot work ------------------------------------------------------------------------------------------------

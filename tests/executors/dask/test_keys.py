@@ -46,7 +46,7 @@ def listening(service: cedar.Service) -> list[tuple[str, int]]:
 
 def hello(ip: str, port: int, context: ssl.SSLContext | None) -> bytes:
     """What is answered to somebody who connects."""
-    with socket.create_connection((ip, port), timeout=5) as plain:
+    with socket.create_connection((ip, port), timeout=60) as plain:
         if context is None:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
             return plain.recv(100)
@@ -67,7 +67,7 @@ def contexts() -> dict[str, ssl.SSLContext | None]:
 def test_it_listens_on_loopback_alone(service: cedar.Service) -> None:
     assert {ip for ip, _ in listening(service)} == {"127.0.0.1"}
     for _, port in listening(service):
-        with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=5):
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=60):
             pass
 
 
@@ -122,7 +122,7 @@ except PermissionError:
     print("no key")
 ctx = ssl.create_default_context(); ctx.check_hostname = False; ctx.verify_mode = ssl.CERT_NONE
 try:
-    with socket.create_connection(("127.0.0.1", {int(service.address.rsplit(":", 1)[1])}), timeout=5) as plain:
+    with socket.create_connection(("127.0.0.1", {int(service.address.rsplit(":", 1)[1])}), timeout=60) as plain:
         end = ctx.wrap_socket(plain)
         end.sendall(b"x" * 64)
         print("answered" if end.recv(10) else "closed")

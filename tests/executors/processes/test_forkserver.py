@@ -18,6 +18,7 @@ import pytest
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -25,13 +26,6 @@ def pool() -> Any:
     made = Pool(1)
     yield made
     made.shutdown()
-
-
-def within(seconds: float, true: Any) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(true())
 
 
 def test_a_worker_that_died_is_replaced_by_the_same_server(pool: Pool) -> None:
@@ -103,12 +97,12 @@ def test_a_server_that_died_takes_its_workers_along_and_is_replaced(pool: Pool, 
 
     server, worker = pool.submit(os.getppid).result(), pool.submit(os.getpid).result()
     task = pool.submit(waits)
-    assert within(60, (tmp_path / "begun").exists)
+    assert eventually((tmp_path / "begun").exists)
     os.kill(server, signal.SIGKILL)
     with pytest.raises(WorkerDied, match="killed by SIGKILL"):
         task.result(60)
     assert pool.submit(os.getppid).result(60) != server
-    assert within(30, lambda: not Path(f"/proc/{worker}").exists())
+    assert eventually(lambda: not Path(f"/proc/{worker}").exists())
 
 
 def test_a_server_that_does_not_answer_costs_no_more_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +125,7 @@ def test_no_process_outlives_the_end_of_the_server() -> None:
     server = forkserver.server()
     forkserver.close()
     assert not server.alive
-    assert within(30, lambda: not Path(f"/proc/{worker.pid}").exists())
+    assert eventually(lambda: not Path(f"/proc/{worker.pid}").exists())
     assert worker.end() == "killed by SIGKILL"
 
 
@@ -153,7 +147,7 @@ def test_server_and_workers_end_with_a_program_that_is_killed() -> None:
     finally:
         parent.kill()
         parent.communicate()
-    assert within(30, lambda: not any(_alive(pid) for pid in pids))
+    assert eventually(lambda: not any(_alive(pid) for pid in pids))
 
 
 def _alive(pid: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import cedar
 from cedar.executors.processes.pool import Pool
 from cedar.tasks.code import Code
-from tests.executors.processes.watching import within
+from tests.waiting import eventually
 
 
 def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,5 +92,5 @@ def test_a_worker_that_dies_idle_is_replaced_without_a_word(one: Pool) -> None:
     worker = one._keepers[0].worker
     assert worker is not None
     os.kill(pid, signal.SIGKILL)
-    assert within(30, lambda: not worker.alive)
+    assert eventually(lambda: not worker.alive)
     assert one.submit(os.getpid).result() != pid

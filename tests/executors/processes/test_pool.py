@@ -11,7 +11,8 @@ import pytest
 
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from tests.executors.processes.watching import gone, within
+from tests.executors.processes.watching import gone
+from tests.waiting import eventually
 
 
 def test_whatever_is_raised_comes_through(pool: Pool) -> None:
@@ -41,7 +42,7 @@ def test_a_worker_that_died_while_it_had_no_work_is_not_ready() -> None:
         pid = pool.submit(os.getpid).result()
         assert pool.ready() == 1
         os.kill(pid, signal.SIGKILL)
-        assert within(30, lambda: pool.ready() == 0)
+        assert eventually(lambda: pool.ready() == 0)
         assert pool.submit(abs, -1).result() == 1
     finally:
         pool.shutdown()
@@ -52,7 +53,7 @@ def test_shutting_down_ends_the_workers_at_once() -> None:
     pid = pool.submit(os.getpid).result()
     busy = pool.submit(time.sleep, 600)
     waiting = [pool.submit(int) for _ in range(3)]
-    assert within(30, busy.running)
+    assert eventually(busy.running)
     pool.shutdown()
     assert isinstance(busy.exception(), WorkerDied)
     assert all(f.cancelled() or isinstance(f.exception(), WorkerDied) for f in waiting)

@@ -25,7 +25,8 @@ from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.worker.wire import Wire, decode, encode
-from tests.executors.processes.watching import WORKERS, gone, within
+from tests.executors.processes.watching import WORKERS, gone
+from tests.waiting import eventually
 
 
 def numbers(n: int = 200) -> cedar.Pipeline:
@@ -76,7 +77,7 @@ def test_many_buffers_are_one_message(wires: tuple[Wire, Wire]) -> None:
 
 def test_the_pool_is_kept(pool: Pool) -> None:
     assert processes.warm(WORKERS) is pool
-    assert within(30, lambda: processes.ready(WORKERS))
+    assert eventually(lambda: processes.ready(WORKERS))
     before = pool.pids()
     p = numbers().map(lambda x: x + 1, "x", dtype=int).batch(10)
     assert taken(p) == taken(p)
@@ -354,7 +355,7 @@ def test_workers_end_with_their_parent(how: signal.Signals) -> None:
     finally:
         parent.kill()
         parent.communicate()
-    assert within(30, lambda: all(map(gone, pids)))
+    assert eventually(lambda: all(map(gone, pids)))
 
 
 # ---- runners ---------------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 WORKERS = 2
 
@@ -16,10 +14,3 @@ def gone(pid: int) -> bool:
     except OSError:
         return True
     return state in "ZX"
-
-
-def within(seconds: float, what: Any) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(what())

@@ -23,6 +23,7 @@ from cedar.executors.recovery.board import the_board
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program
+from tests.waiting import LIMIT, eventually
 
 WORKERS = 2
 
@@ -207,7 +208,7 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
         lost.set_exception(WorkerDied("connection lost"))
     start()
     assert recovery._thread is not None
-    recovery._thread.join(20)
+    recovery._thread.join(LIMIT)
     assert not recovery._thread.is_alive()
     assert task.cancelled()
 
@@ -282,7 +283,4 @@ def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool)
     assert watching() == before + 1
     del forgotten
     gc.collect()
-    deadline = time.monotonic() + 60
-    while watching() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert watching() == before
+    assert eventually(lambda: watching() == before)

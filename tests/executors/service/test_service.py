@@ -22,6 +22,7 @@ from cedar.cli import main
 from cedar.cli.ranks_page import serve
 from cedar.executors import dask
 from cedar.executors.dask.local import LocalHost
+from tests.waiting import LIMIT, eventually
 
 ROWS = 60
 
@@ -89,7 +90,7 @@ def test_workers_come_for_a_trainer_that_waits_and_go_with_one_that_is_slow(
         return x
 
     p = cedar.from_items([{"x": i} for i in range(4000)]).map(slow, "x", dtype=int).batch(4)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     loader = p.loader(executor=service.address, plan="off")
     waited = False
     for _ in loader:
@@ -104,10 +105,9 @@ def test_workers_come_for_a_trainer_that_waits_and_go_with_one_that_is_slow(
     assert "workers busy" in shown
     assert "worker(s), 1 to 2" in shown  # where batches are kept meanwhile, one may have gone
     for _ in loader:
-        time.sleep(0.5)  # a trainer that computes
-        if len(service.status().workers) == 1 or time.monotonic() > deadline:
-            break
-    assert len(service.status().workers) == 1
+        # a trainer that computes
+        assert eventually(lambda: len(service.status().workers) == 1)
+        break
 
 
 def test_the_keys_of_a_service_go_with_it_however_its_program_ends(tmp_path: Path) -> None:
@@ -118,10 +118,7 @@ def test_the_keys_of_a_service_go_with_it_however_its_program_ends(tmp_path: Pat
         keys = Path(program.stdout.readline().strip())
         assert program.wait(60) == -signal.SIGKILL
     assert keys.parent == tmp_path / "cedar" / "services"
-    deadline = time.monotonic() + 60
-    while keys.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not keys.exists()
+    assert eventually(lambda: not keys.exists())
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -14,15 +13,9 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.common.launch import connected, run_ranks
 from tests.how_much import LONG
+from tests.waiting import eventually
 
 RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
-
-
-def wait_until(done, seconds=60):
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def gone(pid):
@@ -144,14 +137,14 @@ def test_no_process_of_a_run_outlives_the_one_that_was_started(tmp_path, name):
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wrote = folder / ("checkpoints/step-00000001" if name == "resilient" else "metrics.jsonl")
     try:
-        wait_until(lambda: process.poll() is not None or (wrote.exists() and wrote.stat().st_size > 0), 300)
+        assert eventually(lambda: process.poll() is not None or (wrote.exists() and wrote.stat().st_size > 0))
         assert process.poll() is None
         there = children(process.pid)
         assert len(there) >= (5 if name == "resilient" else 2)  # at times, one that makes plans
     finally:
         process.kill()
         process.wait(30)
-    wait_until(lambda: all(map(gone, there)))
+    assert eventually(lambda: all(map(gone, there)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -166,12 +159,12 @@ def test_ranks_end_when_that_process_is_killed(tmp_path, early):
     )
     launcher = subprocess.Popen([sys.executable, "-c", start], env=dict(os.environ) | {"FOLDER": str(tmp_path)})
     try:
-        wait_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2 and (early or (tmp_path / "on").exists()))
+        assert eventually(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2 and (early or (tmp_path / "on").exists()))
     finally:
         launcher.kill()
         launcher.wait(30)
     ranks = [int(path.name) for path in tmp_path.glob("[0-9]*")]
-    wait_until(lambda: all(map(gone, ranks)))
+    assert eventually(lambda: all(map(gone, ranks)))
     assert early is not (tmp_path / "on").exists()
 
 

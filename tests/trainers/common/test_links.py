@@ -45,11 +45,11 @@ def test_a_connection_without_the_key_is_refused(served):
     board = Board(store.connect("127.0.0.1", served, KEY))
     with pytest.raises(CedarError, match="the other end does not take this key"):
         store.connect("127.0.0.1", served, OTHER)
-    with socket.create_connection(("127.0.0.1", served), timeout=10) as stranger:  # says what it wants at once
+    with socket.create_connection(("127.0.0.1", served), timeout=60) as stranger:  # says what it wants at once
         links.receive_exactly(stranger, links.KEY)
         links.send_frame(stranger, b'["put", "a", "1"]' + b" " * 60)
         assert shut(stranger)
-    with socket.create_connection(("127.0.0.1", served), timeout=10) as replayed:  # what another connection proved
+    with socket.create_connection(("127.0.0.1", served), timeout=60) as replayed:  # what another connection proved
         links.receive_exactly(replayed, links.KEY)
         replayed.sendall(b"\0" * links.KEY + links._proof(KEY, b"dials", b"\1" * links.KEY, b"\0" * links.KEY))
         assert shut(replayed)
@@ -105,7 +105,7 @@ try:
     open({str(path)!r}).read()
 except OSError:
     print("no key")
-with socket.create_connection(("127.0.0.1", {served}), timeout=10) as link:
+with socket.create_connection(("127.0.0.1", {served}), timeout=60) as link:
     link.sendall(b"x" * 200)
     while link.recv(64): pass
     print("shut")
@@ -139,7 +139,7 @@ def test_messages_from_a_stranger_are_taken_for_nobody_s(served):
     port = board.take(keys.LISTENS(1, TWO))[1]
     with pytest.raises(links.RefusedConnection):
         links.dial("127.0.0.1", port, OTHER)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
         links.receive_exactly(stranger, links.KEY)
         stranger.sendall(b"[0, 0]" + torch.full((50,), 666.0).numpy().tobytes())
         ends[ONE].send(TWO, torch.tensor([1.0, 2.0]))

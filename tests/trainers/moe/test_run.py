@@ -89,6 +89,6 @@ def test_a_run_is_served_to_who_asks(text, tmp_path):
     trainer = Trainer(settings(text, tmp_path, serve="127.0.0.1:0"))
     trainer.train_step()
     assert trainer.batches.loader.url is not None
-    with urllib.request.urlopen(trainer.batches.loader.url, timeout=10) as answer:
+    with urllib.request.urlopen(trainer.batches.loader.url, timeout=60) as answer:
         assert json.load(answer)["deliveries"] == 1
     trainer.close()

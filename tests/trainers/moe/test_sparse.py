@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -60,16 +59,6 @@ def recovered(group, options, folder, window, steps, poison, stops):
         equal.append(same(states[stop], digest(again)) and again.step == stop)
         again.close()
     return equal, records, sparse.bytes
-
-
-def timed_recovery(group, options, folder, window, until):
-    """Seconds to recover."""
-    trainer = Trainer(options, group)
-    with SparseCheckpoints(folder, trainer, window, keep=99) as sparse:
-        began = time.perf_counter()
-        sparse.recover(until)
-    trainer.close()
-    return time.perf_counter() - began
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, reference, started, told
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -50,10 +50,7 @@ def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_
             assert others[-1].stdout.readline().startswith("joined")
         host, _, port = match[1].rpartition(":")
         board = Board(store.connect(host, int(port), links.read_key(str(tmp_path / "run" / KEY))))
-        limit = time.monotonic() + 120
-        while board.take("done/1/4") is None:  # the run is in its midst
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+        assert eventually(lambda: board.take("done/1/4") is not None)  # the run is in its midst
         os.kill(others[0].pid, signal.SIGKILL)  # its workers die with it
         ended(lead)
         ended(others[1], 60)

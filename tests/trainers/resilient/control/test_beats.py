@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from cedar.trainers.resilient.control.beats import _FIELDS as FIELDS
 from cedar.trainers.resilient.control.beats import Clock, HeartbeatBoard, Usage, usage
 from cedar.trainers.resilient.schedule import Instruction, Worker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are watched by /proc")
 
@@ -78,15 +78,11 @@ def test_a_worker_that_gets_no_core_does_not_hang() -> None:
 def test_what_a_process_uses_tells_a_stopped_one_from_a_busy_one() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
-            begun, late = usage(process.pid).seconds, time.monotonic() + 30
-            while not usage(process.pid).runnable:  # it reads its libraries yet
-                assert time.monotonic() < late
-                time.sleep(0.001)
-            while usage(process.pid).seconds < begun + 0.05:
-                time.sleep(0.01)
+            begun = usage(process.pid).seconds
+            assert eventually(lambda: usage(process.pid).runnable)  # it reads its libraries yet
+            assert eventually(lambda: usage(process.pid).seconds >= begun + 0.05)
             process.send_signal(signal.SIGSTOP)
-            while usage(process.pid).runnable:
-                time.sleep(0.01)
+            assert eventually(lambda: not usage(process.pid).runnable)
         finally:
             process.kill()
     assert usage(process.pid) == Usage(runnable=False, seconds=0.0)

@@ -42,7 +42,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         transport.close()
     for thread in threading.enumerate():
         if thread.name.startswith("messages"):
-            thread.join(10)
+            thread.join(60)
 
 
 def patient(newest: Callable[[], int] = lambda: 0, patience: float = 20.0) -> Waiting:
@@ -92,7 +92,7 @@ def test_who_waits_for_the_dead_is_freed_by_a_new_generation_and_by_closing(
             assert not waits.done()
             free()
             with pytest.raises(error):
-                waits.result(10)
+                waits.result(60)
 
 
 def test_the_strict_one_holds_senders_to_the_rules() -> None:
