@@ -12,13 +12,14 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
 SUPPLY := .venv-supply
+SUITE := $(BIN)/python .ci/suite.py
 CODE := cedar tests examples benchmarks conftest.py
 
 # The first of these that is new enough and can make an environment; only looked for when .venv must be built.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions dist lock sbom audit clean
+.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions dist lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,12 +35,25 @@ $(STAMP): setup.cfg constraints.txt
 	"$$python" -m venv .venv
 	@$(PIP) --no-deps --require-hashes -r constraints.txt
 	@$(PIP) --no-build-isolation -e '.[all,dev]' # what a platform needs beyond the pins, such as CUDA's libraries, and cedar
+	@$(BIN)/python -c 'import cedar.pipeline, torch, numba, transformers, distributed' # compiled here once, not by each worker of the tests
 	@touch $@
 
 demo: $(STAMP)  ## train a recommendation model through a pipeline; DATA='path/*.parquet' takes your own files
 	@$(BIN)/python examples/demo.py $(if $(DATA),--data '$(DATA)') $(if $(LABEL),--label '$(LABEL)')
 
-test: lint types layers check  ## linters, types, layers, tests
+test: lint types layers fast  ## linters, types, layers, and every test that is not marked heavy
+
+fast: $(STAMP)  ## the fast tests alone, in four shards; SHARD=data runs one (data, engine, docs, users)
+	@$(SUITE) fast $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+
+test-all: lint types layers $(STAMP)  ## every test, the heavy ones too; SHARD=data runs one of the four shards
+	@$(SUITE) all $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+
+test-changed: $(STAMP)  ## heavy tests of what changed in the last eight hours of commits, for at most 15 minutes
+	@$(SUITE) changed $(ARGS)
+
+test-load: $(STAMP)  ## the fast tests three times while other programs take the cores and the memory
+	@$(SUITE) load $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
 chaos: $(STAMP)  ## random pipelines, stops, resumes, ranks that come and go, and plans; CASES=2000 of them, beyond that one check of each
 	@CEDAR_CASES=$(or $(CASES),2000) $(BIN)/python -m pytest tests/test_exactness.py tests/test_plan_exactness.py \
@@ -48,7 +62,7 @@ chaos: $(STAMP)  ## random pipelines, stops, resumes, ranks that come and go, an
 fuzz: $(STAMP)  ## readers and decoders under a coverage-guided fuzzer, MINUTES=10 in all; ARGS='--only parquet tar', '--cases 1000000'
 	@$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10) $(ARGS)
 
-test-long: $(STAMP)  ## the tests on fresh random inputs, many more of them than `make test` draws
+test-long: $(STAMP)  ## every test on fresh random inputs, many more of them than `make test-all` draws
 	@HYPOTHESIS_PROFILE=long CEDAR_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
 
 lint: $(STAMP)  ## ruff, rules and format
@@ -65,7 +79,7 @@ types: $(STAMP)  ## mypy, strict
 layers: $(STAMP)  ## who may import whom
 	@$(BIN)/lint-imports
 
-check: $(STAMP)  ## the tests alone; ARGS='-k shuffle' narrows them down
+check: $(STAMP)  ## any tests; ARGS='tests/operators -k shuffle' chooses them
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there, under axe
@@ -76,8 +90,8 @@ formats: $(STAMP)  ## the readers and writers of Lance and Vortex, with their li
 	@$(PIP) -e '.[lance,vortex]'
 	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing*.py tests/benchmarks/test_peers.py $(ARGS)
 
-coverage: $(STAMP)  ## the tests, and which lines they ran; half as long again
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov=cedar $(ARGS)
+coverage: $(STAMP)  ## every test with coverage, and the share of these lines that the fast tests run
+	@$(SUITE) coverage $(ARGS)
 
 bench: $(STAMP)  ## ours against every peer, each in an environment of its own; ARGS='--only simclr --data DIR'
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
