@@ -286,6 +286,7 @@ def test_a_function_that_raises_an_error_of_two_arguments() -> None:
     assert error.__cause__.__traceback__ is not None
 
 
+@pytest.mark.heavy
 def test_the_original_error_comes_from_another_process_too() -> None:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor

@@ -7,6 +7,8 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -26,6 +28,7 @@ def test_the_distribution_has_a_free_name_and_the_import_stays():
     assert (ROOT / "cedar" / "__init__.py").exists()
 
 
+@pytest.mark.heavy
 def test_a_wheel_runs_the_ten_lines_of_the_readme(tmp_path):
     """Built from a copy: what earlier builds left in the tree would get into it."""
     source = tmp_path / "source"

@@ -20,6 +20,8 @@ from tests.how_much import SEED, cases
 from tests.toy_pipelines import Toy
 from tests.toy_runs import batches_of, rows_of, run, saved, values
 
+pytestmark = pytest.mark.heavy
+
 CASES = cases(20)
 GROUP = max(5, CASES // 40)
 EVERY = 12  # of so many loaders on threads, one runs on processes

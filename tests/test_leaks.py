@@ -108,6 +108,7 @@ ENDS = [by_break, by_exception, by_interrupt, by_deletion, by_closing, by_readin
 EACH = [(name, end) for i, name in enumerate(NAMES) for j, end in enumerate(ENDS) if LONG or (i - j) % 3 == 0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "end"), EACH)
 def test_threads_are_gone(name: str, end: Callable[[cedar.Pipeline], None], files: str) -> None:
     end(pipelines(files)[name])
@@ -146,6 +147,7 @@ def test_an_interrupt_while_a_function_works_comes_through(files: str) -> None:
     assert sent == ["inline", "threads"]
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not FDS.is_dir(), reason="counts open files in /proc")
 def test_two_hundred_abandoned_loaders_leave_nothing(files: str) -> None:
     processes.close()  # a pool that other tests left may start a worker that stands by
@@ -182,6 +184,7 @@ for number, batch in enumerate(p.loader(executor=sys.argv[1], workers=2)):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_control_c_ends_the_process_at_once(executor: str) -> None:
     process: Any = subprocess.Popen(

@@ -60,6 +60,7 @@ def named(*nodes: ast.AST) -> set[str]:
     return {n.id for n in inner if isinstance(n, ast.Name)} | {n.attr for n in inner if isinstance(n, ast.Attribute)}
 
 
+@pytest.mark.heavy
 def test_nobody_outside_asks_which_operator_it_is() -> None:
     classes, found = concrete(), Counter[str]()
     for path in sorted(PACKAGE.rglob("*.py")):

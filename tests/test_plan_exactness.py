@@ -28,6 +28,8 @@ from tests.toy_plans_random import Driven, Outcome, audited, check_once, outcome
 from tests.toy_wide import Builder, Toy
 from tests.toy_wide_data import Splits, dice, plus, table
 
+pytestmark = pytest.mark.heavy
+
 CASES = cases(8)
 GROUP = max(3, CASES // 40)
 

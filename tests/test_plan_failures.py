@@ -24,6 +24,8 @@ from tests.test_plan_exactness import CASES, Case
 from tests.toy_plans_random import audited, check_once, outcome, plans_of
 from tests.toy_wide import Builder
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(autouse=True)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ def test_there_are_enough_pipelines():
     assert len(CASES) >= 14
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stream_is_the_same_with_a_plan_and_without(name, folder):
     case, directory = CASES[name], place(name, folder)
@@ -39,6 +40,7 @@ def test_the_stream_is_the_same_with_a_plan_and_without(name, folder):
 _RANDOM = {"simclr", "ssd", "random_middle", "cached", "recommend", "inflate"}  # or shuffled: epochs differ
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_gives_batches_and_says_what_it_did(name, folder):
     case = CASES[name]
@@ -49,6 +51,7 @@ def test_a_run_gives_batches_and_says_what_it_did(name, folder):
     json.dumps(result)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PERMUTED)
 def test_steps_in_the_order_as_written_are_the_pipeline(name, folder):
     case, directory = CASES[name], place(name, folder)
@@ -56,6 +59,7 @@ def test_steps_in_the_order_as_written_are_the_pipeline(name, folder):
     assert made == stream_digest(case.ordered(directory, tuple(case.module.STEPS)).loader(executor="inline"))
 
 
+@pytest.mark.heavy
 def test_orders_that_change_the_stream_or_fail_are_not_legal(folder):
     case = CASES["map_then_filter"]
     legal = list(optimizer_orders.legal_orders(case, place("map_then_filter", folder)))
@@ -74,6 +78,7 @@ def test_all_orders_run_one_after_the_other(folder):
     assert len(found["seconds"]) == 2
 
 
+@pytest.mark.heavy
 def test_inputs_are_written_once_and_are_the_same_each_time(tmp_path):
     case = CASES["text"]
     first = case.data(tmp_path / "a", 50)
@@ -113,6 +118,7 @@ def test_block_sizes_are_put_back():
     assert before == stage._MOST_ROWS
 
 
+@pytest.mark.heavy
 def test_the_command_writes_figures_of_the_shared_form(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(harness, "OUT", tmp_path)
     monkeypatch.setattr("benchmarks.optimizer_runs.DATA", tmp_path / "data")

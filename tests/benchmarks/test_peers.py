@@ -293,6 +293,7 @@ def test_a_run_that_fails_or_hangs_is_a_line_not_an_error(tmp_path, capsys):
     assert late.answer.problem == "took longer than 0.05 s"
 
 
+@pytest.mark.heavy
 def test_a_tiny_round_with_ours_and_torch_is_right_and_leaves_its_files(tmp_path, capsys):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")

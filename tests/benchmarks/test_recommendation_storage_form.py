@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks import recommendation_storage as bench
 
 
+@pytest.mark.heavy
 def test_pipelines_that_are_compared_give_the_same_rows(tmp_path):
     paths, clustered = bench._files(str(tmp_path), 8192)
     smallest = min(map(bench._size, paths.values()))

@@ -37,6 +37,7 @@ def test_every_rank_takes_as_many_batches_and_none_is_dealt_twice(job):
     assert 0 <= SIZE.rows - len(taken) * SIZE.batch < SIZE.ranks * SIZE.batch
 
 
+@pytest.mark.heavy
 def test_ranks_deliver_the_rows_that_the_runs_say_and_read_no_others(job):
     reads, _ = job.reads()
     seen = []
@@ -107,6 +108,7 @@ def test_the_service_hears_a_word_of_each_rank_and_block_and_how_it_comes():
     assert found.cpu > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("model", [Board(), Service()])
 def test_what_ranks_ask_as_they_meet_grows_as_their_number(model):
     few, many = met(32, model), met(256, model)
@@ -132,6 +134,7 @@ def test_simulated_ranks_that_wait_for_each_other_are_told():
         clock.run([barrier.wait, barrier.wait])
 
 
+@pytest.mark.heavy
 def test_splits_and_manifests_are_measured_in_a_small_form(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "OUT", tmp_path)
     monkeypatch.setattr(splits, "apart", lambda function, argument: getattr(splits, function)(argument))

@@ -21,6 +21,7 @@ def places(tmp_path: Path) -> dict[str, str]:
     return {"memory": "memory", "auto": "auto", "folder": str(tmp_path / "kept"), "url": f"file://{tmp_path}/url"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("where", ["memory", "auto", "folder", "url"])
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_the_second_epoch_calls_nothing(where: str, executor: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def written(blocks: list[Block], ordinals: tuple[int, ...] = ORDINALS) -> bytes:
     return body + tail("name", described, zlib.crc32(body))
 
 
+@pytest.mark.heavy
 @given(st.lists(toy_entries.blocks(), max_size=3))
 def test_blocks_of_every_kind_come_back(blocks: list[Block]) -> None:
     for raw in (written(blocks), bytearray(written(blocks))):

@@ -53,6 +53,7 @@ def entries(place: Path) -> list[Path]:
     return sorted((place / INSIDE).glob("*.arrow"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_the_rows_of_every_epoch_are_the_same(executor: str, files: str, tmp_path: Path):
     with build(files).loader(executor="inline", plan="off") as plain:
@@ -79,6 +80,7 @@ def test_the_second_epoch_reads_no_parquet(files: str, tmp_path: Path, monkeypat
 BUDGETS = [None, "layout"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(BUDGETS, BUDGETS)))
 @pytest.mark.parametrize("gone", [False, True])
 def test_states_resume_across_the_change(before: Any, after: Any, gone: bool, files: str, tmp_path: Path):

@@ -52,6 +52,7 @@ def build(files: str, fn: Callable[..., Any], where: str | None) -> cedar.Pipeli
     return (p.cache(where) if where else p).filter(col("x") % 7 != 0).shuffle(seed=3).batch(4)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_a_directory_serves_every_executor(executor: str, files: str, tmp_path: Path) -> None:
     fn = Counted(str(tmp_path / "calls"))
@@ -66,6 +67,7 @@ def test_a_directory_serves_every_executor(executor: str, files: str, tmp_path: 
     assert fn.calls <= 60 + 3 * 64, "only the samples were computed again"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("where", ["memory", "kept"])
 def test_plans_share_entries_with_the_pipeline_as_written(where: str, files: str, tmp_path: Path) -> None:
     where = where if where == "memory" else str(tmp_path / where)
@@ -187,6 +189,7 @@ def hammer(where: str, seed: int, failures: Any) -> None:
         failures.put(f"{store.rejected} rejected")
 
 
+@pytest.mark.heavy
 def test_processes_write_and_evict_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     failures = context.SimpleQueue()

@@ -41,6 +41,7 @@ def test_a_shared_function_runs_once_per_row(executor: str) -> None:
     assert calls.n == 60
 
 
+@pytest.mark.heavy
 def test_consumers_that_drift_apart_get_the_same_rows() -> None:
     shared = cedar.from_source(Counting(splits=300)).map(lambda x: x, "x", dtype=int)
     p = cedar.concat(shared, shared.with_columns(x=-col("x")))

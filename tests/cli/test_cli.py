@@ -21,6 +21,7 @@ def test_help_lists_the_commands():
     assert all(command in done.stdout for command in ("explain", "data", "profile", "run", "bench", "train"))
 
 
+@pytest.mark.heavy
 def test_a_process_of_its_own_runs_a_pipeline(module):
     command = [sys.executable, "-m", "cedar", "run", "my_pipelines_for_cli.py:rows"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -42,6 +42,7 @@ def test_explain_prints_the_plan(module, target, capsys):
     assert "filter" in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -69,6 +70,7 @@ def test_a_wrong_target_is_named(module, tmp_path, command, target, said, capsys
     assert said in error
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_a_file_runs_as_it_does_by_itself_and_its_functions_go_to_processes(module, tmp_path, executor):
     folder = tmp_path / "elsewhere"

@@ -25,6 +25,7 @@ CASES = cases(60)
 GROUPS = 5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_rows_are_those_of_plain_python_or_refused_by_name(group):
     _, wrong = run_many(range(SEED + group, SEED + CASES, GROUPS))
@@ -115,6 +116,7 @@ def test_a_column_with_a_dot_beside_a_struct_that_has_such_a_field(tmp_path):
     assert list(p.filter(col("a").struct.field("b") > 10).select("a.b")) == [{"a.b": 2}]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["", "__cedar_row", "__cedar_unread_0", "self", "*", "^x.*$", "new\nline", "nul\0l"])
 def test_columns_of_any_name_are_filtered_renamed_and_written(tmp_path, name):
     p = cedar.from_arrow(pa.table({name: ["a", "b", None], "id": [1, 2, 3]}))

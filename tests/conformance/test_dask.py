@@ -14,6 +14,8 @@ from tests.conformance.sources import PIPELINES
 from tests.conformance.test_executors import SEED, counted, folder, reference, run
 from tests.toy_runs import saved
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 assert folder  # a fixture
 WORKERS = 2
 CASES = pytest.mark.parametrize(

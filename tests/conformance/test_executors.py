@@ -105,6 +105,7 @@ def test_gives_the_same_rows_in_the_same_order(name: str, executor: Any, folder:
     assert run(loader) == expected
 
 
+@pytest.mark.heavy
 @EVERY
 def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = reference(name, folder)
@@ -116,6 +117,7 @@ def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conform
     assert head + run(resumed) == expected
 
 
+@pytest.mark.heavy
 @EVERY
 def test_two_ranks_share_the_epoch(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     expected = counted(reference(name, folder))
@@ -127,6 +129,7 @@ def test_two_ranks_share_the_epoch(name: str, executor: Any, folder: Path, confo
     assert lost == (expected.total() % 2 if name == "batches_drop" else 0)
 
 
+@pytest.mark.heavy
 @EVERY
 def test_each_of_two_ranks_gets_the_same_share(name: str, executor: Any, folder: Path, conformance: Any) -> None:
     options = {"executor": executor, "seed": SEED, "workers": WORKERS, "world": 2}

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.digest_functions import FUNCTIONS
 from benchmarks.digests import RUNS
 from tests.how_much import LONG
@@ -49,6 +51,7 @@ def digests_with(threads: int, asked: dict[str, list[str]]) -> Any:
     return found
 
 
+@pytest.mark.heavy
 def test_every_function_has_one_digest() -> None:
     """All functions on threads and in processes, some of them everywhere."""
     asked = {name: ["2 threads", "processes"] for name in FUNCTIONS if LONG or name not in COMPILED}

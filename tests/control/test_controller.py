@@ -187,6 +187,7 @@ def test_looks_that_lead_to_nothing_become_rare() -> None:
     assert 0.02 * len(times) < SETTINGS.regret * 300 / 2
 
 
+@pytest.mark.heavy
 def test_a_plan_that_failed_is_tried_again_ever_more_rarely() -> None:
     run = Run({"first": 1e-3, "a": 2e-3}, rows=1e9)
     run.goes_on(400, (Candidate("a", 6e-4),))
@@ -194,6 +195,7 @@ def test_a_plan_that_failed_is_tried_again_ever_more_rarely() -> None:
     assert 1 <= run.switches.count("a") <= 5, "what it showed counts less the longer ago that was"
 
 
+@pytest.mark.heavy
 def test_neighbours_that_come_and_go_do_not_make_a_bad_plan_worth_trying() -> None:
     run = Run({"first": 1e-3, "a": 3e-3}, rows=1e9)
     for i in range(20):
@@ -285,6 +287,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.heavy
 @given(costs, events, st.one_of(st.none(), st.floats(0, 1e6)), st.floats(0, 1e-3), st.sets(st.sampled_from(PLANS[1:])))
 def test_its_invariants_hold(
     seconds: dict[str, float], steps: list[Any], rows: float | None, trainer: float, refused: set[str]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.controller_simulation import PROCESSES, THREADS, WRITTEN, Trace, controlled, fixed, regret, traces
 from cedar.control.settings import ControllerSettings
 
 TRACES = 100
 
 
+@pytest.mark.heavy
 def test_it_is_near_the_best_plan_in_hindsight() -> None:
     found = [regret(trace) for trace in traces(TRACES, seed=1)]
     least = ControllerSettings().least_gain
@@ -26,6 +29,7 @@ def _quiet(trace: Trace) -> bool:
     return not trace.busy and trace.later is trace.costs and trace.costs.cpu * trace.rows * trace.epochs > 30
 
 
+@pytest.mark.heavy
 def test_a_quiet_run_ends_with_the_plan_that_is_best_by_far() -> None:
     ends = []
     for trace in traces(TRACES, seed=3):

@@ -100,9 +100,11 @@ sys.exit(", ".join(heavy & set(sys.modules)) or None)
 """
 
 
+@pytest.mark.heavy
 def test_the_first_batch_of_local_files_waits_for_no_module_of_storage_or_expressions(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", LOCAL, str(tmp_path / "x.parquet")], check=True, timeout=120)
 
 
+@pytest.mark.heavy
 def test_filters_of_a_scan_import_no_pandas(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCAN, str(tmp_path / "x.parquet")], check=True, timeout=120)

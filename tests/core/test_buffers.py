@@ -111,6 +111,7 @@ class Ring:
         self.held, self.itself = held, self
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("where", ["_pop", "_shrink", "_trim"])
 def test_a_collection_in_the_middle_gives_back_in_order(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spare = buffers._Spare()

@@ -209,6 +209,7 @@ def test_an_error_names_the_column_and_the_row() -> None:
         to_numpy(pa.array([{"a": 1}, {"a": None}]), "s")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [

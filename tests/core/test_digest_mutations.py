@@ -315,6 +315,7 @@ def looked_at(made: Any) -> PartDigests:
     return examine(made)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", STATES)
 def test_a_change_changes_the_digest_or_the_digest_says_that_it_cannot_tell(name: str) -> None:
     one, two = (looked_at(STATES[name](n)) for n in (1, 2))

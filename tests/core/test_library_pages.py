@@ -38,6 +38,7 @@ def test_what_is_let_go_is_read_again():
     assert let_go("libllvmlite") > 5 << 20
 
 
+@pytest.mark.heavy
 def test_while_another_thread_compiles():
     done = threading.Event()
 

@@ -34,6 +34,7 @@ def over(name: str, value: int, monkeypatch: pytest.MonkeyPatch, read: Any) -> s
     return text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst"])
 @pytest.mark.parametrize("reader", ["text", "jsonl", "csv"])
 def test_a_file_that_decompresses_too_well(codec: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

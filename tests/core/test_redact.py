@@ -45,6 +45,7 @@ HOSTILE = ("a", "a.", "a-", "://", "x://", "://a:b", "?", "*?", "@", "password",
            "://?", "&x-", "x-", "authorization ", "\\", "token=", "secret: '")  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_the_work_grows_with_the_text_and_no_faster(unit: str):
     """A pattern that looks at a text again from each of its places would take minutes for each of these."""

@@ -110,6 +110,7 @@ def _selectable(make, listed):
     return Selectable(make, listed)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 @pytest.mark.parametrize("made", [Made, _selectable])
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def table_of(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
+@pytest.mark.heavy
 @AIMS
 def test_the_rows_are_those_of_the_pipeline_for_every_reader(tmp_path: Path, aim: Any):
     table = table_of(500)

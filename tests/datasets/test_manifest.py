@@ -260,6 +260,7 @@ FORGED: list[tuple[Callable[[pa.Table], pa.Table], str]] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("change", "why"), FORGED)
 def test_what_a_stranger_wrote_names_no_other_files_and_is_made_anew(
     folder: Path, tmp_path: Path, caplog: Any, change: Any, why: str
@@ -282,6 +283,7 @@ def test_counts_that_are_not_those_of_the_footer_are_an_error_by_name(folder: Pa
         read_keyed(read_parquet(str(folder), manifest=where))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(max(1, CASES // 20)))
 def test_any_bytes_behind_a_right_hash_are_refused_or_read(folder: Path, tmp_path: Path, seed: int) -> None:
     where, draw = tmp_path / "m", random.Random(seed)

@@ -156,6 +156,7 @@ def test_files_of_other_writers_and_settings(tmp_path: Path) -> None:
     assert [c["i"].to_pylist() for c in everything(tmp_path / "pl.parquet")] == wanted
 
 
+@pytest.mark.heavy
 def test_footers_that_lie_are_refused_or_read(whole: bytes, tmp_path: Path) -> None:
     """Fields changed one by one: with the check left out, each run of this test ends the process."""
     footer, begin = footer_of(whole)
@@ -172,6 +173,7 @@ def test_footers_that_lie_are_refused_or_read(whole: bytes, tmp_path: Path) -> N
     assert 10 < refused < 60
 
 
+@pytest.mark.heavy
 def test_a_shape_that_is_known_hides_no_fault(whole: bytes) -> None:
     """What is refused in the first row group is refused in the last, where the shapes of columns are known."""
     footer, begin = footer_of(whole)

@@ -94,6 +94,7 @@ def test_fields_of_structs_and_columns_of_lists(tmp_path: Path):
     assert [source.prune(s, pl.col("tags").is_null()) for s in source.splits()] == [False, False]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("value", ["a", b"a", 1, dt.date(2024, 1, 1)])
 @pytest.mark.parametrize("nullable", [True, False])
 @pytest.mark.parametrize("store_schema", [True, False])
@@ -189,6 +190,7 @@ predicates = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @given(tables(), st.lists(predicates, min_size=1, max_size=6))
 def test_no_row_that_polars_keeps_is_lost(tmp_path, made, asked):
     table, group = made

@@ -12,6 +12,7 @@ from tests.datasets.arrow_tables import table
 from tests.datasets.reading import column, read_rows, travelled
 
 
+@pytest.mark.heavy
 def test_from_arrow():
     data = table(70_000)
     source = from_arrow(data)

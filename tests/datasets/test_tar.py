@@ -150,6 +150,7 @@ def test_what_is_no_tar(tmp_path: Path, content: bytes):
         read_rows(read_tar(tmp_path / "t.tar"))
 
 
+@pytest.mark.heavy
 def test_an_archive_cut_short_is_never_taken_for_a_whole_one(tmp_path: Path):
     whole = shard(samples(30))
     end = len(shard(samples(30)).rstrip(b"\0"))

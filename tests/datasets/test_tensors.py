@@ -34,6 +34,7 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("layout", ["fast", "small", "pyarrow"])
 @pytest.mark.parametrize("form", READERS)
 def test_written_arrays_come_back(form: str, layout: str, tmp_path: Path) -> None:
@@ -63,6 +64,7 @@ def test_tables_and_no_rows(tmp_path: Path) -> None:
     assert list(cedar.read_parquet(tmp_path / "none").loader()) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_images_are_read_by_plans(executor: Any, tmp_path: Path) -> None:
     rows = [{"i": i, "image": np.full((8, 9, 3), i % 256, np.uint8), "other": np.ones((2, 2)) * i} for i in range(300)]

@@ -50,6 +50,7 @@ def test_one_rank(tmp_path: Path) -> None:
         save_and_go_on(str(tmp_path / "one"))
 
 
+@pytest.mark.heavy
 def test_two_ranks(tmp_path: Path) -> None:
     processes = []
     for rank in range(2):

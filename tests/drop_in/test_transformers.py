@@ -57,6 +57,7 @@ def job(folder: Path) -> tuple[Any, Model]:
     return recipe()(model=model, args=options, loader=make_loader()), model
 
 
+@pytest.mark.heavy
 def test_three_epochs_and_a_resume_within_and_after_an_epoch(tmp_path: Path) -> None:
     trainer, whole = job(tmp_path)
     trainer.train()

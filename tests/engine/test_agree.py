@@ -59,6 +59,7 @@ def talk(place: Any, counts: list[int], pads: bool, run: str = "toy/1") -> list[
     return at_once(len(counts), rank)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(6))
 def test_all_ranks_take_as_many_steps(seed: int, place: Any) -> None:
     draw = random.Random(seed)
@@ -168,6 +169,7 @@ def kept(pipeline: cedar.Pipeline) -> set[int]:
     return {i for batch in run(pipeline.loader(executor="inline"))[0] for i in batch["id"]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("last", ["drop", "pad"])
 def test_ranks_share_and_end_together(last: Any, place: Any) -> None:
     p = odd(last)
@@ -190,6 +192,7 @@ def test_ranks_share_and_end_together(last: Any, place: Any) -> None:
     assert all(loader.report().rows_read < 0.75 * everything for loader in loaders)
 
 
+@pytest.mark.heavy
 def test_what_was_left_over_opens_the_next_epoch(place: Any) -> None:
     """Two epochs deliver, in order, what each rank would have delivered of them alone."""
     p = odd()
@@ -203,6 +206,7 @@ def test_what_was_left_over_opens_the_next_epoch(place: Any) -> None:
         assert got == expected[: len(got)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("after", [3, 2, 4])
 def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> None:
     p = odd(size=1)
@@ -225,6 +229,7 @@ def test_states_with_something_left_over_resume(after: int, tmp_path: Path) -> N
     assert max(got.values()) <= 3
 
 
+@pytest.mark.heavy
 def test_a_break_begins_the_epoch_again_with_what_was_left_over(place: Any) -> None:
     p = odd()
     loaders = [p.loader(rank=rank, world=2, agree=place, executor="inline", timeout=60) for rank in range(2)]
@@ -314,6 +319,7 @@ def test_processes_agree_through_a_service(gone: int, service: str) -> None:
         assert not gone or told[rank][1][1].startswith("rank(s) 1 did not come to step")
 
 
+@pytest.mark.heavy
 def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> None:
     rows = cedar.from_items([{"x": i} for i in range(10)])
     few, enough = rows.batch(64).loader(executor="inline"), rows.batch(4).loader(executor="inline")

@@ -122,6 +122,7 @@ def test_a_machine_without_processes_keeps_the_defaults(home, monkeypatch):
     assert machine().ship_seconds == COSTS[0]  # the failure was not kept
 
 
+@pytest.mark.heavy
 def test_shipping_is_measured_with_a_real_process():
     assert all(cost > 0 for cost in ship_costs())
 

@@ -176,6 +176,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.heavy
 def test_a_run_stays_within_its_budget_where_without_one_it_does_not(tmp_path):
     values = np.random.default_rng(0).random(2_000_000).astype(np.float32)
     for i in range(24):

@@ -258,6 +258,7 @@ def windows_of_splits(model: Model, window: int, key: int, lap: int) -> list[Row
     return windows
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_rows_come_in_the_order_of_the_model(first: int) -> None:
     for seed in range(first, first + 20):

@@ -31,6 +31,7 @@ def read_over_needed(loader: cedar.Loader) -> float:
     return loader.report().rows_read / needed if needed else 0.0
 
 
+@pytest.mark.heavy
 @given(
     rows=st.integers(200, 1200), group=st.integers(5, 60), window=st.integers(5, 700), size=st.integers(1, 30),
     world=st.integers(2, 8), rank=st.integers(0, 7), last=st.sampled_from(["drop", "keep", "pad"]),

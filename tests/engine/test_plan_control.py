@@ -71,6 +71,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+@pytest.mark.heavy
 def test_a_function_that_becomes_dear_changes_the_plan(tmp_path: Any, clock: Clock) -> None:
     calls = itertools.count()
     dear: set[str] = set()
@@ -350,6 +351,7 @@ def steps_to_one(n: int) -> int:
     return steps
 
 
+@pytest.mark.heavy
 def test_rows_stay_the_same_while_epochs_of_python_go_to_processes(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

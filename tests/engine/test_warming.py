@@ -41,6 +41,7 @@ def plan_of(pipeline: cedar.Pipeline) -> Plan:
     return Plan.as_written(pipeline.node)
 
 
+@pytest.mark.heavy
 def test_modules_of_functions_are_imported_in_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_to_import.py").write_text(MODULE.format(path=str(tmp_path / "imported")))
     monkeypatch.syspath_prepend(tmp_path)

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+pytestmark = pytest.mark.heavy
+
 DEMO = str(Path(__file__).resolve().parents[2] / "examples" / "demo.py")
 
 

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.how_much import LONG
+
+pytestmark = pytest.mark.heavy
 
 SCRIPT = """
 import os, signal, sys, threading, time

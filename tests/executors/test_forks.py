@@ -20,6 +20,7 @@ def ended(*arguments: str) -> Any:
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
+@pytest.mark.heavy
 def test_forked_six_ways() -> None:
     done = ended(str(SCRIPT))
     assert done.returncode == 0, (done.stdout, done.stderr[-2000:])
@@ -51,6 +52,7 @@ assert sum(len(batch["x"]) for batch in held) == 90
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_an_iteration_and_threads_of_the_parent_are_refused_by_name(executor: str) -> None:
     done = ended("-c", HELD, executor)

@@ -90,6 +90,7 @@ def test_a_kill_in_the_sample_costs_no_row(tmp_path: Path) -> None:
     assert report.restarts == 1
 
 
+@pytest.mark.heavy
 def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.close()  # so that they start
     start, left = process.WorkerProcess.__init__, [1]

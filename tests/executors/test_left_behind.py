@@ -20,6 +20,8 @@ from cedar.executors import processes
 from tests.executors.processes.watching import gone
 from tests.waiting import eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 WORKERS = 2
 PROC = Path("/proc/self")
 SHM = Path("/dev/shm")

@@ -25,6 +25,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("executor", "most"), [("threads", 4096), ("processes", 0), ("processes", 1000)])
 def test_a_limit_of_the_size_of_files_ends_no_run(executor: str, most: int, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(4000)}), tmp_path / "a.parquet", row_group_size=500)

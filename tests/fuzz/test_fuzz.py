@@ -11,6 +11,8 @@ import pytest
 from tests.fuzz.run import Hung, attempt, case
 from tests.fuzz.targets import TARGETS, corpus
 
+pytestmark = pytest.mark.heavy
+
 QUICK = [name for name in TARGETS if name != "checkpoint"]  # which needs torch, whose import takes as long as the rest
 
 

@@ -112,6 +112,7 @@ def test_what_rows_cost(by: Any) -> None:
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", range(SEED, SEED + CASES, GROUP))
 def test_a_step_keeps_its_rows_in_random_pipelines(first: int) -> None:
     for seed in range(first, min(first + GROUP, SEED + CASES)):
@@ -148,6 +149,7 @@ def check_steps(toy: toy_pipelines.Toy, world: int, draw: random.Random, options
         assert got == ranks[rank]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("last", ["drop", "keep", "pad"])
 def test_ranks_change_between_steps(known: bool, last: Any) -> None:
@@ -225,6 +227,7 @@ def test_skipped_rows_stay_in_their_batch() -> None:
 # ---- what ranks do ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_what_costs_do_not_need_runs_on_a_ranks_own_rows(tmp_path: Any) -> None:
     pq.write_table(pa.table({"i": range(1600), "n": texts(1600)}), tmp_path / "a.parquet", row_group_size=100)
     called = []

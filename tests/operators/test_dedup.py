@@ -19,6 +19,7 @@ def first_two(ids):
     return ids[:2]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("plan", ["off", "auto"])
 @pytest.mark.parametrize("format", ["numpy", "torch"])
 @pytest.mark.parametrize("place", ["first", "middle", "batched"])
@@ -74,6 +75,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_operator_carries_groups(name):
     build, other = STREAMS[name], toy(48, seed=9)

@@ -94,6 +94,7 @@ def test_refusals_name_the_part(reason: str) -> None:
     assert reason in refused
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("expr", ALLOWED, ids=text)
 def test_row_wise_expressions_are_allowed(expr: pl.Expr) -> None:
     assert check_elementwise(expr) is None

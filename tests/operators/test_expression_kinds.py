@@ -203,6 +203,7 @@ def taken(turn: int) -> Iterator[str]:
     return fitting if LONG else islice(fitting, 2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("part", range(8))
 def test_values_depend_on_their_row_alone(part: int) -> None:
     found = []
@@ -213,6 +214,7 @@ def test_values_depend_on_their_row_alone(part: int) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.never], ids=lambda kind: kind.node)
 def test_no_row_makes_fail_what_never_fails(kind: Kind) -> None:
     """All pairs of types of operands: polars converts one to the other."""
@@ -234,6 +236,7 @@ def test_no_row_makes_fail_what_never_fails(kind: Kind) -> None:
                     pairs.lazy().select(expr).collect(engine="in-memory")
 
 
+@pytest.mark.heavy
 def test_the_table_is_whole() -> None:
     nodes = [kind.node for kind in KINDS]
     assert len(set(nodes)) == len(nodes)
@@ -269,6 +272,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.heavy
 def test_two_processes_give_the_same() -> None:
     first, second = (
         subprocess.Popen(

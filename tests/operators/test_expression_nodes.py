@@ -28,6 +28,7 @@ def test_the_same_to_the_last_bit(number: float) -> None:
         assert again.meta.serialize(format="binary") == expr.meta.serialize(format="binary")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", NUMBERS, ids=str)
 def test_literals_beside_sums_of_lists_and_selectors(number: float) -> None:
     frame = pl.DataFrame({"t": [[1.5, None], [], None, [2.0]], "x": [1.0, None, -0.0, None]})

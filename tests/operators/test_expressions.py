@@ -193,6 +193,7 @@ def test_select_built_by_hand_checks_itself() -> None:
         Select(("a", "a"))
 
 
+@pytest.mark.heavy
 def test_pipelines_without_expressions_do_without_polars(tmp_path: Path) -> None:
     """It takes a tenth of a second and 25 MB."""
     (tmp_path / "a.txt").write_text("one\ntwo\n")

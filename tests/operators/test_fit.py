@@ -118,6 +118,7 @@ def test_the_first_misfit_is_named_and_all_are_listed():
     assert (again.index, str(again)) == (1, str(caught.value))
 
 
+@pytest.mark.heavy
 @given(st.lists(st.integers() | st.floats() | st.booleans() | st.text(max_size=2) | st.none(), max_size=6))
 def test_misfits_are_those_that_python_would_refuse(values):
     def fits(value):

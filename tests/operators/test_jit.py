@@ -53,10 +53,12 @@ def compiled(folder, name):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.heavy
 def test_arguments_are_told_as_native_takes_them(tmp_path):
     assert compiled(tmp_path, "fine").stdout.strip() == "('int64', 'float64*2', 'float32[2]', 'bool')"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -62,6 +62,7 @@ def test_picks_by_position(drawn, seed, known):
         assert len(units) == sum(counts)
 
 
+@pytest.mark.heavy
 @given(mixes(), SEEDS)
 def test_batches_are_picked_whole(drawn, seed):
     operator, counts = drawn
@@ -97,6 +98,7 @@ def test_shares_follow_the_weights():
     assert np.bincount(without, minlength=3)[0] == 0
 
 
+@pytest.mark.heavy
 def test_long_runs_are_mixed_alike_whatever_the_cuts():
     def run(longest, seed):
         inputs = tuple(ListStream({"x": list(range(9000))}, seed=seed, longest=longest, late=0.1) for _ in range(2))
@@ -145,6 +147,7 @@ def test_rows_and_batches_do_not_mix():
         Mix((1, 1)).batched(True, False)
 
 
+@pytest.mark.heavy
 def test_the_state_of_a_thousand_sources_is_small_and_tells_which_changed():
     def mixed(last):
         rows = [[{"x": i, "y": j} for j in range(3)] for i in range(1000)]

@@ -58,6 +58,7 @@ def file_of(module: str) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_kernels_take_numbers_tuples_and_arrays(module):
     rows = np.zeros((3, 2), np.float32)
     put = native.load(module).put
@@ -68,6 +69,7 @@ def test_kernels_take_numbers_tuples_and_arrays(module):
     assert ended.returncode == 0
 
 
+@pytest.mark.heavy
 def test_what_they_do_not_take_is_an_error(module):
     put, rows = native.load(module).put, np.zeros((3, 2), np.float32)
     for values in (
@@ -82,6 +84,7 @@ def test_what_they_do_not_take_is_an_error(module):
             put(*values)
 
 
+@pytest.mark.heavy
 def test_torn_ones_and_those_of_other_code_are_not_loaded_and_made_anew(module):
     path = file_of(module)
     whole = path.read_bytes()
@@ -105,6 +108,7 @@ def test_torn_ones_and_those_of_other_code_are_not_loaded_and_made_anew(module):
     assert native.kept(module)
 
 
+@pytest.mark.heavy
 def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_user(module, monkeypatch, tmp_path):
     beside_code, *_ = native._paths(module)
     codes, sources, mkstemp = native._read(beside_code, module), native.sources_of(module), native.tempfile.mkstemp
@@ -129,6 +133,7 @@ def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_us
         native.keep(module, codes, sources)
 
 
+@pytest.mark.heavy
 def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module):
     codes, sources = native._read(file_of(module), module), native.sources_of(module)
     source = Path(native._origin(module))
@@ -137,6 +142,7 @@ def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module
         native.keep(module, codes, sources)
 
 
+@pytest.mark.heavy
 def test_a_full_disk_leaves_no_part_of_a_file(module, monkeypatch):
     codes, sources = native._read(file_of(module), module), native.sources_of(module)
 

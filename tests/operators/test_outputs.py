@@ -129,6 +129,7 @@ LISTS = cedar.from_items([{"id": 1, "a": [1], "s": "q"}])
 NONE = LISTS.filter(lambda i: i > 5, "id")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "above",
     [

@@ -41,6 +41,7 @@ def check_row(row, length):
     assert list(row) == ["t", "segment_ids", "positions"]
 
 
+@pytest.mark.heavy
 @given(LENGTHS, st.integers(1, 8), st.sets(st.integers(0, 13), max_size=3), SEEDS)
 def test_concat_drops_nothing_and_pads_only_the_end(lengths, length, dead, seed):
     dead = sorted(d for d in dead if d < len(lengths))
@@ -57,6 +58,7 @@ def test_concat_drops_nothing_and_pads_only_the_end(lengths, length, dead, seed)
         assert row is None or (key[3] + 1) * 100 + key[4] == row["t"][0]
 
 
+@pytest.mark.heavy
 @given(LENGTHS, st.integers(1, 8), st.sets(st.integers(0, 13), max_size=3), st.sets(st.integers(0, 13)), SEEDS)
 def test_best_keeps_documents_whole_and_closes_at_windows(lengths, length, dead, marks, seed):
     dead = sorted(d for d in dead if d < len(lengths))

@@ -27,6 +27,7 @@ def test_passes_follow_one_another_with_keys_of_their_own(rows, n, seed, known, 
     assert len({key for key, _ in units}) == len(units)
 
 
+@pytest.mark.heavy
 @given(st.integers(1, 9), SEEDS, st.booleans())
 def test_for_ever(rows, seed, known):
     units = check(Repeat(), [source(rows, seed, known)], seed=seed, limit=40)

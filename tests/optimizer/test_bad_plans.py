@@ -109,6 +109,7 @@ def end(pipeline: cedar.Pipeline) -> cedar.Pipeline:
 # ---- functions that lie ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -> None:
     seen: dict[int, int] = {}
 
@@ -132,6 +133,7 @@ def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -
     assert not taken or "push_filter" in applied(loader), "the filter may go below all of them"
 
 
+@pytest.mark.heavy
 def test_a_filter_that_depends_on_what_another_function_did(files: str) -> None:
     seen: dict[int, bool] = {}
 
@@ -184,6 +186,7 @@ def test_an_audit_does_not_change_objects_twice() -> None:
     assert [cell.value for cell in cells] == before
 
 
+@pytest.mark.heavy
 def test_a_reader_that_may_not_pass_one_that_changes_its_input() -> None:
     def make() -> cedar.Pipeline:
         p = cedar.from_items([{"i": i, "x": i % 97} for i in range(6000)]).map(Cell, "i", into="cell")
@@ -210,6 +213,7 @@ def test_arrays_cannot_be_changed_in_place(files: str) -> None:
 # ---- functions that are not deterministic ----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_function_that_is_not_deterministic_is_found(files: str) -> None:
     draw = np.random.default_rng(0)
     p = end(read(files).map(lambda x: draw.random(), "x", into="r").map(work, "x", into="y").filter(third, "x"))
@@ -220,6 +224,7 @@ def test_a_function_that_is_not_deterministic_is_found(files: str) -> None:
     assert "not deterministic" in refusals(loader)
 
 
+@pytest.mark.heavy
 def test_a_random_function_with_rng_is_deterministic(files: str) -> None:
     def noise(x: int, rng: np.random.Generator) -> float:
         return x + rng.random()
@@ -230,6 +235,7 @@ def test_a_random_function_with_rng_is_deterministic(files: str) -> None:
     assert "push_filter" in applied(same(make))
 
 
+@pytest.mark.heavy
 def test_a_function_that_nobody_reads_is_not_checked_against_itself(files: str) -> None:
     p = read(files).map(lambda x: time.perf_counter(), "x", into="r").filter(third, "x").select("id", "x")
     same(lambda: end(p))
@@ -273,12 +279,14 @@ def pa_int32() -> Any:
     return pl.Int32
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 @pytest.mark.parametrize("name", FAILING)
 def test_what_fails_on_one_row_only_in_another_order_is_no_error(name: str, executor: str, files: str) -> None:
     same(lambda: end(FAILING[name](read(files))), executor=executor)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("plan", ["off", "auto"])
 def test_what_fails_as_written_fails_with_the_same_error(plan: str, files: str) -> None:
     p = end(read(files).map(work, "x", into="y").filter(longer, "u"))
@@ -295,6 +303,7 @@ def test_what_fails_as_written_fails_with_the_same_error(plan: str, files: str) 
 # ---- declarations that are wrong -------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rarely", [False, True])
 def test_an_algebra_that_does_not_hold(rarely: bool, caplog: pytest.LogCaptureFixture) -> None:
     @pointwise
@@ -312,10 +321,12 @@ def test_an_algebra_that_does_not_hold(rarely: bool, caplog: pytest.LogCaptureFi
     same(make)
 
 
+@pytest.mark.heavy
 def test_a_type_that_depends_on_the_row(files: str) -> None:
     same(lambda: end(read(files).map(lambda x: x / 2 if x % 2 else x // 2, "x", into="h").filter(third, "x")))
 
 
+@pytest.mark.heavy
 def test_two_runs_choose_the_same_plan_when_the_first_call_loads_a_model(files: str) -> None:
     class Model:
         def __init__(self) -> None:
@@ -358,6 +369,7 @@ def refused(path: Path, pipeline: cedar.Pipeline) -> str:
     return str(caught.value)
 
 
+@pytest.mark.heavy
 def test_a_plan_file_comes_back_and_runs(files: str, tmp_path: Path) -> None:
     path, _ = saved(files, tmp_path)
     p = plain_pipeline(files)
@@ -407,6 +419,7 @@ def outcome(pipeline: cedar.Pipeline, plan: Any) -> Any:
         return "an error" if error.fix else str(error)
 
 
+@pytest.mark.heavy
 def test_plan_files_edited_at_random_are_refused_or_legal(files: str, tmp_path: Path) -> None:
     path, body = saved(files, tmp_path)
     wanted, _ = run(plain_pipeline(files), "off")
@@ -430,6 +443,7 @@ def test_plan_files_edited_at_random_are_refused_or_legal(files: str, tmp_path: 
     assert tried > loaded
 
 
+@pytest.mark.heavy
 def test_a_pinned_plan_after_the_code_changed(files: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, _ = saved(files, tmp_path)
     changed = read(files).map(lambda x: -x, "x", into="y", dtype=int).filter(col("id") > 100)
@@ -451,6 +465,7 @@ def test_a_profile_of_another_pipeline(files: str) -> None:
     assert caught.value.site.file == __file__
 
 
+@pytest.mark.heavy
 def test_a_profile_of_another_machine_is_used_and_said_so(files: str) -> None:
     from dataclasses import replace
 
@@ -521,6 +536,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name == "cedar" and r.levelno >= logging.WARNING]
 
 
+@pytest.mark.heavy
 def test_a_rule_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def crashes(node: Any, facts: Any) -> Any:
         raise RuntimeError("a bug in the optimizer")
@@ -533,6 +549,7 @@ def test_a_rule_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog:
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
 
 
+@pytest.mark.heavy
 def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(optimizer, "search", broken)
     with caplog.at_level(logging.WARNING, "cedar"):
@@ -542,6 +559,7 @@ def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplo
     assert "the run goes on" in warnings_of(caplog)[0]
 
 
+@pytest.mark.heavy
 def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(admission, "check_plan", broken)
     with caplog.at_level(logging.WARNING, "cedar"):
@@ -549,6 +567,7 @@ def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
 
 
+@pytest.mark.heavy
 def test_nobody_waits_for_a_plan(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
 
@@ -624,6 +643,7 @@ def settled(calls: list[int]) -> bool:
     return len(calls) == before
 
 
+@pytest.mark.heavy
 def test_break_while_planning_then_again(files: str, checking: threading.Event) -> None:
     calls: list[int] = []
     with counted(files, calls).loader(workers=2) as loader:
@@ -670,6 +690,7 @@ def test_closing_while_planning_with_the_iterator_still_held(files: str, checkin
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_inline_runs_call_functions_in_their_own_thread_only(files: str) -> None:
     threads: set[int] = set()
     db = sqlite3.connect(":memory:")  # refuses other threads
@@ -687,6 +708,7 @@ def test_inline_runs_call_functions_in_their_own_thread_only(files: str) -> None
     assert loader._plans.history
 
 
+@pytest.mark.heavy
 def test_an_instance_of_a_class_serves_one_thread_at_a_time(files: str) -> None:
     class Careful:
         def __init__(self) -> None:
@@ -740,6 +762,7 @@ SHAPES: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n", [0, 1, 7])
 @pytest.mark.parametrize("source", SOURCES)
@@ -757,6 +780,7 @@ def test_sources_of_few_rows(source: str, n: int, shape: str) -> None:
     assert outcome("auto") == outcome("off")
 
 
+@pytest.mark.heavy
 def test_an_iterator_is_not_begun_again_for_a_plan() -> None:
     passes: list[int] = []
 
@@ -785,6 +809,7 @@ def test_an_iterator_is_not_begun_again_for_a_plan() -> None:
     assert "push_filter" in applied(loader), "the next epoch runs the plan"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrap", [iter, lambda rows: (row for row in rows), lambda rows: map(dict, rows)])
 def test_an_iterator_that_is_handed_out_twice(wrap: Any, caplog: pytest.LogCaptureFixture) -> None:
     def make(typed: bool = True) -> cedar.Pipeline:
@@ -801,6 +826,7 @@ def test_an_iterator_that_is_handed_out_twice(wrap: Any, caplog: pytest.LogCaptu
         assert caught.value.fix
 
 
+@pytest.mark.heavy
 def test_sinks(files: str, tmp_path: Path) -> None:
     p = read(files).map(work, "x", into="y", dtype=int).filter(col("id") % 3 == 0).select("y", "id")
     wanted = [row for b in p.batch(64, last="keep").loader(plan="off") for row in zip(b["y"], b["id"], strict=True)]

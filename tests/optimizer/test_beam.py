@@ -11,6 +11,7 @@ from tests.optimizer.toy_profiles import facts_of, model_of
 from tests.optimizer.toy_searches import BOTH, pipelines, precedences_of
 
 
+@pytest.mark.heavy
 @given(pipelines(most=7, least=4), st.sampled_from([("threads",), BOTH]))
 def test_the_beam_comes_near(made, places):
     root, found = made

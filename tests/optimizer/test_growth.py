@@ -60,6 +60,7 @@ def mixed(n):
     return cedar.mix([(table("a", "b").map(f, "a", dtype=int), 1.0) for _ in range(n // 2)]).select("a").batch(2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", [unread, filtered_late, renamed, mixed])
 def test_four_times_the_operators_take_four_times_the_calls(make):
     small, large = make(50), make(200)

@@ -38,6 +38,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return found
 
 
+@pytest.mark.heavy
 def test_every_step_lowers_the_measure_and_no_rule_of_ours_is_held_up(steps: list[list[Any]]) -> None:
     held_up = 0
     for seed in range(CASES):
@@ -57,6 +58,7 @@ def test_every_step_lowers_the_measure_and_no_rule_of_ours_is_held_up(steps: lis
     assert held_up <= CASES // 8  # such as caches that stand well once columns are gone, and not before
 
 
+@pytest.mark.heavy
 def test_the_result_of_all_rules_together_is_that_of_the_pipeline_as_written() -> None:
     for seed in range(100, 100 + CASES // 8):
         draw = random.Random(seed)

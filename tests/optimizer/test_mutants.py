@@ -30,12 +30,14 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     return {case.name: case for case in cases(str(folder), list(CHOSEN.values()))}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_mutant_is_refused(name: str, pipelines: dict[str, Case]) -> None:
     (mutant,) = (each for each in MUTANTS if each.name == name)
     assert verdict(mutant, [pipelines[CHOSEN[name]]])[0] == "refused"
 
 
+@pytest.mark.heavy
 def test_every_mutant_is_a_line_that_is_there() -> None:
     assert len(MUTANTS) >= 60
     assert len({each.name for each in MUTANTS}) == len(MUTANTS)

@@ -138,6 +138,7 @@ def test_rows_on_their_way_fit_the_memory():
     assert [d.rule for d in chosen.decisions] == ["memory"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_of_a_tenth_seldom_changes_the_plan(seed):
     rng = random.Random(seed)

@@ -41,6 +41,7 @@ def tried(made: Any) -> set[tuple[str, str]]:
     return {(each.format, each.layout) for each in made.worth}
 
 
+@pytest.mark.heavy
 def test_it_measures_what_each_format_is_worth_for_a_pipeline_and_writes_nothing(data: Path):
     made = cedar.convert(data, pipeline=piped(data))
     expected = {("parquet", "as is"), ("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small")}
@@ -56,6 +57,7 @@ def test_it_measures_what_each_format_is_worth_for_a_pipeline_and_writes_nothing
     assert "2 column(s) decoded" in lines[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["parquet", "arrow", *WITH])
 def test_the_rows_are_the_same_in_their_order(form: Any, data: Path, tmp_path: Path):
     made = cedar.convert(data, tmp_path / "out", format=form)
@@ -99,6 +101,7 @@ def test_a_format_that_has_no_place_for_a_column_ends_nothing(tmp_path: Path):
     assert cedar.read_arrow(tmp_path / "out").to_arrow().to_pylist() == items
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "arrow"])
 def test_other_formats_are_read(ending: str, tmp_path: Path):
     table = pa.table({"a": range(50), "b": [f"t{i}" for i in range(50)]})
@@ -138,6 +141,7 @@ def test_what_cannot_be_told_is_an_error(data: Path, tmp_path: Path):
         cedar.convert(tmp_path / "z.parquet", pipeline=piped(data))
 
 
+@pytest.mark.heavy
 def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     module = tmp_path / "pipelines.py"
     module.write_text(f"import cedar\ntrain = cedar.read_parquet({str(data)!r}).select('id').batch(8)\n")

@@ -57,6 +57,7 @@ IDS = [i for i in range(600) if i % 7]
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @given(
     form=st.sampled_from(["parquet", "arrow", "jsonl"]),
     per_file=st.one_of(st.none(), st.integers(30, 700)),
@@ -112,6 +113,7 @@ def test_tar_shards_hold_the_samples(tmp_path: Path):
     assert found == [{**r, "txt": r["txt"].encode(), "cls": str(r["cls"]).encode()} for r in rows]
 
 
+@pytest.mark.heavy
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b/c", None, "é x"]), st.integers(-1, 2)), min_size=1, max_size=60),
     st.one_of(st.none(), st.integers(1, 30)),
@@ -169,6 +171,7 @@ def test_skipped_rows_are_left_out(tmp_path: Path):
 # ---- ranks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("known", [True, False])
 def test_ranks_write_parts_that_are_the_whole(data: Path, tmp_path: Path, world: int, known: bool):
@@ -233,6 +236,7 @@ class Stop(BaseException):
     """Ends a job at once."""
 
 
+@pytest.mark.heavy
 @settings(max_examples=10)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=5), st.sampled_from(["filter", "flat_map", "batches", "folders"])
@@ -382,6 +386,7 @@ class Held:
         self.thread.join(300)
 
 
+@pytest.mark.heavy
 def test_a_second_job_at_the_same_time_is_refused(data: Path, tmp_path: Path):
     with Held(data, str(tmp_path / "out")) as held, pytest.raises(cedar.PipelineError, match="another job is writing"):
         held.write()

@@ -166,6 +166,7 @@ def test_a_filter_that_may_fail_is_compared_in_the_whole_pipeline(source: cedar.
     assert Binding(p.node, None, Env()).proof(plan.root) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(15))
 def test_nothing_is_proved_that_the_check_on_rows_refuses(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of random pipelines, some of them broken: an operator lost, or two in each other's place."""

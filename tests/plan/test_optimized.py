@@ -20,6 +20,7 @@ from tests import toy_pipelines
 from tests.plan.toy_plans import decode, shape
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(25))
 def test_plans_of_rules_and_search_come_back(seed):
     pipeline = toy_pipelines.build(random.Random(seed)).pipeline

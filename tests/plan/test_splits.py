@@ -51,6 +51,7 @@ def test_the_filters_above_a_source_choose_its_splits(days: str) -> None:
     assert [splits.settled(node) for node in (p.node, p.node.inputs[0])] == [False, True]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("plan", ["off", "auto"])
 @pytest.mark.parametrize("world", [1, 2, 7])
 def test_counts_are_known_and_batches_are_the_same_at_any_number_of_ranks(days: str, world: int, plan: str) -> None:
@@ -64,6 +65,7 @@ def test_counts_are_known_and_batches_are_the_same_at_any_number_of_ranks(days: 
     assert sum(read) <= len(WANTED) * (1 if world == 1 else 2)  # of the 12 days, 7 are read
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_a_map_between_and_a_filter_that_asks_for_more(days: str, executor: str) -> None:
     mapped = cedar.read_parquet(days).map(lambda n: n + 1, "n").filter(col("day") == 5)

@@ -196,6 +196,7 @@ def test_a_state_that_the_pipeline_as_written_cannot_read_is_refused():
         verify(dataclasses.replace(written, stages=stages), written)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(CASES))
 def test_plans_of_random_pipelines_hold(seed):
     draw = random.Random(seed)

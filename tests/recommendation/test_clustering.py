@@ -105,6 +105,7 @@ def test_sessions_of_users_with_histories_are_those_of_the_whole_table(log, tmp_
     check(tmp_path / "out", "session_id", "ts")
 
 
+@pytest.mark.heavy
 def test_a_shuffle_by_session_keeps_sessions_whole_and_ranks_cut_one_at_most(log, tmp_path):
     cluster(log, tmp_path / "out", session="session", sort="ts", row_group_rows=100, memory="64KiB")
     p = cedar.read_parquet(str(tmp_path / "out")).shuffle(seed=1, by="session", window=100)
@@ -167,6 +168,7 @@ cluster(sys.argv[1], sys.argv[2], session="session", sort="ts", row_group_rows=2
 """
 
 
+@pytest.mark.heavy
 def test_a_killed_process_leaves_what_the_next_one_goes_on_from(log, tmp_path):
     command = [sys.executable, "-c", DIES, str(log), str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
@@ -217,6 +219,7 @@ def test_two_at_the_same_folder_are_refused(log, tmp_path, monkeypatch):
 # ---- a cluster of machines -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_on_a_dask_cluster_the_result_is_the_same(log, tmp_path):
     distributed = pytest.importorskip("distributed")
     options = {"session": "session", "sort": "ts", "row_group_rows": 200, "memory": "64KiB", "workers": 2}

@@ -223,6 +223,7 @@ def test_where_nothing_repeats_the_prediction_says_so(tmp_path):
     assert achieved == pytest.approx(1.0, rel=0.15)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["otto", "yambda", "kuairand"])
 def test_frozen_histories_have_the_factor_that_is_predicted(tmp_path, kind):
     """Events of each reader, clustered into sessions with histories: predicted against achieved."""

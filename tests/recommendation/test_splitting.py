@@ -21,6 +21,7 @@ def read(pipeline):
     return [(row["s"], row["t"]) for row in pipeline.loader(executor="inline")]
 
 
+@pytest.mark.heavy
 @given(ROWS, st.integers(0, 20), st.booleans())
 def test_by_time_no_session_is_in_both(rows, at, text):
     keys = [f"s{s}" if text else s for s, _ in rows]

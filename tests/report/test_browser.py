@@ -15,7 +15,10 @@ from cedar.report.page import page as as_page
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: make browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt install chromium")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt install chromium"),
+]
 
 
 def add_one(x: int) -> int:

@@ -39,6 +39,7 @@ def test_figures_are_those_of_polars_on_all_rows():
     assert (lists.lengths, lists.least, lists.most) == (True, 0, 8)
 
 
+@pytest.mark.heavy
 def test_no_figure_depends_on_the_size_of_blocks(monkeypatch):
     monkeypatch.setattr(describing, "_PART", 512)
     monkeypatch.setattr(describing, "_SAMPLE", 300)

@@ -82,6 +82,7 @@ COLOURS = [
 ]  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("transform", "names"), COLOURS, ids=lambda of: type(of).__name__)
 def test_colours_change_where_they_are_said_to(transform, names):
     p = cedar.from_items(pictures()).map(transform, "image")

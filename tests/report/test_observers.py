@@ -45,6 +45,7 @@ def test_bytes_are_those_of_files_read_and_of_rows_not_taken_yet(tmp_path, execu
     assert report.queue_bytes == 0
 
 
+@pytest.mark.heavy
 def test_a_history_keeps_few_points_of_a_long_run():
     metrics, history = Metrics(), History()
     for second in range(20_000):

@@ -86,6 +86,7 @@ def test_a_trace_opens_in_perfetto(tmp_path):
     assert rows[0].total / 1e9 == pytest.approx(mapped, rel=0.03)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_an_arrow_leads_from_what_read_a_batch_to_its_delivery(tmp_path, executor):
     path, _ = traced(tmp_path, executor=executor, workers=2)

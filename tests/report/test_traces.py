@@ -11,6 +11,7 @@ from cedar import col
 from tests.report.toy_runs import files, traced
 
 
+@pytest.mark.heavy
 def test_a_file_that_anybody_may_have_written_gives_a_page_or_an_error_that_names_it(tmp_path):
     path, _ = traced(tmp_path, executor="inline")
     good = json.loads(path.read_text())

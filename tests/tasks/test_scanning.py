@@ -131,6 +131,7 @@ CASES = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("empty", [0.0, ALWAYS])
 @pytest.mark.parametrize(("columns", "predicates"), CASES)
 def test_the_rows_that_reading_everything_gives(source, columns, predicates, empty):
@@ -218,6 +219,7 @@ def test_a_filter_that_fails_fails_as_written(source, empty):
     assert found.value.row == expected.value.row
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("empty", [0.0, ALWAYS])
 def test_rows_that_fail_under_a_policy_leave_their_slots(source, empty):
     failing = text.str.replace("t7", "u").str.slice(1).cast(pl.Int64) >= 0

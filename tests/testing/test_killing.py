@@ -14,6 +14,8 @@ import cedar
 import cedar.testing
 from tests.testing.toy_numbers import numbers
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_workers_are_killed_and_nothing_is_lost() -> None:
     p = numbers(3000).map(abs, "x", dtype=int).shuffle(seed=1).batch(16)

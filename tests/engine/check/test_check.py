@@ -88,6 +88,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "change"), FAULTS, ids=[name for name, _ in FAULTS])
 def test_a_rule_with_a_fault_is_left_out_by_name(
     name: str, change: Any, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -173,6 +174,7 @@ def test_a_changed_order_is_checked_with_the_functions_on_rows_of_the_source(pat
 # ---- audits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 @pytest.mark.parametrize("format", ["numpy", "arrow", "torch"])
 def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(

@@ -108,6 +108,7 @@ def even(x: int | None) -> bool:
     return x is not None and x % 2 == 0
 
 
+@pytest.mark.heavy
 @settings(max_examples=cases(6), deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(FILTERS)), min_size=1, max_size=3),
@@ -174,6 +175,7 @@ def test_batches_are_those_of_plain_python_at_any_number_of_ranks(
         assert sorted(seen) == sorted(one)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_other_executors_and_sources_that_join(data: Path, executor: str) -> None:
     left, right = (
@@ -202,6 +204,7 @@ def moved(p: cedar.Pipeline, above: str) -> Plan:
     return Plan(p.node, node)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("filtered", [lambda p: p.filter(even, "x"), lambda p: p.filter(col("x") < 5)])
 def test_a_plan_that_moves_the_filter_delivers_the_same(data: Path, filtered: Any) -> None:
     p = filtered(cedar.read_parquet(str(data))).map(lambda text: text.upper(), "text").select("id", "text", "x")
@@ -306,6 +309,7 @@ def of_rows(counts: dict[str, Any]) -> bytes:
     return sealed(b"cedarct2", memoryview(sink.getvalue()))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "damage",
     [
@@ -330,6 +334,7 @@ def test_damaged_counts_are_made_anew(
     assert kept(tmp_path).read_bytes() == whole
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrong", [[], [-1] * 9, [100] * 9, [None] * 9, [0] * 8])
 def test_kept_counts_that_cannot_be_are_not_used(data: Path, tmp_path: Path, wrong: list[Any]) -> None:
     p = few(data).batch(4, last="keep")
@@ -364,6 +369,7 @@ def test_a_place_that_cannot_be_written_is_said(
     assert "no space left" in caplog.text
 
 
+@pytest.mark.heavy
 def test_of_a_source_the_counts_of_the_last_filters_are_kept(data: Path, tmp_path: Path, reads: Reads) -> None:
     def count(bound: int) -> None:
         len(exact(cedar.read_parquet(str(data)).filter(col("x") < bound).batch(4)))
@@ -498,6 +504,7 @@ def picky(x: int | None) -> bool:
     return 10 / (x if x is not None else 1) > 2  # fails for 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["function", "expression"])
 @pytest.mark.parametrize("plan", ["off", "auto"])
 def test_rows_that_fail_in_a_filter(data: Path, kind: str, plan: Any) -> None:
@@ -572,6 +579,7 @@ BETWEEN: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", BETWEEN)
 @pytest.mark.parametrize("plan", ["off", "auto"])
 def test_filters_are_counted_behind_what_leaves_all_rows(data: Path, name: str, plan: str) -> None:

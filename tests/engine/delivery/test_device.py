@@ -121,6 +121,7 @@ _STATES: dict[str, tuple[Callable[[], cedar.Pipeline], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", _STATES)
 def test_a_state_says_what_was_received_not_what_was_copied_ahead(toy: Toy, case: str) -> None:
     make, options = _STATES[case]

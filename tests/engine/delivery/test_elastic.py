@@ -140,6 +140,7 @@ def test_a_loop_goes_on_as_another_rank(tmp_path: Path) -> None:
     assert job.loaders[0].epoch == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(4))
 def test_padded_epochs_end_together_after_changes(seed: int, tmp_path: Path) -> None:
     job = Job(numbers(14).filter(lambda x: x != 3, "x").shuffle(seed=1).batch(3, last="pad"), tmp_path, 3)
@@ -149,6 +150,7 @@ def test_padded_epochs_end_together_after_changes(seed: int, tmp_path: Path) -> 
     assert job.got == Counter(i for i in ids(14) if i % 7 != 3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(4))
 def test_what_dropped_epochs_leave_opens_the_next_after_changes(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -167,6 +169,7 @@ def test_what_dropped_epochs_leave_opens_the_next_after_changes(seed: int, tmp_p
     assert steps == {2}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("last", ["keep", "drop"])
 @pytest.mark.parametrize("known", [True, False])
 def test_epochs_of_fixed_length_go_on(last: Any, known: bool, tmp_path: Path) -> None:
@@ -183,6 +186,7 @@ def test_epochs_of_fixed_length_go_on(last: Any, known: bool, tmp_path: Path) ->
     assert max(job.got.values()) == 1  # 108 batches, of which at most 25 steps were had
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["mix", "zip", "pack", "repeat", "take"])
 def test_lanes_of_several_parts_go_on(kind: str, tmp_path: Path) -> None:
     known, unknown = numbers(9, known=True), numbers(9).filter(lambda x: x != 3, "x")
@@ -232,6 +236,7 @@ def test_a_store_of_torch_is_met_at_as_a_folder_is() -> None:
     assert job.finish() == Counter(i for i in ids(12) if i % 7 != 3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("known", [True, False])
 def test_batches_on_their_way_to_a_device_are_dealt_anew(known: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -241,6 +246,7 @@ def test_batches_on_their_way_to_a_device_are_dealt_anew(known: bool, tmp_path: 
     assert job.finish() == Counter(i for i in ids(12) if known or i % 7 != 3)
 
 
+@pytest.mark.heavy
 def test_a_rank_that_missed_a_change_comes_as_a_new_one(tmp_path: Path) -> None:
     job = Job(UNKNOWN.batch(4, last="keep"), tmp_path, 3)
     for _ in range(3):

@@ -14,6 +14,8 @@ import cedar
 from tests.engine.delivery.test_elastic import ids, numbers
 from tests.toy_crew import each_apart
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
 

@@ -19,6 +19,8 @@ from tests.engine.streams.test_lanes import WORLD, Toy
 from tests.how_much import SEED, cases
 from tests.toy_runs import saved
 
+pytestmark = pytest.mark.heavy
+
 CASES = cases(8)
 GROUP = max(5, CASES // 40)
 

@@ -113,6 +113,7 @@ def test_an_iteration_that_ends_as_garbage_ends_nothing_of_the_next_one() -> Non
     assert got == list(range(200))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("device", [None, "meta"])
 def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
     script = textwrap.dedent(f"""
@@ -149,6 +150,7 @@ def test_a_forked_child_ends_nothing_of_the_parents(device: Any) -> None:
 # ---- report ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_rank_decodes_little_more_than_its_share(tmp_path: Any) -> None:
     table = pa.table({"x": pa.array(np.arange(100_000) % 100, pa.int8())})
     with pq.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:

@@ -53,6 +53,7 @@ def number(row):
     return 1000 + row.row
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("world", [1, 2])
 def test_every_row_is_named(files, name, world):
@@ -125,6 +126,7 @@ def test_batches_are_read_forward_however_many_there_are():
         assert [loader.read(step)["x"] for step in range(3000)] == list(range(3000))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("world", [1, 2])
 def test_where_a_row_is_delivered(files, name, world):

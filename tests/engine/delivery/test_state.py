@@ -66,6 +66,7 @@ def test_a_state_also_loads_from_its_text() -> None:
     assert len(run(loader)[0]) == 8
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("other", "differs"),
     [

@@ -29,6 +29,7 @@ def resumed(pipeline: cedar.Pipeline, state: Any) -> int:
         return len(list(loader))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("taken", [0, 1, 3])
 def test_a_state_as_it_was_saved_is_whole(name: str, taken: int) -> None:

@@ -27,6 +27,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @given(st.dictionaries(st.text(max_size=4), JSON), st.lists(st.integers(-1, 1 << 60)), st.sampled_from([0, 3000]))
 def test_what_is_unpacked_is_what_was_packed(inside: dict[str, Any], numbers: list[int], padding: int) -> None:
     state = {"cedar": 1, "open": inside | {"n": numbers}, "begun": inside, "seen": padding, "files": ["x" * padding]}
@@ -58,6 +59,7 @@ BROKEN: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_malformed_is_refused_by_name(name: str) -> None:
     pipeline = cedar.from_items([{"x": i} for i in range(20)]).batch(4)
@@ -83,6 +85,7 @@ def run_from(pipeline: cedar.Pipeline, state: Any) -> list[Any]:
         return list(loader)
 
 
+@pytest.mark.heavy
 def test_a_packed_state_that_was_edited_is_refused() -> None:
     pipeline = many()
     state = saved(pipeline, 5)
@@ -105,6 +108,7 @@ def saved(pipeline: cedar.Pipeline, steps: int) -> dict[str, Any]:
         return loader.state_dict()
 
 
+@pytest.mark.heavy
 def test_a_state_of_a_thousand_sources_is_small_and_goes_on() -> None:
     pipeline = many(1000)
     with pipeline.loader(executor="inline", plan="off") as loader:
@@ -120,6 +124,7 @@ def test_a_state_of_a_thousand_sources_is_small_and_goes_on() -> None:
         assert next(iter(loader))["x"].tolist() == then
 
 
+@pytest.mark.heavy
 def test_a_state_of_the_plain_form_still_loads() -> None:
     """As earlier versions saved it, however large."""
     pipeline = many()
@@ -150,6 +155,7 @@ def progress(state: dict[str, Any], draw: random.Random, lanes: bool) -> dict[st
     return state
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("lanes", [False, True], ids=["known", "unknown"])
 def test_states_of_a_thousand_ranks_are_small_after_three_changes(lanes: bool) -> None:
     worlds = [1024, 768, 1000, 1024]

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.tampered import plans, states
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:the code of a function")
 @pytest.mark.parametrize("made", [states, plans])
 def test_what_was_changed_is_refused_by_name_or_harmless(made: Any) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engine.streams.test_lanes import numbers, pairs
 from tests.toy_runs import run
 
 
+@pytest.mark.heavy
 def test_no_rank_is_idle_after_a_change_of_worlds() -> None:
     p = numbers(64).filter(lambda x: x > 1, "x").shuffle(seed=1, window=64).batch(8, last="keep")
     states, got = [], []

@@ -177,6 +177,7 @@ def test_a_rank_reads_its_share_alone_and_another_lane_in_each_epoch() -> None:
     assert set.union(*seen) == set.union(*firsts)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("build", "told"),
     [

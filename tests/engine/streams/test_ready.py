@@ -113,6 +113,7 @@ def each_once_and_again_in_that_order(toy: Anyhow, lagging: Lagging, folder: Pat
     assert pairs(rows) == toy.expected
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("group", range(-(-CASES // GROUP)))
 def test_each_row_comes_once_wherever_a_run_is_stopped_and_another_run_follows_it(group: int, tmp_path: Path) -> None:
     for number in range(group * GROUP, min(CASES, (group + 1) * GROUP)):
@@ -252,6 +253,7 @@ def test_another_number_of_ranks_is_refused_in_the_middle_of_an_epoch() -> None:
         loader.load_state_dict(states)
 
 
+@pytest.mark.heavy
 def test_positions_that_somebody_changed_are_refused_or_harmless() -> None:
     with SLOW.loader(order="any", executor="threads", workers=2, plan="off") as loader:
         state = run(loader, 12)[1]

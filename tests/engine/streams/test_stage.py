@@ -138,6 +138,7 @@ def test_rows_that_come_while_a_task_works_keep_the_other_worker_busy() -> None:
         assert [batch["id"].tolist() for batch in loader] == [list(range(8)), list(range(1000, 1008))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", ["threads", "inline"])
 @pytest.mark.parametrize(
     "pipeline",

@@ -25,6 +25,8 @@ from cedar.executors.dask.local import LocalHost
 from cedar.plan.places import given, remember
 from tests.waiting import eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 SCRIPT = """
 import atexit
 ended = []

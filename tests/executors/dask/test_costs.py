@@ -12,6 +12,8 @@ from cedar.executors.choose import DoneFuture
 from cedar.executors.dask import costs
 from cedar.executors.dask.executor import DaskExecutor
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 class Near(DaskExecutor):
     """A cluster that is this process."""

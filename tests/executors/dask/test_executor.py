@@ -36,6 +36,8 @@ from cedar.tasks.code import Code
 from tests.how_much import LONG
 from tests.waiting import eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 WORKERS = 2
 NOBODY = "tcp://127.0.0.1:9"
 

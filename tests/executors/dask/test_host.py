@@ -7,6 +7,8 @@ import pytest
 
 from cedar.executors.dask import host
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_workers_whose_nannies_gave_up_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cluster:

@@ -21,6 +21,8 @@ from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader
 from tests.toy_blocks import values
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

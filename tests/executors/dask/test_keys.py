@@ -18,6 +18,8 @@ import cedar
 from cedar.executors.dask.clients import connected
 from cedar.executors.dask.keys import forget, know, new_keys, security, security_at
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 pytest.importorskip("distributed")
 REFUSED = (ssl.SSLError, ConnectionError, TimeoutError, OSError)
 

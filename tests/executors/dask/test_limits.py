@@ -6,6 +6,8 @@ import pytest
 
 from cedar.executors.dask.limits import seconds
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 @pytest.mark.parametrize(("given", "limit"), [("300ms", 0.3), ("2 minutes", 120.0), (7, 7.0)])
 def test_a_limit_is_what_the_configuration_says(given: object, limit: float) -> None:

@@ -12,6 +12,8 @@ import cedar
 from cedar.executors.dask import local
 from cedar.executors.dask.local import LocalHost
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_a_cluster_that_ends_as_it_starts_or_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(cedar.WorkerError, match="it ended with exit code 1"):

@@ -14,6 +14,8 @@ from cedar.executors.dask import remote
 from cedar.executors.dask.remote import Parcel, run, stamp
 from cedar.tasks.code import Code
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_a_parcel_keeps_large_buffers_apart() -> None:
     message: dict[str, Any] = {"values": np.arange(1 << 16), "text": "x"}

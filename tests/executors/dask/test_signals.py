@@ -8,6 +8,8 @@ import pytest
 
 from cedar.executors.dask.signals import job_of_ranks, whose
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_a_job_has_the_name_that_the_configuration_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask import config

@@ -14,6 +14,8 @@ from cedar.tasks.chain import Result, Timing
 from cedar.tasks.code import Code
 from tests.toy_blocks import block
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def test_code_travels_by_itself() -> None:
     code = Code.of((bytes(1 << 16),))

@@ -13,6 +13,8 @@ from dask import config
 from cedar.executors.dask.watch import View, Watch, look, serves
 from tests.executors.recovery.clock import Clock
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 def asked(question: Any, *args: Any, callback_timeout: float) -> Any:
     """As a client does it, in its own loop."""

@@ -284,6 +284,7 @@ def script(end: str, how: str, tmp_path: Path) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", ["file", "stdin", "-c"])
 def test_a_script_without_a_guard_works(how: str, tmp_path: Path) -> None:
     done = script("pass", how, tmp_path)
@@ -293,11 +294,13 @@ def test_a_script_without_a_guard_works(how: str, tmp_path: Path) -> None:
     assert len(done.stdout.split()) == 22
 
 
+@pytest.mark.heavy
 def test_a_script_that_breaks_off_ends_quietly(tmp_path: Path) -> None:
     done = script("if number == 1: break", "file", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.heavy
 def test_a_script_that_raises_shows_its_error_alone(tmp_path: Path) -> None:
     done = script("if number == 1: 1 / 0", "file", tmp_path)
     assert done.returncode == 1
@@ -315,6 +318,7 @@ for executor in ("threads", "processes"):
 """
 
 
+@pytest.mark.heavy
 def test_no_number_waits_for_pandas_to_be_imported(tmp_path: Path) -> None:
     numbers(20).map(lambda x: x / 2, "x", into="y").write_parquet(str(tmp_path))
     command = [sys.executable, "-c", NUMBERS, str(tmp_path)]
@@ -340,6 +344,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_parent(how: signal.Signals) -> None:

@@ -166,6 +166,7 @@ def test_a_task_that_always_dies_elsewhere_ends_the_run(tmp_path: Path, monkeypa
         rows(loader(numbers(40).map(ends, "x", dtype=int).batch(10)))
 
 
+@pytest.mark.heavy
 def test_workers_that_do_not_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.close()  # a warm worker of another test would do the work
     monkeypatch.setattr(forkserver, "_CODE", "import os; os._exit(7)")

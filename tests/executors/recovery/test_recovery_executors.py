@@ -25,6 +25,8 @@ from cedar.operators.base import Env
 from cedar.tasks.chain import Program
 from tests.waiting import LIMIT, eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 WORKERS = 2
 
 

@@ -20,6 +20,8 @@ from cedar.executors import processes
 from cedar.executors.recovery.patience import Patience
 from tests.executors.recovery.clock import LINUX
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 WORKERS = 2
 
 

@@ -11,6 +11,8 @@ import pytest
 from cedar.executors.service.host import serve
 from cedar.executors.service.scaling import ServiceScaling
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 
 class Cluster:
     """One that notes what it is asked."""

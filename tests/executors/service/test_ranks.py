@@ -222,6 +222,7 @@ def test_ranks_that_read_through_a_service_agree_there(address: str) -> None:
     assert len(rows) == len(set(rows))
 
 
+@pytest.mark.heavy
 def test_ranks_that_come_and_go_meet_at_a_service(address: str) -> None:
     p = numbers(12).filter(lambda x: x != 3, "x").batch(2, last="keep")
     job = Job(p, address, 3)

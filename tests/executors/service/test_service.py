@@ -24,6 +24,8 @@ from cedar.executors import dask
 from cedar.executors.dask.local import LocalHost
 from tests.waiting import LIMIT, eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 ROWS = 60
 
 

@@ -28,6 +28,7 @@ def fresh():
     pool.shutdown()
 
 
+@pytest.mark.heavy
 def test_a_fresh_worker_imports_what_runs_a_task_and_no_more(fresh):
     modules = fresh.submit(eval, MODULES).result()  # submitted before it is ready, so it imports nothing ahead
     assert of(modules, *OTHERS) == []

@@ -23,6 +23,7 @@ EXACT = [*PLAIN, ("WAVEX", "PCM_16"), ("WAVEX", "PCM_24"), ("WAVEX", "FLOAT"), (
 LOSSY = [("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("channels", [1, 2, 5])
 @pytest.mark.parametrize(("format", "subtype"), [*EXACT, *LOSSY])
 def test_samples_are_those_of_libsndfile(format, subtype, channels):

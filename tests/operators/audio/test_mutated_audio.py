@@ -5,6 +5,7 @@ import pytest
 from benchmarks.mutated_audio import FORMATS, mutated, originals, outcome, run
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_damaged_files_are_refused_or_decoded(name):
     wholes = originals(name)

@@ -134,6 +134,7 @@ def saved_with(pixels, orientation):
 FIRST_FRAME = {"webp-animated": 0.3, "gif": 0.5}  # behind this share of the file the first frame is whole
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "share"),
     [(kind, share) for kind in FORMATS for share in (0.0, 0.02, 0.3, 0.7, 0.95) if share <= FIRST_FRAME.get(kind, 1.0)],

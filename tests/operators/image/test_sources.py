@@ -51,6 +51,7 @@ OPERATORS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("operators", OPERATORS)
 @pytest.mark.parametrize("kind", ["jpeg", "jpeg-progressive", "jpeg-gray"])
 def test_is_near_the_exact_result(operators, kind):

@@ -49,6 +49,7 @@ def seen(made, cutter, seed):
     return found, counted
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_tokenizers(name):
     text = tokenizer(name).to_str()
@@ -59,6 +60,7 @@ def test_tokenizers(name):
     assert counted > 300
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("behaviour", ["isolated", "removed"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns(pattern, behaviour):
@@ -70,6 +72,7 @@ def test_patterns(pattern, behaviour):
     assert seen(made, known.cutter, pattern)[0] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "pair"),
     [

@@ -18,6 +18,7 @@ def stretch(request, monkeypatch):
     monkeypatch.setattr(encoding, "_STRETCH", request.param)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("stretch")
 @pytest.mark.parametrize("name", NAMES)
 def test_any_text(name):

@@ -125,6 +125,7 @@ def slow(a):
     return sum(range(2000)) + a
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("where", ["auto", None])
 def test_every_epoch_gives_the_rows_as_written(where, tmp_path):
     pq.write_table(pa.table({"a": range(400), "b": range(400)}), tmp_path / "t.parquet", row_group_size=50)

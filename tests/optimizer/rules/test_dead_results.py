@@ -63,6 +63,7 @@ MAY_FAIL = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("what", MAY_FAIL)
 def test_rows_that_a_dead_result_skips_are_skipped_under_any_plan(what):
     """The row on which an expression fails is dropped, whether or not anybody reads the result."""

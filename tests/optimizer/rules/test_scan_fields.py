@@ -115,6 +115,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", RUNS)
 def test_runs_give_the_rows_as_written(make, path, tmp_path):
     p = make(cedar.read_parquet(path)).batch(16, last="keep")
@@ -140,6 +141,7 @@ def resumed(p, first, then, batches):
         return list(loader)
 
 
+@pytest.mark.heavy
 def test_a_block_that_runs_as_written_fits_the_others(path):
     """The filter by a cast fails where it runs first, so some splits are read whole, and their rows meet the others."""
 

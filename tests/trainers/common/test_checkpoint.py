@@ -90,6 +90,7 @@ def test_the_former_format_is_refused_with_what_to_do_and_never_unpickled(tmp_pa
     assert not (tmp_path / "canary").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", tampered.MAKERS)
 def test_tampered_checkpoints_are_refused_by_name_or_harmless(tmp_path, make):
     target = make(tmp_path / "run")

@@ -15,6 +15,8 @@ from cedar.trainers.common.launch import connected, run_ranks
 from tests.how_much import LONG
 from tests.waiting import eventually
 
+pytestmark = [pytest.mark.heavy, pytest.mark.waits]
+
 RANK = "import os, pathlib; pathlib.Path(os.environ['FOLDER'], str(os.getpid())).touch()\n"
 
 

@@ -25,6 +25,7 @@ def facts(line):
     return kept | {"layers": [{k: v for k, v in layer.items() if k != "seconds"} for layer in line["layers"]]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", [0, 2])
 @pytest.mark.parametrize("told", [True, False])
 def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window, told):
@@ -39,6 +40,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window, told
     assert [facts(line) for line in read_lines(path)] == [facts(line) for line in whole]
 
 
+@pytest.mark.heavy
 def test_a_new_run_does_not_begin_where_another_has_left_checkpoints(text, tmp_path):
     """A later --resume would take the old ones, which may be further, for its own."""
     run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
@@ -46,6 +48,7 @@ def test_a_new_run_does_not_begin_where_another_has_left_checkpoints(text, tmp_p
         run(settings(text, tmp_path, sparse_window=0, steps=3), quiet=True)
 
 
+@pytest.mark.heavy
 def test_ranks_that_see_other_folders_do_not_go_on(crew, text, tmp_path):
     """Rank 1 has no checkpoint, as on a machine that does not share the folder."""
     run(settings(text, tmp_path / "0", steps=2, sparse_window=0), quiet=True)

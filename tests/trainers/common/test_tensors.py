@@ -42,6 +42,7 @@ def test_an_index_cannot_name_files_elsewhere_or_values_that_are_not_there(tmp_p
         Checkpoints(str(tmp_path), Toy()).resume()
 
 
+@pytest.mark.heavy
 def test_a_flipped_bit_in_weights_does_not_train_on(tmp_path):
     """Each byte of a file of tensors counts: hashes cover all of it but its padding."""
     target = tampered.resilient(tmp_path / "run")

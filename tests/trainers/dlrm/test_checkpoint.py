@@ -54,6 +54,7 @@ def stopped_and_resumed(group, chosen, folder, saves, steps):
     return equal
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "more",
     [
@@ -93,6 +94,7 @@ def went_on(group, chosen, folder, save, steps):
     return losses, state
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_checkpoint_of_some_ranks_loads_on_others(crew, log, tmp_path, before, after):
     chosen = options(log, run={"dtype": "float64"})

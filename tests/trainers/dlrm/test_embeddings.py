@@ -112,6 +112,7 @@ def expected(rule, steps=5, features=FEATURES):
     return losses, {f"{name}.weight": value.detach() for name, value in plain.tables.items()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rule", ["sgd", None])
 @pytest.mark.parametrize("sharding", ["tables", "rows", "columns", "auto"])
 @pytest.mark.parametrize("features", [FEATURES, WIDE], ids=["one width", "widths"])

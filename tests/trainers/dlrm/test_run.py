@@ -98,6 +98,7 @@ def test_what_is_no_number_is_null_in_the_metrics_and_each_line_is_handed_over(l
     assert "NaN" not in Path(path).read_text(encoding="utf-8")
 
 
+@pytest.mark.heavy
 def test_ranks_are_started_by_the_command(config, tmp_path):
     assert main(["train", "dlrm", config, "run.steps=2", "--ranks", "2"]) == 0
     lines = read_lines(str(tmp_path / "run" / "metrics.jsonl"))

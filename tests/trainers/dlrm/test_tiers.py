@@ -35,6 +35,7 @@ def steps(tables, first, count):
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("hot", [([], []), ([4, 0], [7]), (range(5), range(8, -1, -1))])

@@ -40,6 +40,7 @@ def far(one, other):
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("backend", "steps"), [("torch", 200), ("fbgemm", 50)])
 def test_single_precision_agrees_without_and_with_deduplication(log, backend, steps):
     if backend == "fbgemm":
@@ -54,6 +55,7 @@ def test_single_precision_agrees_without_and_with_deduplication(log, backend, st
     assert abs(scores.auc - plain_scores.auc) <= 1e-4
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "more",
     [
@@ -76,11 +78,13 @@ def test_double_precision_agrees_without_and_with_deduplication(log, more):
         assert far(dense, runs[0][2]) < 1e-10
 
 
+@pytest.mark.heavy
 def test_bfloat16_learns_too(log):
     losses, _, _, _ = trained(Group(), options(log, run={"dtype": "bfloat16"}), 150)
     assert sum(losses[-14:]) < 0.95 * sum(losses[:14])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("more", [{}, {"features": WEIGHED, "tables": {"rule": "sgd"}}, {"features": WIDTHS}])
 def test_ranks_train_as_one_does(crew, log, more):
     chosen = options(log, **more, run={"dtype": "float64"})

@@ -20,6 +20,7 @@ def test_iterations_are_compared_seed_by_seed():
     assert "1 runs never got there" in never.note
 
 
+@pytest.mark.heavy
 def test_policies_train_on_the_same_text_in_the_same_order(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "OUT", tmp_path)
     corpus = tmp_path / "text.txt"

@@ -63,6 +63,7 @@ def stopped_and_resumed(group, options, folder, save_at, steps, beside):
     return equal
 
 
+@pytest.mark.heavy
 def test_a_resumed_run_is_bitwise_the_one_that_went_on(text, tmp_path):
     saves = (1, 8, 9, 10)  # one of them at the end of an epoch
     chosen = options(text, slots=8, **MORE)
@@ -129,6 +130,7 @@ def checkpoint(text, tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

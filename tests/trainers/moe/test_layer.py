@@ -40,6 +40,7 @@ def test_a_failed_forward_leaves_no_trace():
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch, while it traces
 def test_inside_compile_it_is_what_it_is_alone():
     net = Net(slots=4)

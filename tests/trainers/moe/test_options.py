@@ -15,6 +15,7 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=80)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("change", "said"),
     [

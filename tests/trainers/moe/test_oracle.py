@@ -119,6 +119,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
@@ -134,11 +135,13 @@ def test_training_is_that_of_one_process_in_float64(crew, name, ranks):
     assert (dropped > 0) == (CASES[name]["options"].get("capacity") != 0.0)
 
 
+@pytest.mark.heavy
 def test_training_is_that_of_one_process_in_float32(crew):
     worst, *_ = compared(crew, CASES["uneven replicas, drops, top-2, all losses"] | {"dtype": "float32"}, 4)
     assert max(worst.values()) < 1e-5, worst
 
 
+@pytest.mark.heavy
 def test_each_step_in_bfloat16_is_that_of_one_process(crew):
     chosen = CASES["uneven replicas, drops, top-2, all losses"] | {"dtype": "bfloat16", "optimizer": {"rate": 1e-4}}
     worst, dropped, placements, ulps = compared(crew, chosen, 4, forced=True)

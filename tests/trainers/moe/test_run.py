@@ -27,6 +27,7 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text.txt", lines=80)
 
 
+@pytest.mark.heavy
 def test_a_run_leaves_metrics_checkpoints_and_a_plot(text, tmp_path):
     path = run(settings(text, tmp_path), quiet=True)
     lines = read_lines(path)
@@ -52,6 +53,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_plot(text, tmp_path):
     assert "survival" in told
 
 
+@pytest.mark.heavy
 def test_the_command_trains_resumes_and_tells(text, tmp_path, capsys):
     (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "run"))
     chosen = [str(tmp_path / "moe.toml"), "experts.slots=5", "run.threads=1"]

@@ -74,6 +74,7 @@ def test_every_iteration_of_a_window_is_recovered_bit_for_bit(crew, text, tmp_pa
         assert len({layer.replicas for record in records[2:7] for layer in record.layers}) > 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", [1, 4])
 def test_windows_of_any_length_recover_and_save_what_the_formula_says(text, tmp_path, window):
     chosen = options(text, slots=8, **MORE)

@@ -86,6 +86,7 @@ def whole(clip: float) -> dict[Worker, str]:
     return Crew(JOB, clip=clip).run()
 
 
+@pytest.mark.heavy
 def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_routers() -> None:
     engines = [engine(stage, STAGES, dtype=torch.float64) for stage in range(STAGES)]
     states = [one.begin for one in engines]
@@ -136,6 +137,7 @@ def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_rout
             assert torch.allclose(value, named[name.partition(".")[2]], rtol=0, atol=1e-10)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(100 if LONG else 6))
 def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
     """One worker, or a whole stage, which replays what its neighbours logged; ``make test-long`` tries 100."""
@@ -154,6 +156,7 @@ def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
         assert set(crew.restores[1:]) == {"replay"}
 
 
+@pytest.mark.heavy
 def test_processes_with_experts_outlive_a_worker_and_a_stage(tmp_path: Path) -> None:
     ended = []
     for name, chaos in (("whole", ""), ("killed", "kill=1@step2:5, kill=2@step5:3, kill=3@step5:3")):

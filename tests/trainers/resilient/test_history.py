@@ -57,6 +57,7 @@ def lost(stage: int, step: int) -> dict[Worker, tuple[int, int]]:
     return {Worker(stage, 0): (step, 2), Worker(stage, 1): (step, 7)}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("stage", "step", "every"), [(0, 3, 2), (1, 5, 2), (2, 1, 2), (1, 3, 2), (1, 5, 9)])
 def test_a_lost_stage_does_its_steps_again_alone(
@@ -79,6 +80,7 @@ def test_a_lost_stage_does_its_steps_again_alone(
         assert done[last] == expected[last]  # by the schedule; again, it is done from logs
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("who", [Worker(1, 1), Worker(0, 0), Worker(2, 1)])
 def test_a_failure_while_steps_are_done_again_changes_no_bit(whole: dict[Worker, str], mode: str, who: Worker) -> None:
@@ -96,6 +98,7 @@ def test_a_failure_while_steps_are_done_again_changes_no_bit(whole: dict[Worker,
     assert found == {worker: whole[worker] for worker in found}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
 def test_where_logs_are_gone_with_a_neighbour_all_restore(whole: dict[Worker, str], mode: str) -> None:
     """Worker (0, 1) dies in step 3, in which all are, with what it had sent since step 2; then stage 1 dies."""

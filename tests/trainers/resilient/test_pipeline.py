@@ -28,6 +28,8 @@ from tests.trainers.resilient.toy_grid import Crew, job
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "vit_pipeline.py"
 pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.waits,
     pytest.mark.timeout(400),
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and die with their supervisor on Linux"),
 ]

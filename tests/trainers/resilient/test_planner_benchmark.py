@@ -27,6 +27,7 @@ def test_every_row_of_throughput_is_simulated_and_stands_beside_its_bound():
     assert "zero-bubble" in rows[0].note
 
 
+@pytest.mark.heavy
 def test_the_toy_row_prints_the_bound_of_the_solver(monkeypatch):
     pytest.importorskip("ortools")
     exact = resilient_plans.exact

@@ -151,6 +151,7 @@ def test_a_run_works_by_it_while_nobody_is_dead(tmp_path) -> None:
     assert Durations(seconds).costs(2).stage(1) == (1.0, 2.0, 2.0)
 
 
+@pytest.mark.heavy
 def test_plans_are_made_ahead_by_the_exact_planner_where_that_is_asked_for(tmp_path):
     pytest.importorskip("ortools")
     problem = Problem(2, 2, 2, memory="1f1b")

@@ -17,6 +17,8 @@ from cedar.trainers.resilient.text import text_pipeline
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, reference, started, told
 
 pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.waits,
     pytest.mark.timeout(400),
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and die with their supervisor on Linux"),
 ]

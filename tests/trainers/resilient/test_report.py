@@ -9,6 +9,7 @@ import pytest
 from cedar.trainers.resilient import report
 
 
+@pytest.mark.heavy
 def test_the_report_tells_recoveries_and_draws(tmp_path: Path) -> None:
     from cedar.trainers.resilient.control.lead import Event
     from cedar.trainers.resilient.run import Record

@@ -21,6 +21,8 @@ from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, 
 from tests.waiting import eventually
 
 pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.waits,
     pytest.mark.timeout(400),
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and die with their supervisor on Linux"),
 ]

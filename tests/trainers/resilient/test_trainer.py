@@ -25,6 +25,7 @@ def fault_free() -> dict[float, dict[Worker, str]]:
     return {clip: Crew(clip=clip).run() for clip in (0.0, CLIP)}
 
 
+@pytest.mark.heavy
 def test_both_modes_give_the_same_weights(fault_free: dict[float, dict[Worker, str]]) -> None:
     assert fault_free[0.0] != fault_free[CLIP]
     for clip, expected in fault_free.items():
@@ -33,6 +34,7 @@ def test_both_modes_give_the_same_weights(fault_free: dict[float, dict[Worker, s
         assert len({expected[worker] for worker in grid(2, 2)}) == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_death_at_any_instruction_changes_no_bit(

@@ -18,6 +18,7 @@ def test_the_exact_planner_proves_the_known_optima():
     assert together.period == together.makespan == 19
 
 
+@pytest.mark.heavy
 def test_the_heuristic_is_never_below_the_bound_of_the_exact_planner():
     pytest.importorskip("ortools")
     draw = random.Random(3)

@@ -14,6 +14,7 @@ from cedar.trainers.resilient.schedule import Worker, timeline, validate
 from tests.trainers.resilient.planner.toy_problems import LONE, problems
 
 
+@pytest.mark.heavy
 @given(problems(), st.booleans())
 def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(problem, thorough):
     made = plan(problem, thorough=thorough)

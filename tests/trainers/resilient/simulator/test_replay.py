@@ -67,6 +67,7 @@ def test_our_plans_lose_nothing_to_one_failure_of_the_toy_and_own_baselines_stan
     assert fault_free_time(TOY) < zero_bubble_time(TOY) < one_f_one_b_time(TOY)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.1])
 def test_at_the_memory_of_1f1b_plans_are_never_below_bamboo_and_drop_a_replica(rate):
     base = Problem(4, 8, 8, memory="1f1b")
@@ -207,6 +208,7 @@ def test_a_replay_counts_steps_pauses_and_idle_time():
     assert replay(problem, trace, time_of, slot=2, seconds=90).steps == 5
 
 
+@pytest.mark.heavy
 def test_every_system_replays_a_trace_and_ours_does_no_less_than_bamboo_and_drop_a_replica():
     problem = Problem(4, 4, 6, memory="1f1b")
     trace = random_trace(16, failure=3000, repair=300, seconds=3000, seed=1)
