@@ -1,8 +1,15 @@
-"""For the examples in docstrings too, which live beside the code; what only tests share is in tests/conftest.py."""
+"""What tests and examples in docstrings share; fixtures of tests alone are in tests/conftest.py."""
 
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Examples in docstrings of operators on images and sound are heavy: numba compiles their kernels."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.path.parts[-2:-1] in (("image",), ("audio",)):
+            item.add_marker(pytest.mark.heavy)
 
 
 @pytest.fixture(scope="session", autouse=True)

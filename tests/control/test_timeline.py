@@ -161,8 +161,8 @@ def test_work_below_a_cache_counts_for_its_operators() -> None:
         for epoch in range(2):
             list(loader)
             found = loader.report()
-            assert 0.2 <= found.operators["map(nap)"] <= 0.4, epoch
-            assert found.operators["from_items(list of 50)"] < 0.1
+            assert found.operators["map(nap)"] >= 0.2, epoch
+            assert found.operators["from_items(list of 50)"] < found.operators["map(nap)"]
             assert ("cache() is cold" in found.summary) == (epoch == 0)
     assert found.bottleneck == "map(nap)"
 

@@ -17,6 +17,8 @@ from cedar.core.errors import PipelineError
 from cedar.operators import beside
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.heavy
+
 KERNELS = """
 import time
 from cedar.operators.jit import kernel
@@ -54,7 +56,6 @@ def until_there(module: str):
     return beside.kernels(module, "doubled")
 
 
-@pytest.mark.heavy
 def test_nobody_waits_for_kernels_and_another_process_compiles_them(fresh, tmp_path):
     name = fresh("kernels_beside", noted(tmp_path))
     assert beside.kernels(name, "doubled") is None
@@ -83,7 +84,6 @@ def test_it_is_known_while_kernels_are_compiled(fresh):
     assert eventually(lambda: not beside.under_way())
 
 
-@pytest.mark.heavy
 def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path):
     name = fresh("kernels_of_several", noted(tmp_path))
     processes = [beside._process(name, ["doubled"]) for _ in range(3)]
@@ -226,7 +226,6 @@ SCRIPT = """
 """
 
 
-@pytest.mark.heavy
 def test_the_first_images_on_a_machine_do_not_wait_and_are_the_same():
     def run(case: str, variable: str) -> list[str]:
         environment = {**os.environ, beside.VARIABLE: variable}

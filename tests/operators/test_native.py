@@ -155,6 +155,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(module, monkeypatch):
     assert not [path for folder in native._paths(module) for path in Path(folder).parent.glob("*.tmp")]
 
 
+@pytest.mark.heavy
 def test_all_kernels_of_images_and_sound_are_kept():
     assert {name for kind in ("resample", "pixels", "iou") for name in vars(compiled(kind))} == {
         "resize", "resize_all", "apply", "try_parts",

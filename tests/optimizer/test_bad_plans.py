@@ -89,6 +89,15 @@ def same(make: Callable[[], cedar.Pipeline], **options: Any) -> cedar.Loader:
     return loader
 
 
+def switched(loader: cedar.Loader) -> bool:
+    """Whether a plan took over: on a busy machine that may be in one of the next epochs."""
+    for _ in range(6):
+        if loader._plans.history:
+            return True
+        list(loader)
+    return False
+
+
 def refusals(loader: cedar.Loader) -> str:
     return "\n".join(str(d) for d in loader.plan.decisions if not d.applied)
 
@@ -172,7 +181,7 @@ def test_python_objects_that_a_function_changes_in_place() -> None:
         p = p.map(bumped, "cell", into="a", dtype=int).map(lambda cell: cell.value, "cell", into="b", dtype=int)
         return end(p.map(work, "x", into="y", dtype=int).filter(third, "x").select("a", "b", "y", "i"))
 
-    assert same(make)._plans.history
+    assert switched(same(make))
 
 
 def test_an_audit_does_not_change_objects_twice() -> None:
@@ -705,7 +714,7 @@ def test_inline_runs_call_functions_in_their_own_thread_only(files: str) -> None
     loader = same(make, executor="inline")
     db.close()
     assert threads == {threading.get_ident()}
-    assert loader._plans.history
+    assert switched(loader)
 
 
 @pytest.mark.heavy
@@ -803,7 +812,7 @@ def test_an_iterator_is_not_begun_again_for_a_plan() -> None:
     loader = same(make)
     assert sum(n == 6000 for n in passes) == 1
     assert sum(passes) < 6000 + 2500, "a sample, for the check"
-    assert loader._plans.history
+    assert switched(loader)
     found = [plain(b["id"]) for b in loader]
     assert found == [plain(b["id"]) for b in make().loader(plan="off")]
     assert "push_filter" in applied(loader), "the next epoch runs the plan"
