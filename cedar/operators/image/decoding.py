@@ -26,7 +26,7 @@ def decode_image(
     data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1,
     room: Room = new_image,
 ) -> Image:  # fmt: skip
-    """The image of a file, uint8 (height, width, channels), turned upright where the header holds an orientation.
+    """The image of a file, uint8 (height, width, channels), turned as the header says.
 
     Args:
         strict: fail on any damage that the JPEG decoder reports, also where it goes on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cedar.core.errors import PipelineError, user_site
@@ -19,6 +19,7 @@ _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b
 MAX_PIXELS = 1 << 27
 """Pixels that one image may have: 134 million, 400 MB in RGB. ``CEDAR_MAX_PIXELS`` sets another limit."""
 
+_EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # what a file that has an orientation has in it
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 
@@ -52,14 +53,14 @@ class Jpeg:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An image file's format and size in pixels, as stored (before EXIF rotation)."""
+    """An image file's format, its size in pixels as its decoder delivers it, and how that is to be turned."""
 
     format: Format
     height: int
     width: int
     jpeg: Jpeg | None = None
     plain: bool = True  # the format's own decoder takes it; else Pillow does
-    orientation: int = 1  # EXIF: 1 .. 8, from 5 on height and width change places
+    orientation: int = 1  # as EXIF numbers them: 1 .. 8, from 5 on height and width change places
 
 
 def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
@@ -67,7 +68,7 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
 
     Args:
         limit: pixels that it may have.
-        exif: read the orientation.
+        exif: the image is wanted upright as its EXIF orientation says, else as stored.
 
     Raises:
         BadImage: no header, or one of too many pixels.
@@ -87,10 +88,11 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
             f"the header says {header.width:,} x {header.height:,} pixels, more than the limit of {limit:,}",
             f"if you trust the file, set CEDAR_MAX_PIXELS={header.height * header.width} before the run",
         )
-    if exif and (b"Exif" in data or b"eXIf" in data or b"EXIF" in data or header.format == "other"):
-        turned = _orientation(data)
-        return Header(header.format, header.height, header.width, header.jpeg, header.plain, turned)
-    return header
+    upright = header.format == "other" and data[:2] in (b"II", b"MM")  # Pillow turns a TIFF itself
+    if exif == upright or (exif and not any(mark in data for mark in _EXIF)):
+        return header
+    turned = _orientation(data)
+    return replace(header, orientation={6: 8, 8: 6}.get(turned, turned) if upright else turned)
 
 
 def max_pixels() -> int:

@@ -106,20 +106,29 @@ def test_a_single_pixel(format_):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_turns_the_image_if_asked(orientation, format_):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = saved(Image.fromarray(picture(10, 14)), format_, exif=exif.tobytes())
+    pixels = picture(10, 14)
+    data = saved(Image.fromarray(pixels), format_, exif=exif.tobytes())
     from PIL import ImageOps
 
     stored = image.decode()(data)
     assert stored.shape == (10, 14, 3)
+    assert format_ in ("JPEG", "WEBP") or np.array_equal(stored, pixels)
     turned = image.decode(exif=True)(data)
     expected = np.asarray(
         ImageOps.exif_transpose(Image.open(io.BytesIO(saved_with(stored, orientation)))).convert("RGB")
     )
     assert np.array_equal(turned, expected)
+
+
+def test_an_orientation_in_xmp_counts_as_in_pillow():
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    data = saved(Image.fromarray(picture(10, 14)), "JPEG", xmp=xmp)
+    assert image.decode()(data).shape == (10, 14, 3)
+    assert image.decode(exif=True)(data).shape == (14, 10, 3)
 
 
 def saved_with(pixels, orientation):
