@@ -29,6 +29,7 @@ from cedar.datasets.faults import status_of
 from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
+from cedar.datasets.table_formats import folders_of, refuse_table
 from cedar.datasets.walking import folders_below, local_glob
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -142,9 +143,10 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
 
     Raises:
         SourceError: nothing matches, a directory where a file is expected, or a file that is listed twice (its rows
-            would share their keys).
+            would share their keys), or files of a table of Delta Lake, Iceberg or Hudi that are not named one by one.
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
+    found: list[File] = []  # below folders and by globs
     limits, account = Limits.of_environment(), Account(Patience.of_environment())
     groups = concurrently(lambda group: [_list(path, suffixes, account) for path in group], _groups(paths))
     for path, files in zip(paths, chain.from_iterable(groups), strict=True):
@@ -155,7 +157,10 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
                     f"{file.url} is listed twice: by {redact_url(listed[key][1])!r} and by {redact_url(path)!r}",
                     fix="list each file once; to read a file several times, use p.repeat(n) or cedar.concat",
                 )
+            if suffixes and not path.endswith(file.path.rpartition("/")[2]):
+                found.append(file)
             listed[key] = (file if limits == DEFAULT else replace(file, limits=limits), path)
+    concurrently(lambda each: refuse_table(*each), list(folders_of(found).items()))
     return Listing(tuple(listed[key][0] for key in sorted(listed)))
 
 

@@ -1,0 +1,60 @@
+"""Tables of Delta Lake, Iceberg and Hudi: a log says which files are part of one, so a folder of files is not it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from cedar.core.errors import CedarError, SourceError
+from cedar.datasets import walking
+from cedar.datasets.remote import Remote, kind_of
+
+if TYPE_CHECKING:
+    from cedar.datasets.listing import File
+
+_LOGS = {  # the folder of a table that has its log: the format, and how to read such a table
+    "_delta_log": ("Delta", "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())"),
+    "metadata": (
+        "Iceberg",
+        "cedar.from_arrow(catalog.load_table(name).scan().to_arrow()), with a catalog of pyiceberg",
+    ),
+    ".hoodie": ("Hudi", "write its current rows to Parquet files with Spark first, and read those"),
+}
+
+
+def folders_of(files: Iterable[File]) -> dict[str, Remote | None]:
+    """The folders that files are in, and all above those, which may be tables; to HTTP there are no folders."""
+    folders: dict[str, Remote | None] = {}
+    for folder, remote in {file.path.rpartition("/")[0]: file.remote for file in files}.items():
+        above = os.path.realpath(folder) if remote is None else folder
+        while above.strip("/") and above not in folders and not above.startswith("http"):
+            folders[above] = remote
+            above = above.rpartition("/")[0]
+    return {folder: remote for folder, remote in folders.items() if "=" not in folder.rpartition("/")[2]}
+
+
+def refuse_table(folder: str, remote: Remote | None) -> None:
+    """Raises SourceError where a folder, below which files were found, is a table: it may no longer have their rows."""
+    for name, (kind, fix) in _LOGS.items():
+        if _is_log(remote, f"{folder}/{name}"):
+            raise SourceError(
+                f"{folder if remote is None else remote.url(folder)} is a table of {kind}: read without its log, its "
+                "files give rows that were deleted or replaced",
+                fix=f"{fix}; or name each file by itself, if these very files are meant",
+            )
+
+
+def _is_log(remote: Remote | None, log: str) -> bool:
+    try:
+        there = (
+            os.path.isdir(log) if remote is None else remote.call(log, lambda: kind_of(remote.fs, log)) == "directory"
+        )
+        if not there or not log.endswith("/metadata"):
+            return there
+        names: Any = os.listdir(log) if remote is None else walking.find(remote, log, 1)
+    except CedarError:
+        raise
+    except Exception:  # noqa: BLE001 - whoever may read what is below may not look here
+        return False
+    return any(name.endswith((".metadata.json", ".metadata.json.gz")) for name in names)
