@@ -20,7 +20,16 @@ from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
 from cedar.datasets.files_io import open_file, open_native
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
+from cedar.datasets.lines import (
+    SPLIT_BYTES,
+    Lines,
+    blank_lines,
+    foreign,
+    line_number,
+    line_splits,
+    read_lines,
+    whole_files,
+)
 from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
@@ -301,6 +310,7 @@ class _CsvErrors:
                 if "UTF8" in text
                 else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
             )
+        text, fix = foreign(self._file) or (text, fix)
         return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
 
 

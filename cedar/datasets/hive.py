@@ -56,11 +56,16 @@ def hive_columns(listing: Listing) -> list[HiveColumn]:
 def _parts(file: File) -> dict[str, str]:
     folders = file.name.split("/")[:-1]
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
-    return {unquote(name): value for name, _, value in pairs if name}
+    try:
+        named = {unquote(name, errors="strict"): unquote(value, errors="strict") for name, _, value in pairs if name}
+        "".join([*named, *named.values()]).encode()
+    except UnicodeError as error:
+        raise SourceError(f"{file.url}: a folder's name is not UTF-8: {error}", fix="rename the folder") from error
+    return named
 
 
 def _column(name: str, texts: list[str]) -> HiveColumn:
-    values = [None if t == NULL else unquote(t) for t in texts]
+    values = [None if t == NULL else t for t in texts]
     present = [v for v in values if v is not None]
     if present and all(_is_int(v) for v in present):
         return HiveColumn(name, pa.int64(), tuple(None if v is None else int(v) for v in values))

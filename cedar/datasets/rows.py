@@ -53,12 +53,16 @@ def names_of(item: Any) -> list[str]:
     """The columns that an item alone shows.
 
     Raises:
-        PipelineError: a dict whose keys are not strings.
+        PipelineError: a dict whose keys are not strings, or have no UTF-8.
     """
     names = list(as_row(item))
     odd = next((n for n in names if not isinstance(n, str)), None)
     if odd is not None:
         raise PipelineError(f"column names must be strings, not {odd!r} ({type(odd).__name__})")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as error:
+        raise PipelineError(f"a column name is not UTF-8: {error}", fix="rename the key") from error
     return names
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from cedar.datasets.listing import File
 
 _LOGS = {  # the folder of a table that has its log: the format, and how to read such a table
-    "_delta_log": ("Delta", "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())"),
+    "_delta_log": ("a Delta Lake table", "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())"),
     "metadata": (
-        "Iceberg",
+        "an Iceberg table",
         "cedar.from_arrow(catalog.load_table(name).scan().to_arrow()), with a catalog of pyiceberg",
     ),
-    ".hoodie": ("Hudi", "write its current rows to Parquet files with Spark first, and read those"),
+    ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
 }
 
 
@@ -39,9 +39,9 @@ def refuse_table(folder: str, remote: Remote | None) -> None:
     for name, (kind, fix) in _LOGS.items():
         if _is_log(remote, f"{folder}/{name}"):
             raise SourceError(
-                f"{folder if remote is None else remote.url(folder)} is a table of {kind}: read without its log, its "
-                "files give rows that were deleted or replaced",
-                fix=f"{fix}; or name each file by itself, if these very files are meant",
+                f"{folder if remote is None else remote.url(folder)} is {kind}: "
+                f"read without {name}, its files give rows that were deleted or replaced",
+                fix=f"read the table: {fix}; or name each file by itself, if these very files are meant",
             )
 
 

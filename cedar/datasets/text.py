@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, SourceError, missing_column, user_s
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import compression_of
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
+from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, foreign, line_splits, read_lines, text_column
 from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
@@ -141,10 +141,9 @@ def _not_utf8(file: File, lines: Lines) -> SourceError:
     except UnicodeDecodeError as error:
         offset = lines.start + error.start
         inside = " of the decompressed data" if compression_of(file) else ""
-        return SourceError(
-            f"{file.url}: not utf-8: byte {error.object[error.start]:#04x} at byte offset {offset}{inside}",
-            fix='convert the file, or read_text(..., errors="replace")',
-        )
+        problem = f"not utf-8: byte {error.object[error.start]:#04x} at byte offset {offset}{inside}"
+        problem, fix = foreign(file) or (problem, 'convert the file, or read_text(..., errors="replace")')
+        return SourceError(f"{file.url}: {problem}", fix=fix)
     return SourceError(f"{file.url}: not utf-8, after byte offset {lines.start}")
 
 

@@ -197,6 +197,18 @@ def test_a_quote_that_is_never_closed(tmp_path: Path, monkeypatch, columns: list
         read_rows(source.select(columns))
 
 
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [("größe,x", "byte 0xf6 at byte 2"), ('"a\né",x', "byte 0xe9 at byte 3"), ("a\0,x", "a null byte")],
+)
+def test_a_header_that_is_not_utf8(tmp_path: Path, header, why):
+    path = write(tmp_path, f"{header}\n1,2\n".encode("latin-1"))
+    for options in ({}, {"quoting": False}, {"header": False}):
+        if "\n" not in header or not options:
+            with pytest.raises(SourceError, match=f"the header is not UTF-8: .*{why}"):
+                read_rows(read_csv(path, **options))
+
+
 def test_blank_lines_before_the_header(tmp_path: Path):
     for text in ("\n\nx,y\n1,a\n", "\r\n\r\nx,y\r\n1,a\r\n", "\ufeff\nx,y\n1,a", "\r\rx,y\n1,a\n"):
         for source in both(write(tmp_path, text)):

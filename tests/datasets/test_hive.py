@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import polars as pl
@@ -58,3 +59,13 @@ def test_partition_columns_are_constant_in_a_file(tmp_path: Path):
     assert [source.prune(s, day == 2) for s in source.splits()] == [True, False, True]
     assert [source.prune(s, day.is_null()) for s in source.splits()] == [True, True, False]
     assert [source.select(["x"]).prune(s, day != 1) for s in source.splits()] == [True, False, True]
+
+
+@pytest.mark.parametrize("folder", [b"k=%E9", b"%E9=1", b"k=\xe9", b"k\xe9=1"])
+def test_names_and_values_that_are_not_utf8(tmp_path: Path, folder):
+    pq.write_table(table(1), tmp_path / "t.parquet")
+    (tmp_path / "t" / os.fsdecode(folder)).mkdir(parents=True)
+    os.rename(tmp_path / "t.parquet", tmp_path / "t" / os.fsdecode(folder) / "t.parquet")
+    with pytest.raises(SourceError, match="t.parquet: a folder's name is not UTF-8") as error:
+        read_parquet(tmp_path / "t").schema()
+    assert error.value.fix == "rename the folder"

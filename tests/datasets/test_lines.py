@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.errors import SourceError
+from cedar.core.errors import RowError, SourceError
+from cedar.datasets.csv import read_csv
+from cedar.datasets.jsonl import read_jsonl
 from cedar.datasets.text import read_text
 from tests.datasets.reading import read_keyed, read_rows
 from tests.datasets.text_files import write
@@ -104,3 +106,23 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path, size: int):
     path = write(tmp_path, codecs.BOM_UTF8 + "one\r\n\ufefftwo".encode())
     rows = read_rows(replace(read_text(path), split_bytes=size))
     assert [(row["line"], row["text"]) for row in rows] == [(0, "one"), (1, "\ufefftwo")]
+
+
+@pytest.mark.parametrize("read", [read_csv, read_jsonl, read_text])
+@pytest.mark.parametrize(
+    ("encode", "problem", "fix"),
+    [
+        (lambda text: text.encode("utf-16"), "it is UTF-16, not UTF-8", "iconv -f UTF-16"),
+        (lambda text: b"\xfe\xff" + text.encode("utf-16-be"), "it is UTF-16, not UTF-8", "iconv -f UTF-16"),
+        (lambda text: text.encode("utf-32"), "it is UTF-32, not UTF-8", "iconv -f UTF-32"),
+        (lambda text: gzip.compress(text.encode()), "compressed with gzip", "ends with .gz"),
+        (lambda text: bz2.compress(text.encode()), "compressed with bzip2", "ends with .bz2"),
+        (lambda text: pa.compress(text.encode(), "zstd", asbytes=True), "compressed with zstd", "ends with .zst"),
+    ],
+)
+def test_what_a_file_is_instead_of_utf8_is_named(tmp_path, read, encode, problem, fix):
+    row = '{"input": "é", "x": 1}\n' if read is read_jsonl else "input\né\n"
+    (tmp_path / "t").write_bytes(encode(row * 50))
+    with pytest.raises((SourceError, RowError), match=problem) as error:
+        read_rows(read(tmp_path / "t"))
+    assert fix in error.value.fix

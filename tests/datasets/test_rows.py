@@ -62,3 +62,5 @@ def test_items_that_do_not_fit(rows, message, row):
 def test_column_names_must_be_strings():
     with pytest.raises(PipelineError, match=r"column names must be strings, not 1 \(int\)"):
         read_rows(from_items([{1: 2}]))
+    with pytest.raises(PipelineError, match="a column name is not UTF-8"):
+        read_rows(from_items([{"\ud800": 1}]))
