@@ -52,8 +52,13 @@ class ItemsSource(BaseSource):
     holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
 
     @property
+    def _held(self) -> bool:
+        """The rows are there: a list or tuple, whose class does nothing of its own to give one."""
+        return type(self.items).__getitem__ in (list.__getitem__, tuple.__getitem__)
+
+    @property
     def own_code(self) -> bool:  # type: ignore[override]
-        return not isinstance(self.items, (list, tuple))
+        return not self._held
 
     @once
     def _length(self) -> int:
@@ -84,7 +89,7 @@ class ItemsSource(BaseSource):
 
     def splits(self) -> SplitTable:
         width = self.row_bytes or 0
-        size = _LIST_SPLIT if isinstance(self.items, (list, tuple)) else _split_size(self._length, width)
+        size = _LIST_SPLIT if self._held else _split_size(self._length, width)
         return SplitTable.of_runs(self._length, size, width)
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -138,7 +143,7 @@ class ItemsSource(BaseSource):
         return dict(zip(self.names, parts, strict=True))
 
     def _made(self, start: int, stop: int) -> list[Any]:
-        if isinstance(self.items, (list, tuple)):
+        if self._held:
             return list(self.items[start:stop])
         many = getattr(self.items, "__getitems__", None)
         if many is not None:
@@ -171,7 +176,7 @@ class ItemsSource(BaseSource):
         """Of a list, names and types; of a dataset, the names of item 0 (decoding more would be a run)."""
         if self._length == 0:
             return None
-        if isinstance(self.items, (list, tuple)):
+        if self._held:
             return dict(self._types.kinds)
         return dict.fromkeys(names_of(self._first), UNKNOWN)
 
@@ -197,7 +202,7 @@ class ItemsSource(BaseSource):
     @property
     def per_row(self) -> bool:
         """A dataset makes its items one by one, in Python."""
-        return not isinstance(self.items, (list, tuple))
+        return not self._held
 
     def digest(self) -> str:
         return f"{self._length} items"

@@ -301,7 +301,9 @@ def from_polars(frame: Any) -> Pipeline:
 
 
 def from_huggingface(dataset: Any) -> Pipeline:
-    """Rows of a Hugging Face ``datasets.Dataset``.
+    """Rows of a Hugging Face ``datasets.Dataset``, as its transform and its format give them.
+
+    Images and audio are structs of bytes and path, whether the files are in the dataset or only their paths.
 
     Example:
         >>> import cedar

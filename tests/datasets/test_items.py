@@ -139,3 +139,13 @@ def test_declared_types_hold_where_the_size_of_a_row_is_guessed_too():
     source = from_items([{"x": value}], dtypes={"x": pa.decimal256(58, 0)})
     assert source.row_bytes is not None
     assert source.schema() == {"x": pa.decimal256(58, 0)}
+
+
+def test_a_list_with_a_getitem_of_its_own_gives_what_that_returns():
+    class Doubled(list):
+        def __getitem__(self, index):
+            return {"x": 2 * super().__getitem__(index)}
+
+    source = from_items(Doubled([1, 2, 3]))
+    assert column(source, "x") == [2, 4, 6]
+    assert source.own_code
