@@ -221,7 +221,7 @@ def _canonical(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _struct(array, target)
     if _is_listed(kind) or pt.is_map(kind):
         return _lists(array, target)
-    return array.cast(target, safe=not pt.is_date64(kind))  # whose times of day are not looked at
+    return array.cast(target)
 
 
 def _decoded(array: pa.Array, target: pa.DataType) -> pa.Array:

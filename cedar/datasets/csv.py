@@ -202,7 +202,7 @@ class CsvSource(FileSource):
         return Chunk(columns, offsets, table.num_rows)
 
     def _check_exact(self, chunk: Chunk, texts: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
-        """Raises RowError for a whole number that its column rounds; ``texts`` are of the columns of floats."""
+        """Raises RowError for a number that its column does not hold; ``texts`` are of the columns of floats."""
         suspect = rounded_rows({name: chunk.columns[name] for name in self._floats()})
         if not len(suspect):
             return
@@ -218,7 +218,7 @@ class CsvSource(FileSource):
                     raise RowError(
                         f"{file.url}, {place if unit == 'row' else f'line {line_number(file, at) + 1}'}: {error}",
                         row=RowRef(0, ordinal, at, url=file.url, unit=unit),
-                        fix=f'say what it is: dtypes={{{name!r}: "uint64"}}, a decimal type, or "string"',
+                        fix=f'say what it is: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"',
                     ) from error
 
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:

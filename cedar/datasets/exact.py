@@ -1,4 +1,4 @@
-"""Whole numbers in text that a column of floats does not hold exactly: found, so that none is rounded in silence."""
+"""Numbers in text that a column of floats does not hold: whole ones would be rounded, too large ones be infinite."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DIGITS = {16: 11, 32: 24, 64: 53}  # bits of whole numbers that a float of so m
 
 
 class Inexact(ValueError):
-    """A whole number that would be rounded."""
+    """A number that would be rounded, or infinite."""
 
-    def __init__(self, name: str, value: int, kind: pa.DataType) -> None:
+    def __init__(self, name: str, value: Any, kind: pa.DataType) -> None:
         super().__init__(f"column {name!r}: {value} cannot be held exactly by {kind}")
 
 
@@ -57,29 +57,34 @@ def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def check_text(name: str, text: str | None, kind: pa.DataType) -> None:
-    """Raises Inexact where a text is a whole number that ``kind`` does not hold."""
-    if text is not None and _WHOLE.fullmatch(text):
-        check_value(name, int(text), kind)
+    """Raises Inexact where a text is a number that ``kind`` does not hold: one too large, or one that is whole."""
+    if text is not None and any(map(str.isdigit, text)):  # or it is the word for infinity
+        _check(name, text, int(text) if _WHOLE.fullmatch(text) else float(text), kind)
 
 
 def check_value(name: str, value: Any, kind: pa.DataType) -> None:
-    """Raises Inexact where ``value``, of parsed JSON, has a whole number that its place in ``kind`` does not hold."""
+    """Raises Inexact where ``value``, of parsed JSON, has a number that its place in ``kind`` does not hold."""
     for number, place in _numbers(value, kind):
-        with np.errstate(over="ignore"):
-            stored = float(np.dtype(place.to_pandas_dtype()).type(_float(number)))
-        if not np.isfinite(stored) or int(stored) != number:
-            raise Inexact(name, number, place)
+        if isinstance(number, int) or np.isfinite(number):
+            _check(name, number, number, place)
 
 
-def _float(number: int) -> float:
+def _check(name: str, shown: Any, number: float, kind: pa.DataType) -> None:
+    with np.errstate(over="ignore"):
+        stored = float(np.dtype(kind.to_pandas_dtype()).type(_float(number)))
+    if not np.isfinite(stored) or (isinstance(number, int) and int(stored) != number):
+        raise Inexact(name, shown, kind)
+
+
+def _float(number: float) -> float:
     try:
         return float(number)
     except OverflowError:
         return np.inf
 
 
-def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[int, pa.DataType]]:
-    if pt.is_floating(kind) and isinstance(value, int) and not isinstance(value, bool):
+def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType]]:
+    if pt.is_floating(kind) and isinstance(value, int | float) and not isinstance(value, bool):
         yield value, kind
     elif pt.is_large_list(kind) and isinstance(value, list):
         for item in value:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, count, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,15 @@ from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
-from cedar.datasets.parquet_schema import Types, check_same, decoded_bytes, types_of
+from cedar.datasets.parquet_schema import (
+    Types,
+    arrow_schema,
+    check_microseconds,
+    check_same,
+    decoded_bytes,
+    is_int96,
+    types_of,
+)
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
@@ -287,16 +295,24 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
     with ExitStack() as stack:
         # Opening with known metadata costs 0.05 ms, so no handle is kept that could leak.
         source = file.path if file.remote is None else stack.enter_context(open_stored(file))
-        # Fetching a run's columns beforehand saves requests; of a local file it only holds more memory.
-        opened = stack.enter_context(
-            pq.ParquetFile(
-                source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None
-            )
-        )
+
+        def read(leaves: list[int], unit: str) -> dict[str, Column]:
+            # Fetching a run's columns beforehand saves requests; of a local file it only holds more memory.
+            opened = pq.ParquetFile(
+                source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None,
+                coerce_int96_timestamp_unit=unit,
+            )  # fmt: skip
+            with opened:
+                # By number: a column "a.b" and the field b of a struct "a" have one path.
+                table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
+            return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
+
+        int96 = {_top(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
         for run in _runs(footer, part, leaves):
-            # By number: a column "a.b" and the field b of a struct "a" have one path.
-            table = opened.reader.read_row_group(part, column_indices=run, use_threads=False)
-            columns |= as_columns(dict(zip(table.column_names, table.columns, strict=True)))
+            columns |= read(run, "us")
+            if again := [leaf for leaf in run if _top(footer, leaf) in int96]:
+                for name, column in read(again, "ns").items():
+                    check_microseconds(name, columns[name], column, file)
     if file.remote is None:  # it was opened by its name: what was there before and is there now was read
         check_unchanged(file)
     for column in columns.values():
@@ -312,8 +328,8 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
         return
     run: list[int] = []
     size = 0
-    for _, parts in groupby(((footer.schema.column(i).path, i) for i in leaves), key=_top):
-        column = [leaf for _, leaf in parts]
+    for _, parts in groupby(leaves, key=partial(_top, footer)):
+        column = list(parts)
         run += column
         size += sum(decoded_bytes(group, column))
         if size >= _RUN_BYTES:
@@ -323,8 +339,9 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
         yield run
 
 
-def _top(item: tuple[str, int]) -> str:
-    return item[0].partition(".")[0]
+def _top(footer: Any, leaf: int) -> str:
+    """The column that a leaf is part of."""
+    return str(footer.schema.column(leaf).path).partition(".")[0]
 
 
 @lru_cache(maxsize=1024)
@@ -351,9 +368,7 @@ Leaves = dict[Path, tuple[int, pa.DataType]]
 def leaves_of(footer: Any) -> Leaves:
     """The number and the canonical type of each leaf that has one value per row, by its path."""
     numbers = count()
-    return {
-        path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
-    }
+    return {path: (leaf, kind) for field in arrow_schema(footer) for path, leaf, kind in _walk(field, numbers)}
 
 
 def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:

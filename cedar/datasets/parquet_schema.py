@@ -7,7 +7,9 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from cedar.core.arrow import numbers
 from cedar.core.boundary import canonical_types
 from cedar.core.errors import SourceError, missing_column
 from cedar.datasets.listing import File, reading
@@ -18,6 +20,39 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96
 _OFFSET = 8  # bytes per list or string
 
 
+def is_int96(footer: Any, leaf: int) -> bool:
+    """Whether a leaf holds times of 96 bits: nanoseconds of a day of any year."""
+    return bool(footer.schema.column(leaf).physical_type == "INT96")
+
+
+def arrow_schema(footer: Any) -> pa.Schema:
+    """The schema of a file, with times of 96 bits in microseconds: 64 bits of nanoseconds end with the year 2262."""
+    if not any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
+        return footer.schema.to_arrow_schema()
+    with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as file:
+        return file.schema_arrow
+
+
+def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
+    """Compares a column with the same in nanoseconds, which may have left 64 bits: their last digits are right still.
+
+    Raises:
+        SourceError: a time of 96 bits has nanoseconds, which are lost in its column.
+    """
+    if column.type == fine.type:
+        return
+    if pa.types.is_struct(fine.type):
+        for i in range(fine.type.num_fields):
+            check_microseconds(name, column.field(i), fine.field(i), file)
+    elif pa.types.is_large_list(fine.type) or pa.types.is_fixed_size_list(fine.type):
+        check_microseconds(name, column.values, fine.values, file)
+    elif (numbers(fine.fill_null(0).view("int64")) != numbers(column.fill_null(0).view("int64")) * 1000).any():
+        raise SourceError(
+            f"{file.url}: column {name!r} has times with nanoseconds (INT96), which {column.type} does not hold",
+            fix="write it anew: pyarrow.parquet.write_table(pyarrow.parquet.read_table(path), other) keeps nanoseconds",
+        )
+
+
 def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Types, list[int]]:
     """The canonical types of the selected columns, in file order, and the numbers of the leaves they are stored in.
 
@@ -26,7 +61,7 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
         SourceError: the footer cannot be understood, or names a column twice.
     """
     with reading(file.url, "footer"):
-        fields = list(footer.schema.to_arrow_schema())
+        fields = list(arrow_schema(footer))
         paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
         chosen = range(len(paths)) if wanted is None else _choose(fields, paths, wanted, file)
         leaves = count()

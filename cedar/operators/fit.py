@@ -143,6 +143,8 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
             raise _SomeMismatch(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
     if dtype.kind in "fc" and any(a.dtype.kind in "iu" and not _same(a, a.astype(dtype)) for a in arrays):
         raise _SomeMismatch("an int beyond what the float type holds exactly")
+    if dtype.kind in "mM" and any(a.dtype != dtype and not _same_times(a, a.astype(dtype)) for a in arrays):
+        raise _SomeMismatch("a time beyond what the unit holds")
     shape = (len(values), *kind.shape)
     made = buffers.empty(shape, dtype) if out is None else out
     if not kind.shape:
@@ -177,6 +179,10 @@ def _same(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
     """Whether a cast of whole numbers lost nothing."""
     with np.errstate(all="ignore"):
         return bool(np.array_equal(cast.astype(array.dtype), array) and np.array_equal(cast < 0, array < 0))
+
+
+def _same_times(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
+    return bool(np.array_equal(cast.astype(array.dtype).view(np.int64), array.view(np.int64)))
 
 
 # ---- Arrow ---------------------------------------------------------------------------------------------------------
@@ -233,6 +239,8 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
                 raise _SomeMismatch
     if pa.types.is_timestamp(kind):
         _check_zones(values, kind)
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
+        _check_unit(values, kind.unit)
     column = pa.array(values, kind, from_pandas=False)
     if pa.types.is_floating(kind) and kind.bit_width < 64:
         _check_overflow(values, column)
@@ -261,6 +269,20 @@ def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
     for value in values:
         if isinstance(value, dt.datetime) and (value.tzinfo is None) != (kind.tz is None):
             raise _SomeMismatch("a time with a zone and one without do not mix")
+
+
+def nanoseconds(value: Any) -> int:
+    """Those of a time of pandas that a time of Python does not have."""
+    return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) or 0
+
+
+def _check_unit(values: Sequence[Any], unit: str) -> None:
+    """Arrow cuts what its unit does not hold of times of Python and pandas."""
+    step = {"s": 1_000_000, "ms": 1_000}.get(unit, 1)
+    for value in values:
+        part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)
+        if part % step or (unit != "ns" and nanoseconds(value)):
+            raise _SomeMismatch(f"its fraction of a second is finer than {unit}")
 
 
 def _check_overflow(values: Sequence[Any], column: pa.Array) -> None:

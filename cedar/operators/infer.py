@@ -18,7 +18,7 @@ from cedar.operators.declared import (
     type_from_annotation,
     type_from_dtype,
 )
-from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, plain, type_name
+from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, nanoseconds, plain, type_name
 
 __all__ = [
     "ValueMismatch",
@@ -121,9 +121,12 @@ def _scalars(present: list[Any], family: str) -> ColumnType:
                 index, f"{describe(present[0])} and {describe(present[index])} do not fit into one column"
             )
     try:
-        return pa.infer_type(present)
+        kind = pa.infer_type(present)
     except pa.ArrowException as error:
         raise ValueMismatch(0, str(error)) from error
+    if any(map(nanoseconds, present)):
+        return pa.duration("ns") if family == "duration" else pa.timestamp("ns", kind.tz)
+    return kind
 
 
 def _ints(present: list[Any]) -> ColumnType:

@@ -20,6 +20,7 @@ from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.failures import ErrorContext, Failure
+from cedar.operators.fit import misfits
 from cedar.operators.merging import by_content
 
 
@@ -181,10 +182,10 @@ def _dtype(kind: ColumnType) -> np.dtype[Any]:
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    if dtype.kind == "f":
-        return True
-    limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return float(value).is_integer() and limits[0] <= value <= limits[1]
+    if dtype.kind == "b":
+        return value in (0, 1)
+    whole = isinstance(value, bool | np.bool_) or (dtype.kind != "f" and float(value).is_integer())
+    return not misfits([int(value) if whole else value], pa.from_numpy_dtype(dtype))
 
 
 def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:

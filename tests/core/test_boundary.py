@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import polars as pl
 import pyarrow as pa
+import pytest
 import torch
 
+import cedar
 from cedar.core import columns
 from cedar.core.boundary import as_column
 from cedar.core.groups.column import grouped
@@ -27,3 +31,13 @@ def test_no_rows_of_polars_join_others():
 def test_lists_of_any_framework_are_columns() -> None:
     made = JaggedTensor(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
     assert as_column(made).to_pylist() == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("milliseconds", [1, -1, 86_400_000 << 32])
+def test_a_date_that_is_none_is_not_cut(milliseconds):
+    dates = pa.array([86_400_000, milliseconds]).view(pa.date64())
+    assert as_column(dates[:1]).to_pylist() == [dt.date(1970, 1, 2)]
+    with pytest.raises(pa.ArrowInvalid, match="lose data"):
+        as_column(dates)
+    with pytest.raises(cedar.SourceError, match="lose data"):
+        list(cedar.from_arrow(pa.table({"x": dates})))

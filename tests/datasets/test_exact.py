@@ -101,3 +101,18 @@ def test_a_number_is_refused_where_numpy_rounds_it(value: int, dtype: Any) -> No
     except Inexact:
         assert not exact
         assert rounded_rows({"x": pa.array(np.array([held], dtype=dtype))}).tolist() == [0]
+
+
+@pytest.mark.parametrize(("text", "kind"), [("1e39", "float32"), ("-1e39", "float32"), ("1e400", "float64")])
+def test_a_number_that_would_be_infinite_is_refused(tmp_path: Path, text: str, kind: str) -> None:
+    (tmp_path / "t.csv").write_text(f"x\n1.5\ninf\n{text}\n")
+    (tmp_path / "infinite.csv").write_text("x\ninf\n-Infinity\n")
+    (tmp_path / "t.jsonl").write_text(f'{{"x": [1.5]}}\n{{"x": [{text}]}}\n')
+    for quoting in (True, False):
+        csv = cedar.read_csv(tmp_path / "t.csv", quoting=quoting, dtypes={"x": kind})
+        with pytest.raises(cedar.RowError, match=f"column 'x': {text} cannot be held exactly"):
+            list(csv)
+        infinite = cedar.read_csv(tmp_path / "infinite.csv", quoting=quoting, dtypes={"x": kind})
+        assert [row["x"] for row in infinite] == [np.inf, -np.inf]
+    with pytest.raises(cedar.RowError, match=r"t\.jsonl, line 2: .*(cannot be held exactly|too big)"):
+        list(cedar.read_jsonl(tmp_path / "t.jsonl", dtypes={"x": pa.list_(pa.type_for_alias(kind))}))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -132,3 +134,50 @@ def test_two_columns_of_one_name(tmp_path: Path):
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
     with pytest.raises(SourceError, match="two columns 'a'"):
         read_parquet(tmp_path).schema()
+
+
+# ---- times of 96 bits ------------------------------------------------------------------------------------------------
+
+DATES = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1), None, dt.datetime(1960, 3, 1, 2, 3, 4, 5)]
+
+
+def int96(path: Path, times, unit="us", **options) -> Path:
+    """Times as Spark and Impala write them: in a column, a list, and structs, beside others that have 64 bits."""
+    flat = pa.array(times, pa.timestamp(unit))
+    nested = pa.StructArray.from_arrays([flat, pa.array(range(len(times)))], names=["t", "n"])
+    pieces = pa.array([[{"t": t, "n": 1}, None] for t in flat], pa.list_(nested.type))
+    columns = {"n": pa.array(range(len(times))), "flat": flat, "nested": nested, "pieces": pieces}
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True, **options)
+    return path
+
+
+def test_times_of_96_bits_are_of_any_year(tmp_path: Path):
+    source = read_parquet(int96(tmp_path / "t.parquet", DATES * 3, row_group_size=5))
+    assert source.schema()["flat"] == pa.timestamp("us")
+    assert column(source, "flat") == DATES * 3
+    assert [row and row["t"] for row in column(source, "nested")] == DATES * 3
+    assert [row[0]["t"] for row in column(source, "pieces")] == DATES * 3
+    assert column(source.select(["pieces", "n"]), "n") == list(range(12))
+    for year, n in ((2025, 3), (1900, 6)):
+        late = pl.col("flat") > dt.datetime(year, 1, 1)
+        kept = [s for s in source.splits() if not source.prune(s, late)]
+        assert (
+            sum(
+                t > dt.datetime(year, 1, 1)
+                for s in kept
+                for c in source.read(s)
+                for t in c.columns["flat"].drop_null().to_pylist()
+            )
+            == n
+        )
+
+
+@pytest.mark.parametrize("name", ["flat", "nested", "pieces"])
+def test_nanoseconds_of_96_bits_are_not_cut(tmp_path: Path, name):
+    source = read_parquet(int96(tmp_path / "t.parquet", [5000, -1, None], "ns"), columns=[name])
+    with pytest.raises(SourceError, match=f"t.parquet: column '{name}' has times with nanoseconds") as error:
+        read_rows(source)
+    assert "pyarrow.parquet.write_table" in (error.value.fix or "")
+    assert (
+        column(read_parquet(int96(tmp_path / "u.parquet", [5000, -1000, None], "ns")), "flat")[1].microsecond == 999999
+    )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
 from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, type_name
+from cedar.operators.infer import infer_type
 
 INTS = pa.large_list(pa.int64())
 PAIR = TensorType((2,), "float32")
@@ -145,3 +146,41 @@ def test_descriptions_are_short_and_never_fail():
     assert describe(torch.zeros(2, 3)) == "a Tensor float32[2, 3]"
     assert len(describe("x" * 1000)) < 80
     assert type_name(pa.large_list(pa.float64())) == "large_list<item: float64>"
+
+
+HALF, FINE = dt.timedelta(seconds=1.5), dt.timedelta(microseconds=5)
+START = dt.datetime(2024, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "finer"),
+    [
+        (HALF, pa.duration("s"), pa.duration("ms")),
+        (-FINE, pa.duration("ms"), pa.duration("us")),
+        (START + HALF, pa.timestamp("s"), pa.timestamp("ms")),
+        ((START + FINE).replace(tzinfo=dt.UTC), pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
+        ((START + HALF).time(), pa.time32("s"), pa.time32("ms")),
+        ((START + FINE).time(), pa.time32("ms"), pa.time64("us")),
+        ([START + FINE], pa.large_list(pa.timestamp("s")), pa.large_list(pa.timestamp("us"))),
+        (np.array(["9999-01-01"], "M8[s]"), TensorType((1,), "datetime64[ns]"), TensorType((1,), "datetime64[us]")),
+        (np.array([10**12], "m8[s]"), TensorType((1,), "timedelta64[ns]"), TensorType((1,), "timedelta64[ms]")),
+    ],
+)
+def test_times_are_not_cut(value, kind, finer):
+    with pytest.raises(ValueMismatch, match="does not fit"):
+        build_column([value], kind)
+    assert build_column([value], finer).tolist() == [value]
+
+
+def test_times_of_pandas_keep_their_nanoseconds():
+    pandas = pytest.importorskip("pandas")
+    times = pandas.Timestamp("2024-01-01 00:00:00.123456789"), pandas.Timedelta("1ns")
+    for time, type_ in zip(times, (pa.timestamp, pa.duration), strict=True):
+        fine, coarse = type_("ns"), type_("us")
+        assert infer_type([time, None]) == fine
+        assert build_column([time], fine).to_pylist() == [time]
+        with pytest.raises(ValueMismatch, match="its fraction of a second is finer than us"):
+            build_column([time], coarse)
+    zoned = times[0].tz_localize("Europe/Berlin")
+    assert infer_type([zoned]) == pa.timestamp("ns", "Europe/Berlin")
+    assert infer_type([pandas.Timestamp("2024-01-01")]) == pa.timestamp("us")

@@ -116,6 +116,10 @@ def test_columns_are_checked() -> None:
     for value in (0.5, float("nan")):
         with pytest.raises(PipelineError, match="cannot hold"):
             run(Pad(("ids",), 2, value), given_block)
+    for value, kind in ((1e39, pa.float32()), (70_000, pa.float16()), (2**53 + 1, pa.float64()), (300, pa.int8())):
+        with pytest.raises(PipelineError, match="cannot hold"):
+            run(Pad(("x",), 2, value), block(x=pa.array([[]], pa.large_list(kind))))
+    assert run(Pad(("x",), 1, -float("inf")), block(x=pa.array([[]], FLOATS))).columns["x"].tolist() == [[-np.inf]]
     assert np.isnan(run(Pad(("x",), 1, float("nan")), block(x=pa.array([[]], FLOATS))).columns["x"]).all()
 
 
