@@ -18,18 +18,9 @@ from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, miss
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
-from cedar.datasets.files_io import open_file, open_native
+from cedar.datasets.files_io import foreign, open_file, open_native
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import (
-    SPLIT_BYTES,
-    Lines,
-    blank_lines,
-    foreign,
-    line_number,
-    line_splits,
-    read_lines,
-    whole_files,
-)
+from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable

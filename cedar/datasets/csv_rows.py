@@ -12,19 +12,14 @@ import numpy as np
 
 from cedar.core.errors import SourceError
 from cedar.core.limits import too_much
-from cedar.datasets.files_io import Bytes, check_unchanged
-from cedar.datasets.lines import foreign
+from cedar.datasets.files_io import Bytes, check_unchanged, foreign
 from cedar.datasets.listing import File
 
 _QUOTE = ord('"')
 
 
 def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple[tuple[str, ...], int]:
-    """The fields of the first row that is not blank, and the byte at which it ends.
-
-    Raises:
-        SourceError: there is none, it is not UTF-8, or it is longer than the limit.
-    """
+    """The fields of the first row that is not blank, and the byte at which it ends."""
     taken: list[int] = []
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # a letter for each byte
         lines = _lines(file, text, taken)
@@ -46,18 +41,13 @@ def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
             raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
         try:
             decoded = line.encode("latin-1").decode("utf-8" if taken else "utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise _not_utf8(file, f"byte {error.object[error.start]:#04x} at byte {sum(taken) + error.start}") from None
-        if "\0" in decoded:
-            raise _not_utf8(file, "it has a null byte")
+            if "\0" in decoded:
+                raise ValueError("it has a null byte")
+        except ValueError as error:
+            problem, fix = foreign(file) or (f"the header is not UTF-8: {error}", "convert the file to UTF-8")
+            raise SourceError(f"{file.url}: {problem}", fix=fix) from error
         taken.append(len(line))
         yield decoded
-
-
-def _not_utf8(file: File, why: str) -> SourceError:
-    """The error for a header; named by what the file is, where it is something else altogether."""
-    problem, fix = foreign(file) or (f"the header is not UTF-8: {why}", "convert the file to UTF-8")
-    return SourceError(f"{file.url}: {problem}", fix=fix)
 
 
 def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: bool, size: int) -> Iterator[bytes]:

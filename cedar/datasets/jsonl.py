@@ -17,8 +17,9 @@ from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.exact import check_value, rounded_rows
+from cedar.datasets.files_io import foreign
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, foreign, line_number, line_splits, read_lines
+from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE

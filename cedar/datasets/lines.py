@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +18,6 @@ from cedar.datasets.listing import File, Listing, reading
 from cedar.datasets.split_table import SplitTable
 
 SPLIT_BYTES = 8 << 20
-_FOREIGN = (  # how files begin that are not UTF-8, and what they are
-    (rb"\xff\xfe\0\0|\0\0\xfe\xff", "UTF-32", ""),
-    (rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}", "UTF-16", ""),
-    (rb"\x1f\x8b", "gzip", ".gz"),
-    (rb"BZh[1-9]1AY&SY", "bzip2", ".bz2"),
-    (rb"\xfd7zXZ\0", "xz", ".xz"),
-    (rb"\x28\xb5\x2f\xfd", "zstd", ".zst"),
-)
 _BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file
 _MORE = 1 << 16  # how much more is read at a time to find a line's end
 _NEWLINE, _RETURN = 10, 13
@@ -230,16 +221,6 @@ def blank_lines(lines: Lines, ends: Index) -> Index:
     one = np.flatnonzero((lengths == 1) & (ends < len(lines.data)))
     returns = one[lines.data[starts[one]] == _RETURN]
     return np.sort(np.concatenate([np.flatnonzero(lengths == 0), returns]))
-
-
-def foreign(file: File) -> tuple[str, str] | None:
-    """What a file is instead of UTF-8, and what to do; None where its beginning does not tell. Meant for messages."""
-    with reading(file.url), open_file(file) as stream:
-        head = stream.read(16)
-    kind, suffix = next(((kind, suffix) for start, kind, suffix in _FOREIGN if re.match(start, head)), ("", ""))
-    if suffix:
-        return f"it is compressed with {kind}, which its name does not say", f"give it a name that ends with {suffix}"
-    return (f"it is {kind}, not UTF-8", f"convert it: iconv -f {kind} -t UTF-8") if kind else None
 
 
 def count_newlines(file: File, start: int, stop: int) -> int:

@@ -30,15 +30,7 @@ from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
-from cedar.datasets.parquet_schema import (
-    Types,
-    arrow_schema,
-    check_microseconds,
-    check_same,
-    decoded_bytes,
-    is_int96,
-    types_of,
-)
+from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
 from cedar.datasets.parquet_stats import excludes
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
@@ -368,7 +360,9 @@ Leaves = dict[Path, tuple[int, pa.DataType]]
 def leaves_of(footer: Any) -> Leaves:
     """The number and the canonical type of each leaf that has one value per row, by its path."""
     numbers = count()
-    return {path: (leaf, kind) for field in arrow_schema(footer) for path, leaf, kind in _walk(field, numbers)}
+    return {
+        path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
+    }
 
 
 def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:

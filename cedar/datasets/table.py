@@ -41,18 +41,16 @@ class TableSource(BaseSource):
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None
-        part = self.part(split.start, split.stop)
+        rows = split.stop - split.start
+        if self.indices is None:
+            part = self.table.slice(split.start, rows)
+        else:
+            part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
         columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
         columns = with_tensors(columns, self._tensors, self.name)
         if self.indices is None:  # or a tensor of a batch would write into the caller's table
             columns = {name: detached(column) for name, column in columns.items()}
-        yield Chunk(columns, length=split.stop - split.start)
-
-    def part(self, start: int, stop: int) -> Any:
-        """Some rows of the table."""
-        if self.indices is None:
-            return self.table.slice(start, stop - start)
-        return self.table.take(pa.array(np.asarray(self.indices[start:stop], dtype=np.int64)))
+        yield Chunk(columns, length=rows)
 
     def schema(self) -> Types:
         return self._types | self._tensors

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 _LOGS = {  # the folder of a table that has its log: the format, and how to read such a table
     "_delta_log": ("a Delta Lake table", "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())"),
-    "metadata": (
-        "an Iceberg table",
-        "cedar.from_arrow(catalog.load_table(name).scan().to_arrow()), with a catalog of pyiceberg",
-    ),
+    "metadata": ("an Iceberg table", "cedar.from_arrow(catalog.load_table(name).scan().to_arrow()) with pyiceberg"),
     ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
 }
 
@@ -47,14 +44,11 @@ def refuse_table(folder: str, remote: Remote | None) -> None:
 
 def _is_log(remote: Remote | None, log: str) -> bool:
     try:
-        there = (
-            os.path.isdir(log) if remote is None else remote.call(log, lambda: kind_of(remote.fs, log)) == "directory"
-        )
-        if not there or not log.endswith("/metadata"):
-            return there
+        if remote is not None and remote.call(log, lambda: kind_of(remote.fs, log)) != "directory":
+            return False
         names: Any = os.listdir(log) if remote is None else walking.find(remote, log, 1)
     except CedarError:
         raise
-    except Exception:  # noqa: BLE001 - whoever may read what is below may not look here
+    except Exception:  # noqa: BLE001 - it is not there, or whoever may read what is below may not look here
         return False
-    return any(name.endswith((".metadata.json", ".metadata.json.gz")) for name in names)
+    return not log.endswith("/metadata") or any(n.endswith((".metadata.json", ".metadata.json.gz")) for n in names)

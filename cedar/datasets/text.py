@@ -13,9 +13,9 @@ import pyarrow as pa
 from cedar.core.columns import Column, ColumnType, Index
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import compression_of
+from cedar.datasets.files_io import compression_of, foreign
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, foreign, line_splits, read_lines, text_column
+from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
 from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable

@@ -143,7 +143,9 @@ def _tensors(values: Sequence[Any], kind: TensorType, out: npt.NDArray[Any] | No
             raise _SomeMismatch(f"convert it with .astype({dtype.name!r})" if other.kind in "biuf" else "")
     if dtype.kind in "fc" and any(a.dtype.kind in "iu" and not _same(a, a.astype(dtype)) for a in arrays):
         raise _SomeMismatch("an int beyond what the float type holds exactly")
-    if dtype.kind in "mM" and any(a.dtype != dtype and not _same_times(a, a.astype(dtype)) for a in arrays):
+    if dtype.kind in "mM" and any(
+        a.dtype != dtype and (a.astype(dtype).astype(a.dtype).view(np.int64) != a.view(np.int64)).any() for a in arrays
+    ):
         raise _SomeMismatch("a time beyond what the unit holds")
     shape = (len(values), *kind.shape)
     made = buffers.empty(shape, dtype) if out is None else out
@@ -179,10 +181,6 @@ def _same(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
     """Whether a cast of whole numbers lost nothing."""
     with np.errstate(all="ignore"):
         return bool(np.array_equal(cast.astype(array.dtype), array) and np.array_equal(cast < 0, array < 0))
-
-
-def _same_times(array: npt.NDArray[Any], cast: npt.NDArray[Any]) -> bool:
-    return bool(np.array_equal(cast.astype(array.dtype).view(np.int64), array.view(np.int64)))
 
 
 # ---- Arrow ---------------------------------------------------------------------------------------------------------

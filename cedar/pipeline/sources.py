@@ -314,7 +314,11 @@ def from_huggingface(dataset: Any) -> Pipeline:
     """
     from cedar.datasets import huggingface
 
-    return _start(lambda: huggingface.from_huggingface(dataset))
+    source = huggingface.from_huggingface(dataset)
+    pipeline = _start(lambda: source)
+    for name, kind in huggingface.paths_alone(dataset, source).items():
+        pipeline = pipeline.map(huggingface.with_bytes, name, dtype=kind)
+    return pipeline
 
 
 def from_source(source: Any) -> Pipeline:

@@ -199,7 +199,7 @@ def test_a_quote_that_is_never_closed(tmp_path: Path, monkeypatch, columns: list
 
 @pytest.mark.parametrize(
     ("header", "why"),
-    [("größe,x", "byte 0xf6 at byte 2"), ('"a\né",x', "byte 0xe9 at byte 3"), ("a\0,x", "a null byte")],
+    [("größe,x", "byte 0xf6 in position 2"), ('"a\né",x', "byte 0xe9 in position 0"), ("a\0,x", "a null byte")],
 )
 def test_a_header_that_is_not_utf8(tmp_path: Path, header, why):
     path = write(tmp_path, f"{header}\n1,2\n".encode("latin-1"))

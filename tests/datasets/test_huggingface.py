@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from cedar.core.errors import PipelineError, SourceError
+import cedar
+from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.huggingface import from_huggingface
 from tests.datasets.reading import column, read_rows
 
@@ -92,11 +93,11 @@ def test_files_of_which_the_path_is_stored_are_read(datasets, tmp_path, nested):
         {"image": [[v] for v in values] if nested else values}, features=datasets.Features({"image": feature})
     )
     files = [{"bytes": b"png", "path": path}, {"bytes": b"held", "path": None}, None]
-    assert column(from_huggingface(given), "image") == ([[f] for f in files] if nested else files)
-    off = given.cast_column(
-        "image", datasets.List(datasets.Image(decode=False)) if nested else datasets.Image(decode=False)
-    )
-    assert column(from_huggingface(off), "image") == off[:]["image"]
+    pipeline = cedar.from_huggingface(given)
+    assert [row["image"] for row in pipeline] == ([[f] for f in files] if nested else files)
+    off = datasets.Image(decode=False)
+    off = given.cast_column("image", datasets.List(off) if nested else off)
+    assert [row["image"] for row in cedar.from_huggingface(off)] == off[:]["image"]
     (tmp_path / "a.png").unlink()
-    with pytest.raises(SourceError, match="a.png"):
-        read_rows(from_huggingface(given))
+    with pytest.raises(RowError, match="No such file.*a.png"):
+        list(pipeline)

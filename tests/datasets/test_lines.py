@@ -116,7 +116,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path, size: int):
         (lambda text: b"\xfe\xff" + text.encode("utf-16-be"), "it is UTF-16, not UTF-8", "iconv -f UTF-16"),
         (lambda text: text.encode("utf-32"), "it is UTF-32, not UTF-8", "iconv -f UTF-32"),
         (lambda text: gzip.compress(text.encode()), "compressed with gzip", "ends with .gz"),
-        (lambda text: bz2.compress(text.encode()), "compressed with bzip2", "ends with .bz2"),
+        (lambda text: bz2.compress(text.encode()), "compressed with bz2", "ends with .bz2"),
         (lambda text: pa.compress(text.encode(), "zstd", asbytes=True), "compressed with zstd", "ends with .zst"),
     ],
 )
