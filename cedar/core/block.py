@@ -187,7 +187,10 @@ def _shown(name: str, column: Column) -> Sequence[Any]:
 def python_values(column: Column) -> Sequence[Any]:
     """A column's values as Python sees them: plain values for Arrow, ndarrays or scalars for ndarrays."""
     if isinstance(column, pa.Array | GroupColumn):
-        return plain(column).to_pylist()  # type: ignore[no-any-return]
+        array = plain(column)
+        if array.type == pa.time64("ns"):
+            array = array.cast(pa.time64("us"))  # Python would cut its nanoseconds
+        return array.to_pylist()  # type: ignore[no-any-return]
     if column.ndim == 1 and column.dtype != object:
         return column.tolist()  # type: ignore[no-any-return]
     return column  # type: ignore[no-any-return]

@@ -79,6 +79,13 @@ def test_rows_are_plain_values_and_arrays() -> None:
     assert python_values(pa.array([[1], None])) == [[1], None]
 
 
+def test_a_time_that_python_would_cut_is_refused() -> None:
+    times = Block({"t": pa.array([1000, 1001], pa.time64("ns"))}, Keys(np.arange(2)))
+    assert next(times.slice(0, 1).rows())["t"].microsecond == 1
+    with pytest.raises(PipelineError, match="column 't' .*Python has no type for"):
+        list(times.rows())
+
+
 def test_values_that_python_has_no_type_for_name_their_column() -> None:
     late = pa.array([1 << 62], pa.timestamp("s"))
     with pytest.raises(PipelineError, match="column 'when' of timestamp") as caught:
