@@ -18,7 +18,7 @@ from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, miss
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.csv_rows import read_header, row_blocks
 from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
-from cedar.datasets.files_io import foreign, open_file, open_native
+from cedar.datasets.files_io import actual_format, open_file, open_native
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
 from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
@@ -301,7 +301,7 @@ class _CsvErrors:
                 if "UTF8" in text
                 else f'correct the value, or give the column a wider type: dtypes={{{name!r}: "string"}}'
             )
-        text, fix = foreign(self._file) or (text, fix)
+        text, fix = actual_format(self._file) or (text, fix)
         return RowError(f"{where}: {text}", row=RowRef(0, self._ordinal, row, url=self._file.url, unit=unit), fix=fix)
 
 

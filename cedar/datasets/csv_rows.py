@@ -12,7 +12,7 @@ import numpy as np
 
 from cedar.core.errors import SourceError
 from cedar.core.limits import too_much
-from cedar.datasets.files_io import Bytes, check_unchanged, foreign
+from cedar.datasets.files_io import Bytes, actual_format, check_unchanged
 from cedar.datasets.listing import File
 
 _QUOTE = ord('"')
@@ -44,7 +44,7 @@ def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
             if "\0" in decoded:
                 raise ValueError("it has a null byte")
         except ValueError as error:
-            problem, fix = foreign(file) or (f"the header is not UTF-8: {error}", "convert the file to UTF-8")
+            problem, fix = actual_format(file) or (f"the header is not UTF-8: {error}", "convert the file to UTF-8")
             raise SourceError(f"{file.url}: {problem}", fix=fix) from error
         taken.append(len(line))
         yield decoded

@@ -36,7 +36,7 @@ _MOST_LOOKED = 1 << 16
 _STORED = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
-_FOREIGN = {  # how files begin that are not UTF-8, and what they are: of compressed ones, the suffix
+_FORMATS = {  # the first bytes of files that are not UTF-8, and their encoding, or the suffix of compressed ones
     rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32", rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}": "UTF-16",
     rb"\x1f\x8b": ".gz", rb"BZh[1-9]1AY&SY": ".bz2", rb"\xfd7zXZ\0": ".xz", rb"\x28\xb5\x2f\xfd": ".zst",
 }  # fmt: skip
@@ -91,11 +91,11 @@ def open_file(file: File) -> Any:
     return LimitedDecompression(pa.CompressedInputStream(raw, codec), raw, file.url, file.limits)
 
 
-def foreign(file: File) -> tuple[str, str] | None:
-    """What a file is instead of UTF-8, and what to do; None where its beginning does not tell. Meant for messages."""
+def actual_format(file: File) -> tuple[str, str] | None:
+    """What a file is instead of UTF-8, and what to do, for messages; None if its first bytes do not show it."""
     with reading(file.url), open_file(file) as stream:
         head = stream.read(16)
-    kind = next((kind for start, kind in _FOREIGN.items() if re.match(start, head)), None)
+    kind = next((kind for start, kind in _FORMATS.items() if re.match(start, head)), None)
     if kind in _CODECS:
         return (
             f"it is compressed with {_CODECS[kind]}, which its name does not say",

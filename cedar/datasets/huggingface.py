@@ -45,11 +45,11 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     form = getattr(dataset, "format", None) or {}
     if form and not form["output_all_columns"]:
         table = table.select([name for name in table.column_names if name in form["columns"]])
-    decoded = _decoded(dataset, table.schema)
+    decoded = _decoded_columns(dataset, table.schema)
     other = form.get("type") not in (None, "python", "arrow", "pandas", "polars")
     changes = form.get("format_kwargs") or (other and (decoded or "double" in str(table.schema.types)))
-    if changes or not all(map(_is_file, decoded.values())):  # a transform is one of the keyword arguments
-        return ItemsSource(dataset, together=False)
+    if changes or not all(map(_is_file, decoded.values())):  # a transform is a keyword argument of its format
+        return ItemsSource(dataset, uses_getitems=False)
     indices = _arrow(getattr(dataset, "_indices", None))
     order = None if indices is None else np.asarray(indices.column(0).to_numpy(), dtype=np.int64)
     width = max(1.0, table.nbytes / max(1, table.num_rows))
@@ -70,8 +70,8 @@ def _arrow(data: Any) -> Any:
     return inner if isinstance(inner, pa.Table) else None
 
 
-def _decoded(dataset: Any, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns of which the dataset gives something else than it stores."""
+def _decoded_columns(dataset: Any, schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The columns whose values the dataset decodes on access."""
     if not (features := getattr(dataset, "features", None)):
         return {}
     from datasets.features.features import require_decoding
@@ -86,10 +86,11 @@ def _is_file(kind: pa.DataType) -> bool:
     return pt.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
 
 
-def paths_alone(dataset: Any, source: Any) -> dict[str, pa.DataType]:
-    """The columns of files of which some have a path and no bytes."""
+def columns_without_bytes(dataset: Any, source: Any) -> dict[str, pa.DataType]:
+    """The columns of images, audio or other files, some of which have only a path."""
     table = source.table if isinstance(source, TableSource) else pa.table({})
-    return {n: k for n, k in _decoded(dataset, table.schema).items() if any(map(_lacks_bytes, table.column(n).chunks))}
+    files = _decoded_columns(dataset, table.schema)
+    return {name: kind for name, kind in files.items() if any(map(_lacks_bytes, table.column(name).chunks))}
 
 
 def _lacks_bytes(files: pa.Array) -> bool:
@@ -97,7 +98,7 @@ def _lacks_bytes(files: pa.Array) -> bool:
 
 
 def with_bytes(value: Any) -> Any:
-    """A file, or a list of them, with what is at its path where it has no bytes."""
+    """A file, or a list of files, with its bytes read from its path if they are missing."""
     if isinstance(value, list):
         return [with_bytes(each) for each in value]
     if value is None or value["bytes"] is not None or value["path"] is None:

@@ -48,13 +48,13 @@ class ItemsSource(BaseSource):
     items: Any
     dtypes: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
-    together: bool = True  # many are asked for at once, by ``__getitems__``
+    uses_getitems: bool = True  # where the dataset has ``__getitems__``
     cuts_splits: ClassVar[bool] = True  # any row of a split can be read without the others
     holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
 
     @property
     def _held(self) -> bool:
-        """The rows are there: a list or tuple, whose class does nothing of its own to give one."""
+        """The rows are in memory: a list or tuple whose class does not override ``__getitem__``."""
         own = getattr(type(self.items), "__getitem__", None)
         return own in (list.__getitem__, tuple.__getitem__)
 
@@ -147,7 +147,7 @@ class ItemsSource(BaseSource):
     def _made(self, start: int, stop: int) -> list[Any]:
         if self._held:
             return list(self.items[start:stop])
-        many = getattr(self.items, "__getitems__", None) if self.together else None
+        many = getattr(self.items, "__getitems__", None) if self.uses_getitems else None
         if many is not None:
             try:
                 if stop - start == 1:

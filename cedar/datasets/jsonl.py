@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.exact import check_value, rounded_rows
-from cedar.datasets.files_io import foreign
+from cedar.datasets.files_io import actual_format
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
 from cedar.datasets.listing import File, Paths, as_paths, reading
@@ -262,7 +262,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 def _broken(
     file: File, ordinal: int, offset: int, text: bytes, message: str, fix: str = "correct the line, or take it out"
 ) -> RowError:
-    message, fix = foreign(file) or (message, fix)
+    message, fix = actual_format(file) or (message, fix)
     shown = text.decode("utf-8", "replace")
     shown = f": {shown[:120]}..." if len(shown) > 120 else f": {shown}" if shown else ""
     return RowError(

@@ -21,12 +21,12 @@ _OFFSET = 8  # bytes per list or string
 
 
 def is_int96(footer: Any, leaf: int) -> bool:
-    """Whether a leaf holds times of 96 bits: nanoseconds of a day of any year."""
+    """Whether a leaf holds INT96 timestamps: a day of any year, and nanoseconds."""
     return bool(footer.schema.column(leaf).physical_type == "INT96")
 
 
 def arrow_schema(footer: Any) -> pa.Schema:
-    """The schema of a file, with times of 96 bits in microseconds: 64 bits of nanoseconds end with the year 2262."""
+    """The schema of a file, with INT96 timestamps in microseconds: nanoseconds of 64 bits end in the year 2262."""
     if not any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
         return footer.schema.to_arrow_schema()
     with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as file:
@@ -34,10 +34,10 @@ def arrow_schema(footer: Any) -> pa.Schema:
 
 
 def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
-    """Compares a column with the same in nanoseconds, which may have left 64 bits: their last digits are right still.
+    """Compares a column with itself in nanoseconds. Their last digits are right even where 64 bits overflow.
 
     Raises:
-        SourceError: a time of 96 bits has nanoseconds, which are lost in its column.
+        SourceError: an INT96 timestamp has nanoseconds, which microseconds do not hold.
     """
     if column.type == fine.type:
         return
@@ -48,8 +48,8 @@ def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
         check_microseconds(name, column.values, fine.values, file)
     elif (numbers(fine.fill_null(0).view("int64")) != numbers(column.fill_null(0).view("int64")) * 1000).any():
         raise SourceError(
-            f"{file.url}: column {name!r} has times with nanoseconds (INT96), which {column.type} does not hold",
-            fix="write it anew: pyarrow.parquet.write_table(pyarrow.parquet.read_table(path), other) keeps nanoseconds",
+            f"{file.url}: column {name!r} has INT96 timestamps with nanoseconds, which {column.type} does not hold",
+            fix="rewrite it: pyarrow.parquet.write_table(pyarrow.parquet.read_table(path), other) keeps nanoseconds",
         )
 
 

@@ -53,7 +53,7 @@ def names_of(item: Any) -> list[str]:
     """The columns that an item alone shows.
 
     Raises:
-        PipelineError: a dict whose keys are not strings, or have no UTF-8.
+        PipelineError: a dict whose keys are not strings, or not UTF-8.
     """
     names = list(as_row(item))
     odd = next((n for n in names if not isinstance(n, str)), None)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.columns import Column, ColumnType, Index
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.datasets.base import Chunk, Split
-from cedar.datasets.files_io import compression_of, foreign
+from cedar.datasets.files_io import actual_format, compression_of
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, count_newlines, line_splits, read_lines, text_column
 from cedar.datasets.listing import File, Paths, as_paths, concurrently
@@ -142,7 +142,7 @@ def _not_utf8(file: File, lines: Lines) -> SourceError:
         offset = lines.start + error.start
         inside = " of the decompressed data" if compression_of(file) else ""
         problem = f"not utf-8: byte {error.object[error.start]:#04x} at byte offset {offset}{inside}"
-        problem, fix = foreign(file) or (problem, 'convert the file, or read_text(..., errors="replace")')
+        problem, fix = actual_format(file) or (problem, 'convert the file, or read_text(..., errors="replace")')
         return SourceError(f"{file.url}: {problem}", fix=fix)
     return SourceError(f"{file.url}: not utf-8, after byte offset {lines.start}")
 

@@ -270,12 +270,12 @@ def _check_zones(values: Sequence[Any], kind: pa.DataType) -> None:
 
 
 def nanoseconds(value: Any) -> int:
-    """Those of a time of pandas that a time of Python does not have."""
+    """The nanoseconds of a pandas time, which Python's times do not have."""
     return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) or 0
 
 
 def _check_unit(values: Sequence[Any], unit: str) -> None:
-    """Arrow cuts what its unit does not hold of times of Python and pandas."""
+    """Arrow would truncate times of Python and pandas that are finer than the unit."""
     step = {"s": 1_000_000, "ms": 1_000}.get(unit, 1)
     for value in values:
         part = value.microseconds if isinstance(value, dt.timedelta) else getattr(value, "microsecond", 0)

@@ -316,7 +316,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
 
     source = huggingface.from_huggingface(dataset)
     pipeline = _start(lambda: source)
-    for name, kind in huggingface.paths_alone(dataset, source).items():
+    for name, kind in huggingface.columns_without_bytes(dataset, source).items():
         pipeline = pipeline.map(huggingface.with_bytes, name, dtype=kind)
     return pipeline
 

@@ -136,7 +136,7 @@ def test_two_columns_of_one_name(tmp_path: Path):
         read_parquet(tmp_path).schema()
 
 
-# ---- times of 96 bits ------------------------------------------------------------------------------------------------
+# ---- INT96 timestamps ------------------------------------------------------------------------------------------------
 
 DATES = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1), None, dt.datetime(1960, 3, 1, 2, 3, 4, 5)]
 
@@ -151,7 +151,7 @@ def int96(path: Path, times, unit="us", **options) -> Path:
     return path
 
 
-def test_times_of_96_bits_are_of_any_year(tmp_path: Path):
+def test_int96_timestamps_are_of_any_year(tmp_path: Path):
     source = read_parquet(int96(tmp_path / "t.parquet", DATES * 3, row_group_size=5))
     assert source.schema()["flat"] == pa.timestamp("us")
     assert column(source, "flat") == DATES * 3
@@ -173,9 +173,9 @@ def test_times_of_96_bits_are_of_any_year(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["flat", "nested", "pieces"])
-def test_nanoseconds_of_96_bits_are_not_cut(tmp_path: Path, name):
+def test_nanoseconds_of_int96_timestamps_are_not_cut(tmp_path: Path, name):
     source = read_parquet(int96(tmp_path / "t.parquet", [5000, -1, None], "ns"), columns=[name])
-    with pytest.raises(SourceError, match=f"t.parquet: column '{name}' has times with nanoseconds") as error:
+    with pytest.raises(SourceError, match=f"t.parquet: column '{name}' has INT96 timestamps with nanoseconds") as error:
         read_rows(source)
     assert "pyarrow.parquet.write_table" in (error.value.fix or "")
     assert (
