@@ -63,6 +63,7 @@ class CsvSource(FileSource):
     columns: tuple[str, ...] | None = None
     split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_csv"
+    leaves_unread: ClassVar[bool] = True
 
     # ---- names and types: from the first blocks of the files ---------------------------------------------------------
 
@@ -124,7 +125,9 @@ class CsvSource(FileSource):
         if file.size == 0:
             return None
         with self._errors(file, ordinal):
-            convert = self.dialect.convert(column_types=declared)
+            convert = self.dialect.convert(
+                column_types=dict.fromkeys(declared, pa.binary())
+            )  # if at all, as they are read
             parsed = ((block, self._parsed(block, convert)) for block in self._row_blocks(ordinal, file))
             block, table = next(((block, table) for block, table in parsed if table.num_rows), (b"", None))
         if table is None:
@@ -151,13 +154,12 @@ class CsvSource(FileSource):
 
     def schema(self) -> dict[str, pa.DataType]:
         stored = selected(self._stored, self.columns, self.describe())
-        return {name: canonical_type(kind) for name, kind in stored.items()}
+        types = {name: canonical_type(kind) for name, kind in stored.items()}
+        return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
     def select(self, columns: Sequence[str]) -> CsvSource:
         """The same files, fewer columns; the others are split off, not converted."""
-        other = self.keep(replace(self, columns=tuple(columns)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("_names", "_headers", "_stored")})
-        return other
+        return self.keep(replace(self, columns=tuple(columns)))
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -178,8 +180,12 @@ class CsvSource(FileSource):
             yield from self._range(split.file, file, lines)
 
     def _convert(self) -> Any:
-        wanted = list(self.schema())
-        return self.dialect.convert(column_types=self._stored, include_columns=wanted or list(self._stored)[:1])
+        wanted = [name for name in self.schema() if name not in self.unread]
+        if not wanted:  # one is converted all the same, to count the rows: as bytes, which all values are
+            return self.dialect.convert(
+                column_types=dict.fromkeys(self._stored, pa.binary()), include_columns=list(self._stored)[:1]
+            )
+        return self.dialect.convert(column_types=self._stored, include_columns=wanted)
 
     def _texts(self, names: Sequence[str]) -> Any:
         """How some columns are read as they are written."""
@@ -189,8 +195,9 @@ class CsvSource(FileSource):
         return [name for name, kind in self.schema().items() if _is_float(kind)]
 
     def _chunk(self, table: Any, offsets: Index) -> Chunk:
-        columns = {name: as_column(table.column(name)) for name in self.schema()}
-        return Chunk(columns, offsets, table.num_rows)
+        names = list(self.schema())
+        columns = {name: as_column(table.column(name)) for name in names if name not in self.unread}
+        return Chunk(self.with_unread(columns, names, table.num_rows), offsets, table.num_rows)
 
     def _check_exact(self, chunk: Chunk, texts: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
         """Raises RowError for a number that its column does not hold; ``texts`` are of the columns of floats."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar
+
+import pyarrow as pa
 
 from cedar.core.asking import Use
 from cedar.core.redact import redact_url
@@ -33,12 +35,18 @@ def asked_outside_tasks(sources: Iterable[Any]) -> Use:
 
 @dataclass(frozen=True, repr=False)
 class FileSource(BaseSource):
-    """A source over files, listed once, at the first need; the listing travels with the source."""
+    """A source over files, listed once, at the first need; the listing travels with the source.
+
+    Args:
+        unread: columns whose values are not parsed, as nothing reads them: they come as nulls.
+    """
 
     paths: tuple[str, ...]
+    unread: frozenset[str] = field(default=frozenset(), kw_only=True)
     reader: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...] | None] = None
     own_code: ClassVar[bool] = False
+    leaves_unread: ClassVar[bool] = False  # values of columns that nothing reads may be anything
 
     @once
     def listing(self) -> Listing:
@@ -46,10 +54,18 @@ class FileSource(BaseSource):
 
     def keep(self, other: _S) -> _S:
         """``other``, a source over the same files, with what is already known of them."""
-        for known in ("listing", "_footers", "_lines", "_opened"):
+        for known in ("listing", "_footers", "_lines", "_opened", "_types", "_names", "_headers", "_stored"):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other
+
+    def leaving(self, unread: frozenset[str]) -> Self:
+        """The same rows and columns, of which some are nulls."""
+        return self.keep(replace(self, unread=unread))
+
+    def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
+        """The columns ``names``, those that were not parsed among them."""
+        return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
 
     def url(self, file: int) -> str:
         return self.listing[file].url

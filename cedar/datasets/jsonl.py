@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from cedar.core.boundary import checked_column
-from cedar.core.columns import Index
+from cedar.core.columns import UNKNOWN, ColumnType, Index
 from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
 from cedar.datasets.base import Chunk, Split, selected
@@ -20,13 +22,15 @@ from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.files_io import actual_format
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, line_number, line_splits, read_lines
-from cedar.datasets.listing import File, Paths, as_paths, reading
+from cedar.datasets.listing import File, Paths, as_names, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.infer import ValueMismatch, infer_type, type_from_dtype
 
-_FAILURES = (pa.ArrowException, ValueError)  # what a parser says about a line
+_FAILURES = (pa.ArrowException, ValueError, RecursionError)  # what a parser says about a line
+_DECODER = json.JSONDecoder(parse_int=float, strict=False)  # finds where values end, whatever they are
+_GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 _HEAD = 1 << 16
 
 
@@ -38,21 +42,23 @@ class JsonlSource(FileSource):
     split_bytes: int = SPLIT_BYTES
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
+    leaves_unread: ClassVar[bool] = True
 
     def splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)
 
     @once
-    def _types(self) -> dict[str, pa.DataType]:
-        """The canonical types of all columns."""
+    def _types(self) -> dict[str, ColumnType]:
+        """The canonical types of all columns; UNKNOWN where values have no type in common: an error if read."""
         declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
         for name, kind in declared.items():
             if not isinstance(kind, pa.DataType):
                 raise PipelineError(f"{self.describe()}: a JSON column cannot be {kind}: dtypes[{name!r}]")
         ordinal, rows, offsets = self._first_rows()
-        types = {}
-        for name in dict.fromkeys(key for row in rows for key in row):
-            types[name] = declared.get(name) or self._infer(name, ordinal, rows, offsets)
+        types: dict[str, ColumnType] = dict.fromkeys((key for row in rows for key in row), UNKNOWN)
+        for name in types.keys() - declared.keys():
+            with suppress(RowError):
+                types[name] = self._infer(name, ordinal, rows, offsets)
         return types | declared
 
     def _first_rows(self) -> tuple[int, list[dict[str, Any]], list[int]]:
@@ -95,18 +101,20 @@ class JsonlSource(FileSource):
 
     def _infer(self, name: str, ordinal: int, rows: list[dict[str, Any]], offsets: list[int]) -> pa.DataType:
         file = self.listing[ordinal]
-        fix = f"make them one type, or say it: dtypes={{{name!r}: ...}}"
         try:
             kind = infer_type([row.get(name) for row in rows])
         except ValueMismatch as misfit:
             offset = offsets[misfit.index]
-            raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", fix) from misfit
+            raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", _as_text(name)) from misfit
         if not isinstance(kind, pa.DataType):
             raise _too_large(file, ordinal, name, [row.get(name) for row in rows], offsets)
         return kind
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
+        for name, kind in self.schema().items():
+            if kind is UNKNOWN:
+                self._infer(name, *self._first_rows())  # raises
         for lines in read_lines(file, split):
             ends = lines.ends()
             starts = Lines.starts(ends)
@@ -119,6 +127,7 @@ class JsonlSource(FileSource):
                     columns = self._columns(lines.data, len(starts))
                 except _FAILURES as error:
                     raise self._first_broken(split.file, file, lines, starts) from error
+            columns = self.with_unread(columns, self.schema(), len(starts))
             yield Chunk(columns, starts + lines.start, len(starts))
 
     def _columns(self, data: Any, rows: int) -> dict[str, Any]:
@@ -128,15 +137,21 @@ class JsonlSource(FileSource):
             if any(json.loads(text) for text in data.tobytes().split(b"\n") if text.strip()):
                 raise ValueError("unexpected field")
             return {}
-        wanted = {name: types[name] for name in self.schema()}
-        asked = wanted or dict([next(iter(types.items()))])  # one at least, to count the rows
-        behaviour = "ignore"
-        if len(wanted) == len(types) or any(map(_has_struct, asked.values())):
-            asked, behaviour = types, "error"  # the parser would pass over unknown fields of structs as well
-        read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        schema = pa.schema([(name, _parsed(kind)) for name, kind in asked.items()])
-        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behaviour)
-        table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
+        wanted = {name: kind for name, kind in self.schema().items() if name not in self.unread}
+        asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # one at least, to count the rows
+        exact = self._exact
+        try:
+            if any(map(_has_struct, asked.values())):
+                # The parser would ignore unknown fields of structs as well.
+                table = _table(data, types, "error")
+            else:
+                table = _table(data, asked, "error" if exact else "ignore")
+        except _FAILURES:
+            # The fault may be in a column that is not read, or in one that is read as text.
+            texts = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
+            every = (text for text in data.tobytes().split(b"\n") if text.strip())
+            plain = "\n".join(_without(text.decode(), None if exact else wanted.keys(), texts) for text in every)
+            table = _table(plain.encode(), asked, "error")
         if table.num_rows != rows:
             raise ValueError("not one object per line")
         columns = {name: checked_column(table.column(name)) for name in wanted}
@@ -145,9 +160,14 @@ class JsonlSource(FileSource):
             lines = [line for line in data.tobytes().split(b"\n") if line.strip()]
             for row in suspect.tolist():
                 parsed = json.loads(lines[row])
-                for name, kind in wanted.items():
-                    check_value(name, parsed.get(name), kind)
+                for name in wanted:
+                    check_value(name, parsed.get(name), columns[name].type)
         return columns
+
+    @property
+    def _exact(self) -> bool:
+        """All columns are read, and one that the first rows do not have is an error."""
+        return not self.unread and len(self.schema()) == len(self._types)
 
     def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> Exception:
         """The error for the first line that does not parse; found by halving."""
@@ -166,7 +186,7 @@ class JsonlSource(FileSource):
     def _explain(self, ordinal: int, file: File, offset: int, text: bytes) -> Exception:
         try:
             row = self._parse(ordinal, file, offset, text)
-            extra = next((name for name in row if name not in self._types), None)
+            extra = next((name for name in row if self._exact and name not in self._types), None)
             if extra is not None:
                 message = f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(self._types)}"
                 return _broken(file, ordinal, offset, text, message, f"say its type: dtypes={{{extra!r}: ...}}")
@@ -174,19 +194,23 @@ class JsonlSource(FileSource):
         except RowError as error:
             return error
         except _FAILURES as error:
+            message = str(error).replace("JSON parse error: ", "")
             columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
             fix = f"correct the line, or say the types with dtypes={{...}}; they are {columns}"
-            return _broken(file, ordinal, offset, text, str(error).replace("JSON parse error: ", ""), fix)
+            name = next(
+                (name for name in self._types if message.startswith((f"Column(/{name})", f"Column(/{name}/"))), None
+            )
+            fix = fix if name is None else f"correct the line; or {_as_text(name)}"
+            return _broken(file, ordinal, offset, text, message, fix)
         return _broken(file, ordinal, offset, text, "it does not go with the lines before it")
 
-    def schema(self) -> dict[str, pa.DataType]:
-        return selected(self._types, self.columns, self.describe())
+    def schema(self) -> dict[str, ColumnType]:
+        types = selected(self._types, self.columns, self.describe())
+        return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
     def select(self, columns: Sequence[str]) -> JsonlSource:
         """The same lines, fewer columns; the others are passed over, whatever they hold."""
-        other = self.keep(replace(self, columns=tuple(columns)))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_types"})
-        return other
+        return self.keep(replace(self, columns=tuple(columns)))
 
 
 def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
@@ -213,7 +237,49 @@ def _too_deep(file: File, ordinal: int, offset: int) -> RowError:
     return _broken(file, ordinal, offset, b"", message, how_to_raise("json_depth", most))
 
 
-def _has_struct(kind: pa.DataType) -> bool:
+def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table:
+    """Lines parsed as columns of these types; ``unknown`` columns are an "error", or "ignore"d."""
+    read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    schema = pa.schema([(name, _parsed(kind)) for name, kind in types.items() if kind is not UNKNOWN])
+    parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown)
+    return pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
+
+
+def _without(text: str, wanted: Container[str] | None, texts: Container[str]) -> str:
+    """A line with the wanted keys alone (None: all), where the values of ``texts`` are strings: their own JSON text.
+
+    Example:
+        >>> _without('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
+        '{"a":"[1.50, {}]","c":"x"}'
+    """
+    if not isinstance(_DECODER.decode(text), dict):
+        raise ValueError("a JSON object is expected")  # noqa: TRY004 - as a parser says it
+    members = []
+    at = _gap(text, 0)
+    while text[at] != "}":
+        key, end = _DECODER.raw_decode(text, at)
+        name, at = text[at:end], _gap(text, end)
+        _, end = _DECODER.raw_decode(text, at)
+        value, at = text[at:end], _gap(text, end)
+        if key in texts and value[0] != '"' and value != "null":
+            value = json.dumps(value, ensure_ascii=False)
+        if wanted is None or key in wanted:
+            members.append(f"{name}:{value}")
+    return f"{{{','.join(members)}}}"
+
+
+def _gap(text: str, at: int) -> int:
+    """Where the next key or value begins."""
+    match = _GAP.match(text, at)
+    return at if match is None else match.end()
+
+
+def _as_text(name: str) -> str:
+    """What to do about a column whose values have no type in common."""
+    return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or leave it out: columns=[...] names those to read"
+
+
+def _has_struct(kind: ColumnType) -> bool:
     if pa.types.is_struct(kind):
         return True
     return bool(pa.types.is_large_list(kind)) and _has_struct(kind.value_type)
@@ -272,13 +338,17 @@ def _broken(
     )
 
 
-def read_jsonl(paths: Paths, *, dtypes: Mapping[str, Any] | None = None) -> JsonlSource:
+def read_jsonl(
+    paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
+) -> JsonlSource:
     """The source behind ``cedar.read_jsonl``.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.
+        columns: the columns to read. The values of others have no type, and may be anything.
         dtypes: types of columns. The rest are fixed by the first 64 rows of the first file that has rows: a later
-            value that does not fit, or a column that they do not have, is an error. A missing column is null.
+            value that does not fit, or a column that they do not have, is an error. A missing column is null. A
+            column of strings keeps the JSON text of values that are not strings.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.
@@ -289,4 +359,5 @@ def read_jsonl(paths: Paths, *, dtypes: Mapping[str, Any] | None = None) -> Json
         >>> read_jsonl("t.jsonl").schema()
         {'x': DataType(int64), 'y': LargeListType(large_list<item: double>)}
     """
-    return JsonlSource(as_paths(paths, "read_jsonl"), tuple((dtypes or {}).items()))
+    chosen = as_names(columns, "columns", "read_jsonl")
+    return JsonlSource(as_paths(paths, "read_jsonl"), tuple((dtypes or {}).items()), columns=chosen)

@@ -114,6 +114,18 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
     return strings
 
 
+def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
+    """Names of columns as a tuple; one name may stand for itself.
+
+    Raises:
+        PipelineError: a name that is not a string, or is there twice.
+    """
+    given = [names] if isinstance(names, str) else names
+    if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
+        raise PipelineError(f"{reader}: {option}={names!r} is not a list of different names", site=user_site())
+    return None if given is None else tuple(given)
+
+
 def as_flag(value: Any, option: str, reader: str) -> bool:
     """``value`` as a bool. What is true or false in Python may mean something else to whoever gives it.
 

@@ -20,14 +20,13 @@ import pyarrow.types as pt
 from cedar.core.arrow import of_numbers, of_texts
 from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, TensorType, cut
-from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
-from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, list_files, reading
+from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
@@ -268,11 +267,7 @@ def read_parquet(
         >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
         [[1, 2, 3]]
     """
-    if isinstance(columns, str):
-        columns = [columns]
-    if columns is not None and (not all(isinstance(c, str) for c in columns) or len(set(columns)) < len(columns)):
-        raise PipelineError(f"read_parquet: columns={columns!r} is not a list of different names", site=user_site())
-    chosen = None if columns is None else tuple(columns)
+    chosen = as_names(columns, "columns", "read_parquet")
     where = None if manifest is None else os.fspath(manifest)
     return ParquetSource(
         as_paths(paths, "read_parquet"), chosen, as_flag(verify, "verify", "read_parquet"), manifest=where

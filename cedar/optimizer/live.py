@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TypeAlias
 
+from cedar.datasets.base import Read
 from cedar.operators.base import Operator, Schema, StreamOperator
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -11,15 +13,41 @@ from cedar.plan.graph import Node
 Names: TypeAlias = "frozenset[str] | None"  # None is all columns
 
 
-def live_columns(root: Node, schemas: dict[int, Schema]) -> dict[int, Names]:
+def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
     """The columns that the output of each node must have, by id.
 
     A ``drop`` and a ``rename`` do not count as reading: what nobody reads need not be there for them (see ``fit``).
     """
-    live: dict[int, Names] = {id(root): all_of(schemas[id(root)])}
+    live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
     for node in reversed(list(graph.walk(root))):  # whoever reads a node comes before it
         spread(node, live, schemas)
     return live
+
+
+def leave_unread(root: Node, out: Names = None) -> Node:
+    """The pipeline, whose sources do not parse what nothing reads where it may hold anything, as in JSON lines.
+
+    Not even where it runs as written, or on sample rows: the column stays, with nulls in it.
+
+    Args:
+        root: the pipeline's last node.
+        out: the columns of its output that are read.
+    """
+    if not any(getattr(node.operator.source, "leaves_unread", False) for node in graph.sources(root)):  # type: ignore[attr-defined]
+        return root
+    schemas = graph.schemas(root)
+    live = live_columns(root, schemas, out)
+
+    def narrowed(node: Node) -> Node | None:
+        operator, names, schema = node.operator, live.get(id(node)), schemas.get(id(node))
+        if not isinstance(operator, Read) or names is None or schema is None:
+            return None
+        unread = frozenset(schema) - names
+        if not unread or not getattr(operator.source, "leaves_unread", False):
+            return None
+        return dataclasses.replace(node, operator=Read(operator.source.leaving(unread)))
+
+    return graph.replace(root, narrowed)
 
 
 def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:

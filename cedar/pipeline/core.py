@@ -9,6 +9,7 @@ from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.engine.delivery.drop_in import NotIndexed
 from cedar.operators.base import Operator
+from cedar.optimizer.live import leave_unread
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
@@ -26,14 +27,22 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         [{'x': 10}, {'x': 20}]
     """
 
-    __slots__ = ("node",)
+    __slots__ = ("_run", "given")
 
     def __init__(self, node: Node) -> None:
-        self.node = node
+        self.given = node
+        self._run: Node | None = None
         if all("batched" in vars(below) for below in node.inputs):  # as it is where a pipeline is built step by step
             _ = node.batched  # a batch of batches is refused here, at the user's line
         else:
             batched(node)
+
+    @property
+    def node(self) -> Node:
+        """What runs: ``given``, the operators as they were put together, without reading what nothing reads."""
+        if self._run is None:
+            self._run = leave_unread(self.given)
+        return self._run
 
     def apply(self, operator: Operator) -> Pipeline:
         """This pipeline with an operator on top: also one that is not part of the package.
@@ -52,7 +61,7 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
                 fix="give an instance of a RowOperator or StreamOperator; for a function, use map",
             )
         try:
-            return Pipeline(Node(operator, (self.node,), site))
+            return Pipeline(Node(operator, (self.given,), site))
         except CedarError as error:
             error.site = error.site or site
             raise
@@ -87,10 +96,10 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         """The error for what a DataLoader around a pipeline asks."""
         return NotIndexed(
             what,
-            site=self.node.site,  # of the caller's lines the nearest would be torch's
+            site=self.given.site,  # of the caller's lines the nearest would be torch's
             fix="p.count() counts its rows, and p.select(...) names columns. Iterate p.batch(n).loader() in place of a "
             "DataLoader, which cannot be put around a pipeline: see docs/migrate.md",
         )
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.node.operator.label()}; print(p.explain()) shows its plan>"
+        return f"<Pipeline {self.given.operator.label()}; print(p.explain()) shows its plan>"

@@ -17,6 +17,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
+from cedar.optimizer.live import leave_unread
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.report.observers import Observers
@@ -329,13 +330,14 @@ class RunMethods:
         """
         from cedar.plan.graph import batched
 
-        loader = self._whole("count")
+        pipeline = cast("Pipeline", self)
+        rows = type(pipeline)(leave_unread(pipeline.given, frozenset()))
+        loader = rows._whole("count")
         units = loader.units()
         if units is not None and not loader.skips:
             return int(units)
-        node = cast("Pipeline", self).node
-        per_block = batched(node)[id(node)]
-        return sum(1 if per_block else len(block) for block in self._blocks("count"))
+        per_block = batched(rows.node)[id(rows.node)]
+        return sum(1 if per_block else len(block) for block in rows._blocks("count"))
 
     def profile(self, *, seconds: float = 2) -> Profile:
         """Run the pipeline as written for a while, and time each operator: print it, or ask for its ``bottleneck``.

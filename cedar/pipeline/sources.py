@@ -131,19 +131,26 @@ def read_csv(
     )  # fmt: skip
 
 
-def read_jsonl(paths: Paths, *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
+def read_jsonl(
+    paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
+) -> Pipeline:
     r"""Rows of JSON lines files; types are fixed by the first 64 rows, or by ``dtypes``.
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
+        columns: read only these. The other keys may hold anything.
+        dtypes: types of some columns. A column of type ``str`` keeps values that are not strings as their JSON text.
 
     Example:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
-        >>> _ = path.write_text('{"x": 1}\n')
-        >>> list(cedar.read_jsonl(str(path)))
-        [{'x': 1}]
+        >>> _ = path.write_text('{"x": 1}\n{"x": {"y": 2}}\n')
+        >>> list(cedar.read_jsonl(str(path), dtypes={"x": str}))
+        [{'x': '1'}, {'x': '{"y": 2}'}]
     """
     from cedar.datasets import jsonl
 
-    return _start(lambda: jsonl.read_jsonl(paths, dtypes=dtypes))
+    return _start(lambda: jsonl.read_jsonl(paths, columns=columns, dtypes=dtypes))
 
 
 def read_arrow(paths: Paths) -> Pipeline:
@@ -345,7 +352,7 @@ def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: 
     if not pipelines:
         raise PipelineError(f"{function} needs at least one pipeline", site=site)
     try:
-        return Pipeline(Node(operator(), tuple(p.node for p in pipelines), site))
+        return Pipeline(Node(operator(), tuple(p.given for p in pipelines), site))
     except CedarError as error:
         error.site = error.site or site
         raise

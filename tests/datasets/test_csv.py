@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.csv import read_csv
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
@@ -290,3 +291,16 @@ def test_movielens(shared_data: Path):
     with pytest.raises(RowError, match="Expected 10 columns, got 11") as error:  # quoted titles hold commas
         read_rows(read_csv(path, quoting=False))
     assert "leave out quoting=False" in (error.value.fix or "")
+
+
+@pytest.mark.parametrize("plan", ["auto", "off"])
+@pytest.mark.parametrize("declared", [{}, {"x": int}])
+def test_a_column_that_nothing_reads_may_hold_anything(tmp_path: Path, declared, plan: str):
+    path, rows = tmp_path / "t.csv", ["1"] * (0 if declared else 700_000) + ["a"]
+    path.write_text("x,y\n" + "".join(f"{x},{i}\n" for i, x in enumerate(rows)))
+    pipeline = cedar.read_csv(str(path), dtypes=declared)
+    batches = pipeline.map(abs, "y").select("y").batch(10_000, last="keep").loader(plan=plan)
+    assert sum(len(batch["y"]) for batch in batches) == len(rows)
+    assert pipeline.count() == len(rows)
+    with pytest.raises(RowError, match="column 'x' cannot be"):
+        list(pipeline.batch(10_000).loader(plan=plan))

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
+from cedar import col
+from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.jsonl import read_jsonl
 from tests.datasets.reading import column, read_keyed, read_rows, travelled
@@ -153,8 +156,9 @@ HUGE = 12345678901234567890123
 )
 def test_whole_numbers_beyond_64_bits(tmp_path: Path, values, line: int, message: str, kind: pa.DataType):
     path = write(tmp_path, [{"x": value} for value in values])
+    assert read_jsonl(path).schema()["x"] is UNKNOWN
     with pytest.raises(RowError) as error:
-        read_jsonl(path).schema()
+        read_rows(read_jsonl(path))
     said = rf"t\.jsonl, line {line}: column 'x': no type of whole numbers {message}"
     assert re.search(said, error.value.what)
     assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in (error.value.fix or "")
@@ -170,8 +174,10 @@ def test_dtypes_widen_and_add_columns(tmp_path: Path):
 
 def test_values_that_do_not_go_together(tmp_path: Path):
     path = write(tmp_path, [{"x": 1}, {"x": 2}, {"x": "a"}])
-    with pytest.raises(RowError, match=r"t\.jsonl, line 3: column 'x': .* do not fit into one column"):
-        read_jsonl(path).schema()
+    with pytest.raises(RowError, match=r"t\.jsonl, line 3: column 'x': .* do not fit into one column") as error:
+        read_rows(travelled(read_jsonl(path)))
+    assert "dtypes={'x': str}" in (error.value.fix or "")
+    assert column(read_jsonl(path, dtypes={"x": str}), "x") == ["1", "2", "a"]
     with pytest.raises(PipelineError, match="a JSON column cannot be object"):
         read_jsonl(path, dtypes={"x": object}).schema()
 
@@ -181,3 +187,74 @@ def test_bytes_that_are_not_utf8(tmp_path: Path):
     (tmp_path / "t.jsonl").write_bytes(b"\n".join(lines))
     with pytest.raises(RowError, match=r"t\.jsonl, line 81: "):
         column(read_jsonl(tmp_path / "t.jsonl"), "s")
+
+
+MESSY = [{"url": "u"}, [], "none", 7, None, [1.50, {"q": "ü"}], True]
+AS_TEXT = [v if isinstance(v, str | None) else json.dumps(v) for v in MESSY]
+
+
+@pytest.fixture(params=[0, 100])
+def messy(request, tmp_path: Path) -> tuple[str, int]:
+    """Lines of which one key holds anything, from the first line or from a later one on; and how many."""
+    rows = [MESSY[0]] * request.param + MESSY
+    return str(write(tmp_path, [{"i": i, "meta": v, "o": {"a": i}} for i, v in enumerate(rows)])), len(rows)
+
+
+WAYS = {
+    "columns": (lambda path: cedar.read_jsonl(path, columns=["i"]), ["i"]),
+    "select": (lambda path: cedar.read_jsonl(path).select("i"), ["i"]),
+    "select nothing": (lambda path: cedar.read_jsonl(path).select(), []),
+    "a struct": (lambda path: cedar.read_jsonl(path).select("o"), ["o"]),
+    "a field": (lambda path: cedar.read_jsonl(path).select(a=col("o").struct.field("a")), ["a"]),
+    "drop above map": (lambda path: cedar.read_jsonl(path).map(abs, "i").drop("meta"), ["i", "o"]),
+    "select above filter": (lambda path: cedar.read_jsonl(path).filter(col("i") >= 0).shuffle().select("i"), ["i"]),
+    "concat": (lambda path: cedar.concat(*[cedar.read_jsonl(path).drop("meta")] * 2), ["i", "o"]),
+    "other dtypes": (lambda path: cedar.read_jsonl(path, dtypes={"i": int, "meta": str}).select("i"), ["i"]),
+}
+
+
+@pytest.mark.parametrize("plan", ["auto", "off"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_key_that_nothing_reads_may_hold_anything(messy, way: str, plan: str):
+    make, names = WAYS[way]
+    rows = list(make(messy[0]).loader(plan=plan))
+    assert len(rows) == messy[1] * (2 if way == "concat" else 1)
+    assert all(list(row) == names for row in rows)
+
+
+def test_a_key_that_is_read_fails_with_its_line(messy):
+    pipeline = cedar.read_jsonl(messy[0])
+    assert pipeline.count() == messy[1]
+    with pytest.raises(RowError, match=rf"line {messy[1] - len(MESSY) + 2}: .*meta") as error:
+        list(pipeline)
+    assert "dtypes={'meta': str}" in str(error.value)
+    assert "columns=[" in str(error.value)
+
+
+def test_a_column_of_strings_keeps_other_values_as_json_text(messy):
+    pipeline = cedar.read_jsonl(messy[0], dtypes={"meta": str}).select("meta", "o")
+    assert [row["meta"] for row in pipeline][-len(MESSY) :] == AS_TEXT
+    assert list(pipeline)[-1]["o"] == {"a": messy[1] - 1}
+
+
+def test_json_text_is_kept_as_it_is_written(tmp_path: Path):
+    lines = [
+        '{"s":1.50,"t":1}',
+        '{"s": [ 1,"}" ] , "t":2 }',
+        '{"s": {"a": 1e400}, "t": 3}',
+        f'{{"t": 4, "s": {10**30}}}',
+    ]
+    source = read_jsonl(write(tmp_path, lines), dtypes={"s": str})
+    assert column(source, "s") == ["1.50", '[ 1,"}" ]', '{"a": 1e400}', str(10**30)]
+    write(tmp_path, [*lines, '{"s": 1, "t": 5, "s": 2}'])
+    with pytest.raises(RowError, match="line 5: .*twice"):
+        read_rows(read_jsonl(tmp_path / "t.jsonl", dtypes={"s": str}))
+
+
+def test_columns_are_names(tmp_path: Path):
+    path = write(tmp_path, [{"x": 1, "y": 2}])
+    assert read_rows(read_jsonl(path, columns=["y"])) == [{"y": 2}]
+    with pytest.raises(PipelineError, match="no column 'z'"):
+        read_jsonl(path, columns=["z"]).schema()
+    with pytest.raises(PipelineError, match="not a list of different names"):
+        read_jsonl(path, columns=["x", "x"])
