@@ -176,9 +176,9 @@ class ItemsSource(BaseSource):
 
     def schema(self) -> Schema:
         """Of a list, names and types; of a dataset, the names of item 0 (decoding more would be a run)."""
-        if self._length == 0:
+        if self._length == 0 and self.dtypes is None:
             return None
-        if self._held:
+        if self._length == 0 or self._held:
             return dict(self._types.kinds)
         return dict.fromkeys(names_of(self._first), UNKNOWN)
 

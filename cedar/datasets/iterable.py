@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from cedar.core.errors import CedarError, PipelineError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart
+from cedar.operators.base import Schema
 
 _CHUNK = 1024
 
@@ -28,18 +30,37 @@ class IterableSource(BaseSource):
 
     def read(self, split: Split) -> Iterator[Chunk]:
         origin = Origin(self.describe())
-        iterator = self._start(origin)
         row, size = 0, SAMPLE
+        ahead = self.__dict__.pop("_ahead", _LastIterator(_nothing)).ref()
+        iterator, items = ahead[1:] if ahead and ahead[0] == os.getpid() else (self._start(origin), [])
         try:
-            while items := self._next(iterator, size, origin, row):
+            items = items or self._next(iterator, size, origin, row)
+            while items:
                 types = self._types(items, origin)
                 yield Chunk(build_rows(items, types, origin, row), length=len(items))
                 row += len(items)
                 size = min(2 * size, _CHUNK)  # the first rows soon, then fewer and larger chunks
+                items = self._next(iterator, size, origin, row)
         finally:
             close = getattr(iterator, "close", None)
             if close is not None:
                 close()
+
+    def schema(self) -> Schema:
+        """With ``dtypes``, which hold without rows too: that of the first rows, which the next pass starts with."""
+        if self.dtypes is None:
+            return None
+        if "_fixed" not in self.__dict__:
+            origin = Origin(self.describe())
+            try:
+                iterator = self._start(origin)
+                items = self._next(iterator, SAMPLE, origin, 0)
+                self._types(items, origin)
+            except CedarError:  # the run says what is wrong
+                return None
+            here = os.getpid()  # a fork has the iterator too
+            self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))
+        return dict(self.__dict__["_fixed"].kinds)
 
     def _start(self, origin: Origin) -> Iterator[Any]:
         try:

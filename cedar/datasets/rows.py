@@ -86,9 +86,7 @@ def fix_types(
         RowError: values of one column that do not go together.
         PipelineError: names that are not strings, ``dtypes`` for columns that are not there.
     """
-    if not items:
-        return RowTypes("dict", {})
-    form = form_of(items[0])
+    form = form_of(items[0]) if items else "dict"
     rows = [as_row(_same_form(item, form, origin, first + i)) for i, item in enumerate(items)]
     names = dict.fromkeys(name for item in items for name in names_of(item))
     kinds = {}

@@ -172,7 +172,7 @@ class Compiler:
             site=node.site,
             submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
-            types=lambda: self.binding.types(node.inputs[0]),
+            types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # that tell them
             refills=self.physical.works[i].refills,
         )
 

@@ -47,15 +47,15 @@ class Concat(StreamOperator):
         return same_units("concat", inputs)
 
     def sample(self, *inputs: Block) -> Block:
-        agreed("concat", [block.known_types for block in inputs])
-        return joined_samples(inputs)
+        return joined_samples("concat", inputs)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return ConcatStream(inputs, context)
 
 
-def joined_samples(inputs: Sequence[Block]) -> Block:
+def joined_samples(label: str, inputs: Sequence[Block]) -> Block:
     """The rows of all samples, in the first one's order of columns; of an empty one the types say nothing."""
+    agreed(label, [None if block.is_nothing else block.known_types for block in inputs])
     filled = [block for block in inputs if len(block) and block.aligned] or inputs[:1]
     names = next(list(block.columns) for block in inputs if block.columns.keys() == filled[0].columns.keys())
     return concat_blocks([block.only_columns({n: block.columns[n] for n in names}) for block in filled])

@@ -84,8 +84,7 @@ class Mix(StreamOperator):
         return same_units("mix", inputs)
 
     def sample(self, *inputs: Block) -> Block:
-        agreed("mix", [block.known_types for block in inputs])
-        return joined_samples(inputs)
+        return joined_samples("mix", inputs)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         self._fits(len(inputs))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import cedar
@@ -152,3 +153,32 @@ def test_an_iterator_that_fills_one_dict_again():
 
     wanted = [{"x": i} for i in range(200)]
     assert list(cedar.from_iterable(rows).loader()) == list(cedar.from_items(Items()).loader()) == wanted
+
+
+def test_declared_types_hold_without_rows_and_the_first_rows_are_made_once():
+    assert from_iterable(lambda: iter([]), dtypes={"x": int}).schema() == {"x": pa.int64()}
+    assert from_iterable(lambda: iter([])).schema() is None
+    begun = []
+
+    def make():
+        begun.append(1)
+        yield from ({"x": i, "y": str(i)} for i in range(100))
+
+    source = from_iterable(make, dtypes={"x": "float32"})
+    for _ in range(2):
+        assert source.schema() == {"x": pa.float32(), "y": pa.large_string()}
+    elsewhere = travelled(source)
+    for passes in (1, 2):
+        assert [row["x"] for row in read_rows(source)] == list(range(100)) == [row["x"] for row in read_rows(elsewhere)]
+        assert len(begun) == passes
+
+
+def test_first_rows_that_fail_are_the_error_of_the_run():
+    def make():
+        raise ValueError("no rows today")
+        yield {"x": 1}
+
+    pipeline = cedar.from_iterable(make, dtypes={"x": int})
+    assert pipeline.schema == {"?": "?"}
+    with pytest.raises(RowError, match="no rows today"):
+        list(pipeline)

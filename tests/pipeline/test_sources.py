@@ -86,3 +86,66 @@ def test_what_cannot_be_joined_is_refused_at_the_users_line(join: Any, says: str
         join(cedar.from_items(ROWS))
     assert caught.value.site is not None
     assert caught.value.site.file == __file__
+
+
+def _file(name: str, text: str = "") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def _parquet(groups: int) -> str:
+    table = pa.table({"a": pa.array([], pa.int64())})
+    with pq.ParquetWriter("a.parquet", table.schema) as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+    return "a.parquet"
+
+
+def _ipc(make: Any) -> str:
+    with make("a.arrow", pa.schema([("a", pa.int64())])):
+        return "a.arrow"
+
+
+INT = {"a": int}
+EMPTY = {
+    "a list": lambda: cedar.from_items([], dtypes=INT),
+    "an iterator": lambda: cedar.from_iterable(lambda: iter([]), dtypes=INT),
+    "a header": lambda: cedar.read_csv(_file("a.csv", "a\n"), dtypes=INT),
+    "a header, in ranges": lambda: cedar.read_csv(_file("a.csv", "a\n"), dtypes=INT, quoting=False),
+    "no header": lambda: cedar.read_csv(_file("a.csv"), dtypes=INT, header=False, column_names=["a"]),
+    "no lines": lambda: cedar.read_jsonl(_file("a.jsonl"), dtypes=INT),
+    "blank lines": lambda: cedar.read_jsonl(_file("a.jsonl", "\n \n"), dtypes=INT),
+    "a row group": lambda: cedar.read_parquet(_parquet(1)),
+    "no row group": lambda: cedar.read_parquet(_parquet(0)),
+    "an IPC file": lambda: cedar.read_arrow(_ipc(pa.ipc.new_file)),
+    "an IPC stream": lambda: cedar.read_arrow(_ipc(pa.ipc.new_stream)),
+    "a table": lambda: cedar.from_arrow(pa.table({"a": pa.array([], pa.int64())})),
+    "flat_map": lambda: cedar.from_items([{"a": 1}]).flat_map(lambda a: [], "a"),
+    "map above a list": lambda: cedar.from_items([], dtypes=INT).map(lambda a: a + 1, "a"),
+    "a list without types": lambda: cedar.from_items([]),
+    "an iterator without types": lambda: cedar.from_iterable(lambda: iter([])),
+}
+JOINED = {
+    "concat, first": lambda empty, rows: cedar.concat(empty, rows),
+    "concat, second": lambda empty, rows: cedar.concat(rows, empty),
+    "mix, first": lambda empty, rows: cedar.mix([(empty, 1), (rows, 1)], stop="all"),
+    "mix, second": lambda empty, rows: cedar.mix([(rows, 1), (empty, 1)], stop="all"),
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+def test_types_hold_without_rows(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    empty, rows = EMPTY[what](), cedar.from_items([{"a": 1}])
+    if "without" not in what:
+        assert list(empty.schema) == ["a"]
+        assert list(cedar.zip(empty, cedar.from_items([{"b": 2}])).schema) == ["a", "b"]
+        assert empty.to_arrow().schema.names == ["a"]
+    if "map" not in what and "without" not in what:
+        assert empty.schema == {"a": pa.int64()}
+    for join in JOINED.values():
+        joined = join(empty, rows)
+        for plan in ("auto", "off"):
+            assert list(joined.loader(plan=plan)) == [{"a": 1}]
+        assert list(joined.map(lambda a: a + 1, "a")) == [{"a": 2}]
+    assert list(empty) == list(cedar.zip(cedar.from_items([{"b": 2}]), empty)) == []
