@@ -63,6 +63,7 @@ class CsvSource(FileSource):
     columns: tuple[str, ...] | None = None
     split_bytes: int = SPLIT_BYTES
     reader: ClassVar[str] = "read_csv"
+    selections_share: ClassVar[tuple[str, ...]] = ("_names", "_headers", "_stored")
     leaves_unread: ClassVar[bool] = True
 
     # ---- names and types: from the first blocks of the files ---------------------------------------------------------

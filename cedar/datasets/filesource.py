@@ -46,6 +46,7 @@ class FileSource(BaseSource):
     reader: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...] | None] = None
     own_code: ClassVar[bool] = False
+    selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     leaves_unread: ClassVar[bool] = False  # values of columns that nothing reads may be anything
 
     @once
@@ -54,7 +55,7 @@ class FileSource(BaseSource):
 
     def keep(self, other: _S) -> _S:
         """``other``, a source over the same files, with what is already known of them."""
-        for known in ("listing", "_footers", "_lines", "_opened", "_types", "_names", "_headers", "_stored"):
+        for known in ("listing", *self.selections_share):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other

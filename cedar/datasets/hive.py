@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import date
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -19,26 +22,30 @@ if TYPE_CHECKING:
     import polars as pl
 
 _KEPT = "kept"
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
 class HiveColumn:
-    """A column with one value per file: int64 where all values are whole numbers, else text."""
+    """A column with one value per file."""
 
     name: str
     kind: pa.DataType
-    values: tuple[str | int | None, ...]
+    values: tuple[Any, ...]
 
     def column(self, file: int, rows: int) -> Column:
         return pa.repeat(pa.scalar(self.values[file], self.kind), rows)
 
 
-def hive_columns(listing: Listing) -> list[HiveColumn]:
+def hive_columns(listing: Listing, types: Mapping[str, pa.DataType]) -> list[HiveColumn]:
     """The columns in the folder names below what was listed.
 
+    A column is of integers, dates (2024-01-31) or booleans (true) where all its values are, else of strings; or of the
+    type that ``types`` says.
+
     Raises:
-        SourceError: files that are partitioned by different columns.
+        SourceError: files that are partitioned by different columns, or a value that is not of its type.
     """
     if not any("=" in file.name for file in listing):
         return []
@@ -50,32 +57,54 @@ def hive_columns(listing: Listing) -> list[HiveColumn]:
                 f"{listing[0].url} is partitioned by {names}, {file.url} by {list(values)}",
                 fix="read folders that are partitioned by other columns apart",
             )
-    return [_column(name, [p[name] for p in parts]) for name in names]
+    return [_column(name, [p[name] for p in parts], types.get(name), listing) for name in names]
 
 
 def _parts(file: File) -> dict[str, str]:
     folders = file.name.split("/")[:-1]
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
     try:
-        named = {unquote(name, errors="strict"): unquote(value, errors="strict") for name, _, value in pairs if name}
-        "".join([*named, *named.values()]).encode()
+        named = {unquote(name, errors="strict"): value for name, _, value in pairs if name}
+        "".join([*named, *(unquote(value, errors="strict") for value in named.values())]).encode()
     except UnicodeError as error:
         raise SourceError(f"{file.url}: a folder's name is not UTF-8: {error}", fix="rename the folder") from error
     return named
 
 
-def _column(name: str, texts: list[str]) -> HiveColumn:
-    values = [None if t == NULL else t for t in texts]
-    present = [v for v in values if v is not None]
-    if present and all(_is_int(v) for v in present):
-        return HiveColumn(name, pa.int64(), tuple(None if v is None else int(v) for v in values))
-    return HiveColumn(name, pa.large_string(), tuple(values))
+def _column(name: str, texts: list[str], declared: pa.DataType | None, listing: Listing) -> HiveColumn:
+    kinds = {_kind(text) for text in texts if text != NULL}
+    if kinds == {pa.int64(), pa.uint64()} and not any(text[0] == "-" for text in texts):
+        kinds = {pa.uint64()}
+    kind = declared or (kinds.pop() if len(kinds) == 1 else pa.large_string())
+    values: list[Any] = []
+    for file, text in zip(listing, texts, strict=True):
+        try:
+            values.append(pa.scalar(None if text == NULL else unquote(text)).cast(kind).as_py())
+        except (pa.ArrowException, ValueError) as error:
+            raise SourceError(
+                f"{file.url}: the value of {name!r} in its folder's name cannot be {kind}: {unquote(text)!r}",
+                fix=f"give it another type: schema={{{name!r}: str}}",
+            ) from error
+    return HiveColumn(name, kind, tuple(values))
+
+
+def _kind(text: str) -> pa.DataType:
+    """The type that a value in the name of a folder shows, as it is quoted there."""
+    if text in ("true", "false"):
+        return pa.bool_()
+    if _DATE.fullmatch(text):
+        with suppress(ValueError):
+            date.fromisoformat(text)
+            return pa.date32()
+    if not _is_int(text):
+        return pa.large_string()
+    return pa.int64() if int(text) < 1 << 63 else pa.uint64()
 
 
 def _is_int(text: str) -> bool:
     digits = text.removeprefix("-")
     plain = digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
-    return plain and text != "-0" and -(1 << 63) <= int(text) < 1 << 63
+    return plain and text != "-0" and -(1 << 63) <= int(text) < 1 << 64
 
 
 def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
@@ -100,9 +129,21 @@ def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[
     return kept.fill_null(value=False).to_numpy() if of_rows else None
 
 
-def folder_of(names: list[str], values: list[object]) -> str:
-    """The folder of the rows with these values, such as ``date=2024-01-01/hour=7``."""
+def folder_of(names: list[str], values: list[Any]) -> str:
+    """The folder of the rows with these values, such as ``date=2024-01-01/hour=7``.
+
+    Example:
+        >>> folder_of(["n", "s", "b"], [7, "7", True])
+        'n=7/s=%37/b=true'
+    """
     return "/".join(
-        f"{quote(name, safe='')}={NULL if value is None else quote(str(value), safe=' ')}"
+        f"{quote(name, safe='')}={NULL if value is None else _quoted(value)}"
         for name, value in zip(names, values, strict=True)
     )
+
+
+def _quoted(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
+    if isinstance(value, str) and (text == NULL or _kind(text) != pa.large_string()):
+        return f"%{ord(text[0]):02X}{text[1:]}"  # a string that looks like something else stays a string
+    return text

@@ -42,6 +42,7 @@ class JsonlSource(FileSource):
     split_bytes: int = SPLIT_BYTES
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_jsonl"
+    selections_share: ClassVar[tuple[str, ...]] = ("_types",)
     leaves_unread: ClassVar[bool] = True
 
     def splits(self) -> SplitTable:

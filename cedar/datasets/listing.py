@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -20,6 +20,7 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
@@ -31,6 +32,7 @@ from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
 from cedar.datasets.walking import folders_below, local_glob
+from cedar.operators.declared import type_from_dtype
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
@@ -124,6 +126,24 @@ def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str
     if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
         raise PipelineError(f"{reader}: {option}={names!r} is not a list of different names", site=user_site())
     return None if given is None else tuple(given)
+
+
+def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:
+    """Names and canonical types, of a dict or an Arrow schema.
+
+    Raises:
+        PipelineError: it is something else, or a type that no column of a file has.
+    """
+    given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
+    if not isinstance(given, Mapping):
+        raise PipelineError(
+            f"{reader}: {option}= takes a dict of names and types, not {type(types).__name__}", site=user_site()
+        )
+    kinds = {name: type_from_dtype(kind) for name, kind in given.items()}
+    for name, kind in kinds.items():
+        if not isinstance(kind, pa.DataType):
+            raise PipelineError(f"{reader}: a column of a file cannot be {kind}: {option}[{name!r}]", site=user_site())
+    return tuple(kinds.items())
 
 
 def as_flag(value: Any, option: str, reader: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -20,13 +20,14 @@ import pyarrow.types as pt
 from cedar.core.arrow import of_numbers, of_texts
 from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, TensorType, cut
+from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
-from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, list_files, reading
+from cedar.datasets.listing import File, Listing, Paths, as_flag, as_names, as_paths, as_types, list_files, reading
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_microseconds, check_same, decoded_bytes, is_int96, types_of
@@ -55,12 +56,14 @@ class ParquetSource(FileSource):
         verify: check page checksums, where the files have them.
         manifest: what is known of the files, in one file: see ``cedar.datasets.manifest``.
         repeating: columns most of whose rows repeat others, of which each will be worked on once.
+        declared: types of columns, of partition columns too.
     """
 
     columns: tuple[str, ...] | None = None
     verify: bool = False
     repeating: frozenset[str] = frozenset()
     manifest: str | None = None
+    declared: tuple[tuple[str, pa.DataType], ...] = ()
     reader: ClassVar[str] = "read_parquet"
     apart: ClassVar[bool] = True  # columns are stored apart: to read some does not take reading the others
     selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
@@ -84,7 +87,7 @@ class ParquetSource(FileSource):
     def _hive(self) -> list[HiveColumn]:
         """Partition columns that are not in the files themselves."""
         inside = set(self._footers[0].schema.to_arrow_schema().names)
-        return [h for h in hive_columns(self.listing) if h.name not in inside]
+        return [h for h in hive_columns(self.listing, dict(self.declared)) if h.name not in inside]
 
     @once
     def _stored(self) -> tuple[Types, list[list[int]]]:
@@ -99,6 +102,27 @@ class ParquetSource(FileSource):
             check_same(types, others, self.listing[0], self.listing[number])
             every.append(leaves)
         return types, every
+
+    @once
+    def _casts(self) -> Types:
+        """The types of columns of the files that come as another type than they are stored in.
+
+        Raises:
+            PipelineError: there is no such column, or one that holds others.
+        """
+        casts: Types = {}
+        names = self._footers[0].schema.to_arrow_schema().names
+        for name, kind in self.declared:
+            stored = self._stored[0].get(name)
+            if name not in names and all(name != hive.name for hive in self._hive):
+                raise missing_column(name, names, f"{self.describe()}: schema")
+            whole = self.columns is None or name in self.columns
+            if stored is None or stored == kind or not whole or name in self._tensors:
+                continue
+            if pt.is_nested(kind) or pt.is_nested(stored):
+                raise PipelineError(f"{self.describe()}: schema[{name!r}]: {stored} cannot be read as {kind}")
+            casts[name] = kind
+        return casts
 
     @once
     def _tensors(self) -> dict[str, TensorType]:
@@ -139,6 +163,14 @@ class ParquetSource(FileSource):
                 if column.type != types.get(name):
                     raise ValueError(f"column {name!r} is {column.type}, its metadata says {types.get(name)}")
             columns = with_tensors(columns, self._tensors, file.url)
+        for name, kind in self._casts.items():
+            try:
+                columns[name] = columns[name].cast(kind)
+            except pa.ArrowException as error:
+                raise SourceError(
+                    f"{file.url}, row group {split.part}: column {name!r} of {types[name]} cannot be {kind}: {error}",
+                    fix="give a type in schema= that holds all values, or change the values with with_columns",
+                ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
         weight = self._weight(split) if self.repeating else size
@@ -170,7 +202,7 @@ class ParquetSource(FileSource):
     @once
     def _types(self) -> Types:
         """Of all columns, whichever were asked for."""
-        return self._stored[0] | {h.name: h.kind for h in self._hive}
+        return self._stored[0] | self._casts | {h.name: h.kind for h in self._hive}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
         """The same files, fewer columns; what is known of the files is kept.
@@ -228,7 +260,11 @@ class ParquetSource(FileSource):
             if path == (hive.name,):
                 return hive_bounds(hive, split.file, group.num_rows)
         leaf = self._leaves[self._footers.kinds[split.file]].get(path)
-        return None if leaf is None else leaf_bounds(group.column(leaf[0]), leaf[1], group.num_rows)
+        return (
+            None
+            if leaf is None or path[0] in self._casts
+            else leaf_bounds(group.column(leaf[0]), leaf[1], group.num_rows)
+        )
 
     @once
     def _leaves(self) -> list[Leaves]:
@@ -252,6 +288,7 @@ def read_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    schema: Mapping[str, Any] | pa.Schema | None = None,
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> ParquetSource:
@@ -269,9 +306,9 @@ def read_parquet(
     """
     chosen = as_names(columns, "columns", "read_parquet")
     where = None if manifest is None else os.fspath(manifest)
-    return ParquetSource(
-        as_paths(paths, "read_parquet"), chosen, as_flag(verify, "verify", "read_parquet"), manifest=where
-    )
+    types = as_types(schema, "schema", "read_parquet")
+    flag = as_flag(verify, "verify", "read_parquet")
+    return ParquetSource(as_paths(paths, "read_parquet"), chosen, flag, manifest=where, declared=types)
 
 
 def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: bool) -> dict[str, Column]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from cedar.core.errors import PipelineError, missing_column
 from cedar.datasets.formats import Assembly, Format
@@ -18,6 +19,7 @@ from cedar.datasets.hive import folder_of
 from cedar.datasets.storage import AppendedFile, Storage, writing
 from cedar.datasets.sums import SUFFIX
 
+_FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
 FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
 _AGAIN = "free space, or see to the storage and its permissions; what is done stays, so run the same again: it goes on"
 
@@ -172,12 +174,8 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Ta
     columns = table.drop_columns(list(names))
     for start, stop in pairwise(cuts):
         if start < stop:
-            values = [_text(table.column(name)[start].as_py()) for name in names]
+            values = [table.column(name)[start].as_py() for name in names]
             yield folder_of(list(names), values), columns.slice(start, stop - start)
-
-
-def _text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
@@ -191,9 +189,11 @@ def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
             fix=f"rename the column first, such as to {name.lstrip('._') or 'part'!r}",
         )
     kind = table.schema.field(name).type
-    if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_large_binary(kind):
+    if not any(allowed(kind) for allowed in _FOLDERS):  # others would come back as strings
         raise PipelineError(
-            f"write: cannot partition by {name!r} of type {kind}", fix="partition by whole numbers or strings"
+            f"write: cannot partition by {name!r} of type {kind}",
+            fix=f"partition by integers, strings, booleans or dates: with_columns(...) with "
+            f"col({name!r}).dt.date() or col({name!r}).cast(str)",
         )
     if len(names) == table.num_columns:
         raise PipelineError("write: partition_by leaves no column to write")

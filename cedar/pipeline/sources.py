@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.datasets.base import Read
@@ -14,6 +14,9 @@ from cedar.operators.mix import Mix
 from cedar.operators.zip import Zip
 from cedar.pipeline.core import Pipeline
 from cedar.plan.graph import Node
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Paths = Any  # str | Path | a list of them
 
@@ -31,10 +34,15 @@ def read_parquet(
     paths: Paths,
     *,
     columns: Sequence[str] | None = None,
+    schema: Mapping[str, Any] | pa.Schema | None = None,
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> Pipeline:
     """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
+
+    Folders such as ``day=2024-01-31/`` become columns: of integers, dates or booleans where all values are, else of
+    strings. ``schema``, a dict of names and types or an Arrow schema, gives columns other types, those of folders and
+    those of files; a value that the type does not hold is an error.
 
     ``verify`` checks page checksums, where the files have them: without, a flipped bit may pass as a value.
 
@@ -55,7 +63,7 @@ def read_parquet(
     """
     from cedar.datasets import parquet
 
-    return _start(lambda: parquet.read_parquet(paths, columns=columns, verify=verify, manifest=manifest))
+    return _start(lambda: parquet.read_parquet(paths, columns=columns, schema=schema, verify=verify, manifest=manifest))
 
 
 def read_files(paths: Paths) -> Pipeline:
