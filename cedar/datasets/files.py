@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,12 @@ from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import open_stored, read_range, read_whole
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.hive import satisfied
 from cedar.datasets.listing import File, Paths, as_paths, reading
-from cedar.datasets.split_table import SplitTable
+from cedar.datasets.split_table import Numbers, SplitTable
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _FILES = 32  # files of a split
 _CHUNK_BYTES = 64 << 20  # what is read before it is handed over
@@ -30,6 +34,7 @@ class FilesSource(FileSource):
 
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
+    apart: ClassVar[bool] = True  # paths are known without the contents
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
     def splits(self) -> SplitTable:
@@ -45,7 +50,7 @@ class FilesSource(FileSource):
             files = self.listing.files[start:stop]
             columns: dict[str, Column] = {}
             if "path" in self.columns:
-                columns["path"] = of_texts([file.url for file in files], pa.large_string())
+                columns["path"] = _paths(files)
             if "bytes" in self.columns:
                 columns["bytes"] = _contents(files)
             rows = np.arange(start, stop, dtype=np.int64)
@@ -61,6 +66,19 @@ class FilesSource(FileSource):
                 start, size = i + 1, 0
         if start < stop:
             yield start, stop
+
+    def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+        """How many rows of each of these splits satisfy the predicate: int64[splits].
+
+        None unless the paths of the files say so.
+        """
+        known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
+        satisfying = satisfied(known, predicate)
+        if satisfying is None:
+            return None
+        before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
+        left: Numbers = before[splits.column("stop")] - before[splits.column("start")]
+        return left
 
     def schema(self) -> dict[str, ColumnType]:
         return {name: _TYPES[name] for name in self.columns}
@@ -87,6 +105,10 @@ class FilesSource(FileSource):
     def row_bytes(self) -> float | None:
         sizes = [file.size or 0 for file in self.listing]
         return sum(sizes) / len(sizes)
+
+
+def _paths(files: Sequence[File]) -> Column:
+    return of_texts([file.url for file in files], pa.large_string())
 
 
 def _contents(files: Sequence[File]) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -33,6 +33,9 @@ class HiveColumn:
     name: str
     kind: pa.DataType
     values: tuple[Any, ...]
+
+    def of_files(self) -> Column:
+        return pa.array(self.values, self.kind)
 
     def column(self, file: int, rows: int) -> Column:
         return pa.repeat(pa.scalar(self.values[file], self.kind), rows)
@@ -107,20 +110,20 @@ def _is_int(text: str) -> bool:
     return plain and text != "-0" and -(1 << 63) <= int(text) < 1 << 64
 
 
-def satisfied(columns: Sequence[HiveColumn], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
+def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
     """Which files satisfy a row-wise predicate of these columns; None where it asks for more, or fails for a value.
 
     Example:
         >>> import polars as pl
-        >>> satisfied([HiveColumn("day", pa.int64(), (1, 2, None))], pl.col("day") > 1).tolist()
+        >>> satisfied({"day": lambda: pa.array([1, 2, None])}, pl.col("day") > 1).tolist()
         [False, True, False]
     """
     import polars as pl
 
-    known, asked = {column.name: column for column in columns}, set(predicate.meta.root_names())
-    if not asked or not asked <= known.keys():
+    asked = set(predicate.meta.root_names())
+    if not asked or not asked <= columns.keys():
         return None
-    values = pa.table({name: pa.array(known[name].values, known[name].kind) for name in sorted(asked)})
+    values = pa.table({name: columns[name]() for name in sorted(asked)})
     try:
         kept = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
     except pl.exceptions.PolarsError:

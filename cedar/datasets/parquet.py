@@ -246,13 +246,14 @@ class ParquetSource(FileSource):
                 check_unchanged(file)
         return excluded
 
-    def settles(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
-        """Of each of these splits, whether its rows satisfy the predicate: bool[splits].
+    def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
+        """How many rows of each of these splits satisfy the predicate: int64[splits].
 
-        None unless the values in the names of folders say so for all rows of every split.
+        None unless the values in the names of folders say so.
         """
-        satisfying = satisfied([hive for hive in self._hive if hive.name in self._names], predicate)
-        return None if satisfying is None else satisfying[splits.column("file")]
+        columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._names}
+        satisfying = satisfied(columns, predicate)
+        return None if satisfying is None else splits.rows * satisfying[splits.column("file")]
 
     def _bounds(self, split: Split, path: Path) -> Bounds | None:
         group = self._footers[split.file].row_group(split.part)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import and_
 from typing import Any, NamedTuple, TypeAlias
 
 from cedar.datasets.base import Read
@@ -25,11 +26,13 @@ class SplitListing(NamedTuple):
         splits: what is read.
         settled: the filters right above it that these splits settle, lowest first.
         counted: the filters above those, whose rows are counted.
+        left: the rows that these leave of each split, where metadata tell; else they are read for that.
     """
 
     splits: SplitTable
     settled: tuple[Node, ...] = ()
     counted: tuple[Node, ...] = ()
+    left: Numbers | None = None
 
 
 class SplitCounts(NamedTuple):
@@ -44,8 +47,8 @@ class Splits:
 
     Such a filter asks for columns with one value in a split, as those in the names of folders: it is settled by the
     metadata. Of the splits that are left it keeps every row, so that counts behind it are known. Behind other filters
-    right above they are where they are counted: by ``counts``. What leaves all rows may stand between, where it cannot
-    fail and writes no column that they ask for.
+    right above they are where they are counted: by metadata, such as the paths of files, or by ``counts``. What leaves
+    all rows may stand between, where it cannot fail and writes no column that they ask for.
 
     Args:
         root: the pipeline as written.
@@ -77,9 +80,10 @@ class Splits:
         """What the counted filters leave of each split; None where there are none. It may have to be read."""
         source = source.logical
         if id(source) not in self._rows:
-            splits, _, filters = self._of(source)
-            counted = self._counts is not None and bool(filters)
-            self._rows[id(source)] = SplitCounts(self._counts(source, splits, filters), filters) if counted else None  # type: ignore[misc]
+            splits, _, filters, left = self._of(source)
+            if left is None and filters and self._counts is not None:
+                left = self._counts(source, splits, filters)
+            self._rows[id(source)] = None if left is None else SplitCounts(left, filters)
         return self._rows[id(source)]
 
     def settled(self, node: Node) -> bool:
@@ -109,25 +113,38 @@ class Splits:
         assert isinstance(source.operator, Read)
         with graph.prepared(source):
             splits = SplitTable.of(source.operator.source.splits())
-        settles = getattr(source.operator.source, "settles", None)
-        filters: list[Node] = []
-        at = source
-        while settles is not None:
-            above = self._above.get(id(at), [])
-            condition = above[0].operator.condition if len(above) == 1 else None
-            kept = None if condition is None else settles(splits, condition)
-            if kept is None:
-                break
-            splits, at = splits[kept], above[0]
-            filters.append(at)
+        settled: list[Node] = []
         counted: list[Node] = []
-        while self._counts is not None:
-            above = self._above.get(id(at), [])
-            if len(above) != 1 or (not passes(above[0]) and uncountable(above[0], source)):
+        at, known = source, None
+        while (above := self._only_above(at)) is not None:
+            left = _left(source, splits, [above])
+            if left is None or ((left > 0) & (left < splits.rows)).any():
                 break
-            at = above[0]
-            counted += [at] if at.operator.filters else []
-        return SplitListing(splits, tuple(filters), tuple(counted))
+            splits, at = splits[left > 0], above
+            settled.append(at)
+        while (above := self._only_above(at)) is not None and (passes(above) or not uncountable(above, source)):
+            if above.operator.filters:
+                left = _left(source, splits, [*counted, above])
+                if left is None and self._counts is None:
+                    break
+                counted, known = [*counted, above], left
+            at = above
+        return SplitListing(splits, tuple(settled), tuple(counted), known)
+
+    def _only_above(self, node: Node) -> Node | None:
+        """What draws from a node, if nothing else does."""
+        above = self._above.get(id(node), [])
+        return above[0] if len(above) == 1 else None
+
+
+def _left(source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
+    """The rows that all of these filters leave of each split; None where metadata do not tell."""
+    rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
+    conditions = [each.operator.condition for each in filters]
+    if rows_left is None or any(each is None for each in conditions):
+        return None
+    left: Numbers | None = rows_left(splits, functools.reduce(and_, conditions))
+    return left
 
 
 def passes(node: Node) -> bool:

@@ -116,3 +116,62 @@ def test_a_state_from_before_filters_chose_splits_is_refused(days: str, monkeypa
         state = p.loader(rank=0, world=1).state_dict()
     with pytest.raises(cedar.ResumeError, match="another pipeline"):
         p.loader(rank=0, world=1).load_state_dict(state)
+
+
+# ---- files: their paths are known from the listing, row by row -------------------------------------------------------
+
+NAME = col("path").str.split("/").list.get(-1)
+FILTERS = {
+    "by hash": lambda p: p.filter(NAME.hash(7) % 10 != 0),
+    "two": lambda p: p.filter(NAME.str.ends_with("1.bin") | NAME.str.contains("5")).filter(NAME != "15.bin"),
+    "none left": lambda p: p.filter(NAME == "x"),
+    "whole splits": lambda p: p.filter(NAME.str.slice(0, 1) < "1"),
+    "above a column": lambda p: p.with_columns(k=col("path")).filter(col("path").str.contains("7")),
+}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("many")
+    for i in range(100):
+        (root / f"{i:02}.bin").write_bytes(bytes(i))
+    return f"{root}/*.bin"
+
+
+@pytest.mark.parametrize("plan", ["off", "auto"])
+@pytest.mark.parametrize("what", FILTERS)
+def test_filters_on_paths_keep_counts_known(many: str, what: str, plan: str) -> None:
+    p = FILTERS[what](cedar.read_files(many))
+    names = [row["path"][-6:-4] for row in p.loader(plan=plan, counts="exact")]
+    assert p.count() == len(p.loader(plan=plan)) == len(names)
+    batches = p.shuffle(seed=1).batch(4, last="keep")
+    one = [batch["path"].tolist() for batch in batches.loader(rank=0, world=1, plan="off")]
+    assert sorted(path[-6:-4] for batch in one for path in batch) == names
+    for world in (2, 3):
+        loaders = [batches.loader(rank=rank, world=world, plan=plan) for rank in range(world)]
+        assert sum(map(len, loaders)) == len(one)
+        found = [[batch["path"].tolist() for batch in loader] for loader in loaders]
+        assert list(map(len, loaders)) == list(map(len, found))
+        assert sorted(chain.from_iterable(found)) == sorted(one)
+
+
+def test_other_filters_of_files_are_counted_where_that_is_asked_for(many: str) -> None:
+    of_paths = cedar.read_files(many).filter(lambda path: path[-5] == "3", "path")
+    of_bytes = cedar.read_files(many).filter(NAME < "50.bin").filter(col("bytes").bin.size() % 2 == 0)
+    for p, rows in ((of_paths, 10), (of_bytes, 25)):
+        with pytest.raises(TypeError, match="only after a run"):
+            len(p.loader())
+        loader = p.loader(counts="exact")
+        assert len(loader) == len(list(loader)) == rows
+
+
+def test_a_run_goes_on_behind_filters_on_paths(many: str) -> None:
+    p = FILTERS["by hash"](cedar.read_files(many)).shuffle(seed=1).batch(4, last="keep")
+    loader = p.loader(rank=0, world=1)
+    run = iter(loader)
+    head = [next(run)["path"].tolist() for _ in range(3)]
+    state = loader.state_dict()
+    again = p.loader(rank=0, world=1)
+    again.load_state_dict(state)
+    tail = [batch["path"].tolist() for batch in again]
+    assert head + tail == [batch["path"].tolist() for batch in p.loader(rank=0, world=1)]

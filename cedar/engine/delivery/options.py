@@ -152,7 +152,7 @@ def _check_counted(binding: Binding, site: Site | None) -> None:
         raise PipelineError(
             f'counts="exact": {binding.labels[id(node)]} leaves the number of rows unknown: {why}',
             site=node.site or site,
-            fix="filters of named columns can be counted, near read_parquet, read_vortex or read_arrow; "
+            fix="filters of named columns can be counted, near read_parquet, read_files, read_vortex or read_arrow; "
             'counts="auto" needs no counts',
         )
 
