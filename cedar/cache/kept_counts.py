@@ -24,7 +24,6 @@ from cedar.core.private_folder import private_folder
 from cedar.core.redact import redact_url
 from cedar.datasets.kept_file import Damaged, read_file, sealed, unsealed, write_file
 from cedar.datasets.listing import File
-from cedar.datasets.stamps import lasting
 
 KIND = "counts 2"
 _FOLDER, _NAME = "counts", "filters.counts"
@@ -49,13 +48,13 @@ def file_mark(file: File) -> str | None:
     """What a file is known by; None where nothing tells it from another of its name and size."""
     if file.stamp is None:
         return None
-    return _digest([file.url, file.size, lasting(file.stamp)])
+    return _digest(file.known_by)
 
 
 def place_of(source: Any, filters: str) -> CountKey | None:
     """Where the counts of a source over files are kept: beside its manifest, else in the user's cache folder."""
     manifest = getattr(source, "manifest", None)
-    if manifest is not None:
+    if manifest is not None and source.storage_options is None:
         return CountKey(f"{manifest}.counts", filters)
     folder = private_folder(_FOLDER)
     if folder is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 # Each pattern begins at a mark that it consumes, or at the beginning of a word: the work grows as the text does.
 _URL = re.compile(r"://[^\s'\"<>`]+")
@@ -23,6 +26,10 @@ _PAIR = re.compile(  # "token" and "key" are columns of many pipelines: only as 
     r"|[?&](?:sig|token|signature|x-[\w-]*(?:signature|credential|token))=)"
     r"(?:(['\"])(?!\*\*\*|\2)(?:(?!\2).)+|(?!None\b|\*\*\*|\.\.\.|bearer |basic )[^\s'\"&,;)}\]]+)"
 )
+_SECRET_NAMES = re.compile(r"(?i)key|secret|token|pass|pwd|cred|sas|sig$|auth|user|connection|cookie|private")
+_RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # with them a store stays the same
+_MIN_SECRET = 4  # letters
+_secrets: set[str] = set()  # values of storage options in this process, which errors of libraries may show
 _MOST = 16_000  # letters of a text that are shown
 _DEPTH = 8  # causes of causes that are looked at
 
@@ -39,6 +46,8 @@ def redact(text: str) -> str:
         >>> redact("storage_options={'secret_key': 'abc', 'region': 'eu'}")
         "storage_options={'secret_key': '***', 'region': 'eu'}"
     """
+    for secret in [secret for secret in _secrets if secret in text]:
+        text = text.replace(secret, "***")
     if "://" in text:
         text = _URL.sub(_plain, text)
     text = _PAIR.sub(_hidden, text)
@@ -47,6 +56,56 @@ def redact(text: str) -> str:
     told = f" ... {len(text):,} letters ... "
     half = (_MOST - len(told)) // 2
     return text[:half] + told + text[-half:]
+
+
+class StorageOptions(Mapping[str, Any]):
+    """Options of a filesystem, such as endpoints and keys, whose secrets are shown nowhere.
+
+    Example:
+        >>> options = StorageOptions({"endpoint_url": "http://here", "secret": "hunter2"})
+        >>> options, redact("denied for hunter2"), options.mark == StorageOptions({**options, "secret": "new"}).mark
+        (StorageOptions(***), 'denied for ***', True)
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = dict(given)
+        _secrets.update(value for name, value in _leaves(self._given) if _SECRET_NAMES.search(name) and _long(value))
+
+    @property
+    def mark(self) -> str:
+        """Tells this store from others; a secret that is renewed changes nothing."""
+        told = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
+        return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()[:16]
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __hash__(self) -> int:
+        return hash(self.mark)
+
+    def __repr__(self) -> str:
+        return "StorageOptions(***)"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # other processes hide its secrets too
+        return StorageOptions, (self._given,)
+
+
+def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield name, value
+
+
+def _long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) >= _MIN_SECRET
 
 
 def _hidden(match: re.Match[str]) -> str:

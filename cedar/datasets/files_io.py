@@ -16,6 +16,7 @@ import pyarrow as pa
 from cedar.core.errors import SourceError
 from cedar.core.limits import LimitedDecompression
 from cedar.datasets.listing import File, concurrently, reading
+from cedar.datasets.remote import is_asynchronous
 from cedar.datasets.stamps import (
     BUCKETS,
     Stamp,
@@ -31,7 +32,7 @@ from cedar.datasets.stamps import (
 
 Bytes = npt.NDArray[np.uint8]
 
-_looked: set[tuple[str, Stamp]] = set()
+_looked: set[tuple[Any, str, Stamp]] = set()
 _MOST_LOOKED = 1 << 16
 _STORED = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
@@ -171,12 +172,12 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
 
 def _remote_stamp(file: File) -> Stamp:
     remote, stamp = file.remote, file.stamp
-    if remote is None or stamp is None or (file.url, stamp) in _looked:
+    if remote is None or stamp is None or (remote, file.url, stamp) in _looked:
         return stamp
-    if getattr(remote.fs, "async_impl", False):
+    if is_asynchronous(remote.fs):
         if len(_looked) > _MOST_LOOKED:
             _looked.clear()
-        _looked.add((file.url, stamp))
+        _looked.add((remote, file.url, stamp))
     return stamp_of_info(remote.call(file.path, lambda: remote.fs.info(file.path)), str(stamp[0]))
 
 

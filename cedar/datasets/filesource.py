@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import pyarrow as pa
 
 from cedar.core.asking import Use
-from cedar.core.redact import redact_url
+from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.base import BaseSource
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, list_files
@@ -38,10 +38,12 @@ class FileSource(BaseSource):
     """A source over files, listed once, at the first need; the listing travels with the source.
 
     Args:
+        storage_options: of other storage than local files.
         unread: columns whose values are not parsed, as nothing reads them: they come as nulls.
     """
 
     paths: tuple[str, ...]
+    storage_options: StorageOptions | None = field(default=None, kw_only=True)
     unread: frozenset[str] = field(default=frozenset(), kw_only=True)
     reader: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...] | None] = None
@@ -51,7 +53,7 @@ class FileSource(BaseSource):
 
     @once
     def listing(self) -> Listing:
-        return list_files(self.paths, self.suffixes)
+        return list_files(self.paths, self.suffixes, self.storage_options)
 
     def keep(self, other: _S) -> _S:
         """``other``, a source over the same files, with what is already known of them."""

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
+from cedar.core.redact import StorageOptions
 from cedar.datasets import lance_table
 from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
@@ -87,7 +88,9 @@ class Format(ABC):
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         """A new file."""
 
-    def join(self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
+    def join(
+        self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: StorageOptions | None
+    ) -> None:
         """Make one data set of files: their names below the folder, rows and bytes."""
 
     def check(self, schema: pa.Schema) -> None:
@@ -339,8 +342,10 @@ class Lance(Vortex):
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _LanceFile(write)
 
-    def join(self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
-        lance_table.commit(url, files, fields)
+    def join(
+        self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: StorageOptions | None
+    ) -> None:
+        lance_table.commit(url, files, fields, dict(options or {}) or None)
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:

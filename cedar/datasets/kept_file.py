@@ -10,10 +10,9 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from cedar.core.redact import redact_url
+from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.remote import Remote
-from cedar.datasets.requests import Account, Patience
 
 _SUM = 32  # bytes
 _WAIT = 600.0  # seconds for another process that makes it; then this one does
@@ -42,33 +41,30 @@ def unsealed(mark: bytes, data: bytes) -> memoryview:
     return body
 
 
-def root_of(path: str) -> tuple[Remote | None, str]:
+def root_of(path: str, options: StorageOptions | None = None) -> tuple[Remote | None, str]:
     """The storage of a path, None for local ones, and the path there."""
     if not is_remote(path):
         return None, path
-    import fsspec
-
     with reading(redact_url(path)):
-        fs, root = fsspec.url_to_fs(path)
-    return Remote(fs, Account(Patience.of_environment())), root
+        return Remote.at(path, options)
 
 
-def read_file(where: str) -> bytes | None:
+def read_file(where: str, options: StorageOptions | None = None) -> bytes | None:
     """The bytes of a file; None where there is none."""
     with reading(redact_url(where)), contextlib.suppress(FileNotFoundError):
         if not is_remote(where):
             with open(local_path(where), "rb") as stream:
                 return stream.read()
-        remote, path = root_of(where)
+        remote, path = root_of(where, options)
         assert remote is not None
         return bytes(remote.call(path, lambda: remote.fs.cat_file(path)))
     return None
 
 
-def write_file(where: str, data: bytes) -> None:
+def write_file(where: str, data: bytes, options: StorageOptions | None = None) -> None:
     """All of it, or nothing."""
     if is_remote(where):
-        remote, path = root_of(where)
+        remote, path = root_of(where, options)
         assert remote is not None
         remote.call(path, lambda: remote.fs.pipe_file(path, data))
         return

@@ -14,11 +14,12 @@ from cedar.core.columns import Column, TensorType
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account, Limits
-from cedar.core.redact import redact_url
+from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.base import BaseSource, Chunk, Split, selected
 from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
+from cedar.datasets.remote import as_options
 from cedar.datasets.sinks import group_rows
 from cedar.datasets.tensors import tensor_types, with_tensors
 
@@ -75,7 +76,7 @@ class LanceSource(BaseSource):
     uri: str
     columns: tuple[str, ...] | None = None
     version: int | str | None = None
-    storage_options: tuple[tuple[str, str], ...] = ()
+    storage_options: StorageOptions | None = None
     own_code: ClassVar[bool] = False
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
 
@@ -98,7 +99,7 @@ class LanceSource(BaseSource):
     def _dataset(self, version: int | str | None) -> Any:
         lance = library("lance", "lance", "read_lance")
         with reading(redact_url(self.uri)), plain_errors():
-            return lance.dataset(self.uri, version=version, storage_options=dict(self.storage_options) or None)
+            return lance.dataset(self.uri, version=version, storage_options=dict(self.storage_options or {}) or None)
 
     def _fragments(self) -> list[Any]:
         """As Lance has them, of the version that is read."""
@@ -167,7 +168,7 @@ class LanceSource(BaseSource):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> str:
-        return f"lance {self.uri} {self.digest()}"
+        return f"lance {self.uri} {self.digest()} {self.storage_options.mark if self.storage_options else ''}".rstrip()
 
     def url(self, file: int) -> str:
         files = self._known.fragments[file].files
@@ -210,4 +211,4 @@ def read_lance(
     where = os.fspath(uri)
     where = where if is_remote(where) else local_path(where)
     chosen = None if columns is None else tuple(columns)
-    return LanceSource(where, chosen, version, tuple(sorted((storage_options or {}).items())))
+    return LanceSource(where, chosen, version, as_options(storage_options))

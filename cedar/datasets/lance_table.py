@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.libraries import library, plain_errors
+from cedar.core.redact import StorageOptions
 from cedar.datasets.listing import is_remote
 from cedar.datasets.storage import writing
 
@@ -22,7 +23,7 @@ _PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # that Lance has requests 
 _FEATURE = "write(format='lance')"
 
 
-def check_place(url: str) -> None:
+def check_place(url: str, options: StorageOptions | None = None) -> None:
     """Raises PipelineError for a place that Lance cannot make a data set in, or that has one."""
     scheme = url.partition("://")[0]
     if is_remote(url) and scheme not in _PLACES:
@@ -31,19 +32,19 @@ def check_place(url: str) -> None:
             done="nothing was written",
             fix=f"write to a folder of this machine, or to one of {', '.join(_PLACES[:-1])}; or in another format",
         )
-    if exists(url):
+    if exists(url, dict(options or {}) or None):
         raise PipelineError(
             f"{url!r} is a Lance data set already", done="nothing was written", fix="write to a new place, or remove it"
         )
 
 
-def exists(url: str) -> bool:
+def exists(url: str, options: dict[str, Any] | None = None) -> bool:
     """There is a data set, of whatever rows."""
     lance = library("lance", "lance", _FEATURE)
     with writing(url):
         try:
             with plain_errors():
-                lance.dataset(url)
+                lance.dataset(url, storage_options=options)
         except ValueError as error:
             if "not found" in str(error).lower():
                 return False
@@ -83,7 +84,9 @@ def refuses(name: str, kind: pa.DataType) -> str:
     return ""
 
 
-def commit(url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -> None:
+def commit(
+    url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: dict[str, Any] | None = None
+) -> None:
     """Make a data set of files that lie in it, in this order, in one step; nothing where there is one.
 
     Args:
@@ -91,7 +94,7 @@ def commit(url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -
         fields: the columns of all of them.
     """
     lance, fragment = library("lance", "lance", _FEATURE), library("lance.fragment", "lance", _FEATURE)
-    if exists(url):
+    if exists(url, options):
         return
     with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in fields}, schema=fields)
@@ -105,4 +108,4 @@ def commit(url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema) -
             )  # fmt: skip
             fragments.append(fragment.FragmentMetadata(len(fragments), [file], rows))
     with plain_errors():
-        lance.LanceDataset.commit(url, lance.LanceOperation.Overwrite(fields, fragments))
+        lance.LanceDataset.commit(url, lance.LanceOperation.Overwrite(fields, fragments), storage_options=options)

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
-from cedar.core.redact import redact, redact_url, redacted
+from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets import walking
 from cedar.datasets.faults import status_of
 from cedar.datasets.remote import Remote, kind_of
@@ -68,6 +68,12 @@ class File:
         """What users see: an absolute path, or a URL without credentials."""
         return self.path if self.remote is None else self.remote.url(self.path)
 
+    @property
+    def known_by(self) -> list[Any]:
+        """Where it is, its size, and when it was last changed."""
+        store = self.remote.store if self.remote is not None else ""
+        return [self.url, self.size, lasting(self.stamp), *([store] if store else [])]
+
     def __repr__(self) -> str:
         return f"File({self.url!r}, {self.size} bytes)"
 
@@ -94,7 +100,7 @@ class Listing:
 
     def identity(self) -> str:
         """Stands for these very files: where they are, their sizes, and when they were last changed."""
-        text = json.dumps([[f.url, f.size, lasting(f.stamp)] for f in self.files])
+        text = json.dumps([f.known_by for f in self.files])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -166,12 +172,15 @@ def _kind_of(paths: Any) -> str:
     return type(paths).__name__
 
 
-def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) -> Listing:
+def list_files(
+    paths: Sequence[str], suffixes: tuple[str, ...] | None = None, options: StorageOptions | None = None
+) -> Listing:
     """The files that ``paths`` name, sorted by path.
 
     Args:
         paths: local paths, fsspec URLs, globs.
         suffixes: with it a directory stands for all files below it that end so; without it a directory is refused.
+        options: of other storage than local files.
 
     Raises:
         SourceError: nothing matches, a directory where a file is expected, or a file that is listed twice (its rows
@@ -180,7 +189,7 @@ def list_files(paths: Sequence[str], suffixes: tuple[str, ...] | None = None) ->
     listed: dict[tuple[str, str], tuple[File, str]] = {}
     found: list[File] = []  # below folders and by globs
     limits, account = Limits.of_environment(), Account(Patience.of_environment())
-    groups = concurrently(lambda group: [_list(path, suffixes, account) for path in group], _groups(paths))
+    groups = concurrently(lambda group: [_list(path, suffixes, account, options) for path in group], _groups(paths))
     for path, files in zip(paths, chain.from_iterable(groups), strict=True):
         for file in files:
             key = (file.url, file.path)
@@ -247,9 +256,10 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         raise SourceError(f"{where}: cannot be read: {text}", fix=fix) from cause
 
 
-def _list(path: str, suffixes: tuple[str, ...] | None, account: Account) -> list[File]:
+def _list(path: str, suffixes: tuple[str, ...] | None, account: Account, options: StorageOptions | None) -> list[File]:
     if is_remote(path):
-        return _remote(path, suffixes, account)
+        with _listing(path):
+            return _remote(path, suffixes, *Remote.at(path, options, account))
     with _listing(path):
         return _local(path, local_path(path), suffixes)
 
@@ -360,30 +370,26 @@ def _nearest_local(path: str) -> tuple[str, list[str]]:
 # ---- other storage -------------------------------------------------------------------------------------------------
 
 
-def _remote(path: str, suffixes: tuple[str, ...] | None, account: Account) -> list[File]:
-    import fsspec
-
-    with _listing(path):
-        fs, root = fsspec.url_to_fs(path)
-        remote = Remote(fs, account)
-        pattern = root.replace("?", "") if path.startswith("http") else root
-        if _MAGIC.search(pattern) and remote.call(root, lambda: kind_of(fs, root)) != "file":
-            return _remote_glob(path, remote, root, suffixes)
-        try:
-            info = remote.call(root, lambda: fs.info(root))
-        except FileNotFoundError as error:
-            if status_of(error) in {401, 403}:  # some filesystems call every failure so
-                raise PermissionError(str(error)) from error
-            raise _nothing(path, *_nearest_remote(remote, root)) from None
-        if info.get("type") != "directory":
-            name = root.rpartition("/")[2].partition("?")[0]
-            return [File(root, name, info.get("size"), remote, stamp=stamp_of_info(info))]
-        if suffixes is None:
-            raise _directory(path)
-        files = _keep(walking.find(remote, root), root, suffixes)
-        if not files:
-            raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
-        return [_remote_file(p, root, info, remote) for p, info in files]
+def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: str) -> list[File]:
+    fs = remote.fs
+    pattern = root.replace("?", "") if path.startswith("http") else root
+    if _MAGIC.search(pattern) and remote.call(root, lambda: kind_of(fs, root)) != "file":
+        return _remote_glob(path, remote, root, suffixes)
+    try:
+        info = remote.call(root, lambda: fs.info(root))
+    except FileNotFoundError as error:
+        if status_of(error) in {401, 403}:  # some filesystems call every failure so
+            raise PermissionError(str(error)) from error
+        raise _nothing(path, *_nearest_remote(remote, root)) from None
+    if info.get("type") != "directory":
+        name = root.rpartition("/")[2].partition("?")[0]
+        return [File(root, name, info.get("size"), remote, stamp=stamp_of_info(info))]
+    if suffixes is None:
+        raise _directory(path)
+    files = _keep(walking.find(remote, root), root, suffixes)
+    if not files:
+        raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
+    return [_remote_file(p, root, info, remote) for p, info in files]
 
 
 def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:

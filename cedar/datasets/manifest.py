@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
-from cedar.core.redact import redact_url
+from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, packed
 from cedar.datasets.kept_file import Damaged, alone, read_file, root_of, sealed, unsealed, write_file
 from cedar.datasets.listing import (
@@ -33,6 +33,7 @@ from cedar.datasets.listing import (
     list_files,
     local_path,
 )
+from cedar.datasets.remote import as_options
 from cedar.datasets.stamps import differ
 
 _log = logging.getLogger("cedar")
@@ -89,7 +90,9 @@ class ManifestResult:
         )
 
 
-def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> ManifestResult:
+def write_manifest(
+    paths: Paths, out: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> ManifestResult:
     """Lists Parquet files and reads their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
 
     A manifest that is there already is brought up to date: only files that are new, or changed by size, time or tag,
@@ -98,6 +101,7 @@ def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> ManifestResult:
     Args:
         paths: as ``read_parquet`` takes them, and as it will be given them.
         out: a local path or any fsspec URL.
+        storage_options: of the filesystems of ``paths`` and ``out``.
 
     Raises:
         PipelineError: ``out`` is something else, or the manifest of other paths.
@@ -112,33 +116,35 @@ def write_manifest(paths: Paths, out: str | os.PathLike[str]) -> ManifestResult:
         >>> cedar.read_parquet("*.parquet", manifest="x.manifest").count()
         2
     """
-    given, where = as_paths(paths, "write_manifest"), os.fspath(out)
+    given, where, options = as_paths(paths, "write_manifest"), os.fspath(out), as_options(storage_options)
     with alone(where):
-        return _make(given, where, _load(given, where))[1]
+        return _make(given, where, _load(given, where, options), options)[1]
 
 
-def manifest_of(paths: Sequence[str], where: str) -> Manifest:
+def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None = None) -> Manifest:
     """The manifest of paths; made where there is none, or one that is damaged: by one process of a machine.
 
     Raises:
         PipelineError, SourceError: as ``write_manifest``.
     """
-    manifest = _load(paths, where, quiet=True)
+    manifest = _load(paths, where, options, quiet=True)
     if manifest is None:
         with alone(where):
-            manifest = _load(paths, where)  # another process was first
+            manifest = _load(paths, where, options)  # another process was first
             if manifest is None:
-                manifest = _make(paths, where, None)[0]
+                manifest = _make(paths, where, None, options)[0]
     return manifest
 
 
 # ---- making --------------------------------------------------------------------------------------------------------
 
 
-def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Manifest, ManifestResult]:
+def _make(
+    paths: Sequence[str], where: str, before: Manifest | None, options: StorageOptions | None
+) -> tuple[Manifest, ManifestResult]:
     normal = _normal(paths)
-    listing = list_files(paths, SUFFIXES)
-    owner = _owners(listing, normal)
+    listing = list_files(paths, SUFFIXES, options)
+    owner = _owners(listing, normal, options)
     known = _unchanged(listing, before)
     schemas: list[FileSchema] = []
     same: dict[int, int] = {}  # the number of a schema in the manifest before -> in this one
@@ -171,7 +177,7 @@ def _make(paths: Sequence[str], where: str, before: Manifest | None) -> tuple[Ma
     )  # fmt: skip
     data = _as_bytes(columns)
     try:
-        write_file(where, data)
+        write_file(where, data, options)
     except OSError as error:
         raise SourceError(
             f"the manifest {redact_url(where)!r} cannot be written: {error}",
@@ -198,9 +204,9 @@ def _normal(paths: Sequence[str]) -> list[str]:
     return [path if is_remote(path) else local_path(path) for path in paths]
 
 
-def _owners(listing: Listing, normal: list[str]) -> list[int]:
+def _owners(listing: Listing, normal: list[str], options: StorageOptions | None) -> list[int]:
     """Which of the paths each file was found by."""
-    roots = [root_of(path) for path in normal]
+    roots = [root_of(path, options) for path in normal]
     places = [(remote is None, root) for remote, root in roots]
     owners = []
     for file in listing:
@@ -238,10 +244,10 @@ def _as_bytes(columns: pa.Table) -> bytes:
 # ---- reading: the file may hold anything ---------------------------------------------------------------------------
 
 
-def _load(paths: Sequence[str], where: str, quiet: bool = False) -> Manifest | None:
+def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
     """The manifest; None where there is none, or one that is damaged, which is said unless ``quiet``."""
     normal = _normal(paths)
-    data = read_file(where)
+    data = read_file(where, options)
     if data is None:
         return None
     if data[: len(_MARK)] != _MARK[: len(data)]:
@@ -261,7 +267,7 @@ def _load(paths: Sequence[str], where: str, quiet: bool = False) -> Manifest | N
             fix="name a manifest for each data set, or remove this one",
         )
     try:
-        return _opened(columns, _files(columns, normal), where)
+        return _opened(columns, _files(columns, normal, options), where)
     except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
         _damaged(where, error, quiet)
         return None
@@ -286,9 +292,9 @@ def _columns(data: bytes) -> pa.Table:
     return table
 
 
-def _files(columns: pa.Table, normal: list[str]) -> Listing:
+def _files(columns: pa.Table, normal: list[str], options: StorageOptions | None) -> Listing:
     """The files, below the paths that were given."""
-    roots = [root_of(path) for path in normal]
+    roots = [root_of(path, options) for path in normal]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
     files, seen = [], set()

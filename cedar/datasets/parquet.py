@@ -73,11 +73,13 @@ class ParquetSource(FileSource):
     @once
     def _manifest(self) -> Manifest:
         assert self.manifest is not None
-        return manifest_of(self.paths, self.manifest)
+        return manifest_of(self.paths, self.manifest, self.storage_options)
 
     @once
     def listing(self) -> Listing:
-        return list_files(self.paths, self.suffixes) if self.manifest is None else self._manifest.listing
+        if self.manifest is not None:
+            return self._manifest.listing
+        return list_files(self.paths, self.suffixes, self.storage_options)
 
     @once
     def _footers(self) -> Footers:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.asking import RequestOwner, asker
-from cedar.core.redact import redact_url
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.faults import ShortRead, fault_of
-from cedar.datasets.requests import Account
+from cedar.datasets.requests import Account, Patience
 
 _T = TypeVar("_T")
 _LEAST = 64 << 10  # bytes that a small read asks for,
@@ -26,10 +27,20 @@ class Remote:
     Args:
         fs: the filesystem; pickled, its credentials travel with it.
         account: of requests.
+        store: tells it from stores that other storage options lead to.
     """
 
     fs: Any
     account: Account = field(default_factory=Account, compare=False)
+    store: str = ""
+
+    @staticmethod
+    def at(url: str, options: StorageOptions | None, account: Account | None = None) -> tuple[Remote, str]:
+        """The storage of a URL, and the path there."""
+        import fsspec
+
+        fs, path = fsspec.url_to_fs(url, **dict(options or {}))
+        return Remote(fs, account or Account(Patience.of_environment()), options.mark if options else ""), path
 
     def url(self, path: str) -> str:
         """What users see of a path: no credentials."""
@@ -64,7 +75,7 @@ class Remote:
     def _get(self, path: str, start: int, stop: int | None, seconds: float) -> bytes:
         whole = start == 0 and stop is None
         arguments: dict[str, Any] = {} if whole else {"start": start, "end": stop}
-        if not getattr(self.fs, "async_impl", False):
+        if not is_asynchronous(self.fs):
             return bytes(self.fs.cat_file(path, **arguments))
         import asyncio
 
@@ -110,7 +121,7 @@ class RemoteFile(io.RawIOBase):
         self._held, self._start = b"", 0  # what was fetched, and where it begins
         self._block = _LEAST
         self._handle: Any = None
-        self._ranges = size is not None and bool(getattr(remote.fs, "async_impl", False))
+        self._ranges = size is not None and is_asynchronous(remote.fs)
 
     def readable(self) -> bool:
         return True
@@ -227,6 +238,25 @@ def _next(handle: Any, position: int, size: int) -> bytes:
             raise ShortRead(f"the file ends at byte {at}, it went on beyond byte {position} before")
         at += len(part)
     return bytes(handle.read(size))
+
+
+def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
+    """Options of a filesystem as given; None where there are none.
+
+    Raises:
+        PipelineError: they are something else than a dict with names.
+    """
+    if not isinstance(given, Mapping | None) or not all(isinstance(name, str) for name in given or ()):
+        raise PipelineError(
+            f"storage_options= takes a dict of names and values, not {type(given).__name__}", site=user_site()
+        )
+    return StorageOptions(given) if given else None
+
+
+def is_asynchronous(fs: Any) -> bool:
+    """The filesystem is, and so is the one inside it, if there is one: ``dir`` calls itself so around any."""
+    inside = getattr(fs, "fs", None)
+    return bool(getattr(fs, "async_impl", False)) and (inside is None or is_asynchronous(inside))
 
 
 def kind_of(fs: Any, path: str) -> str | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.redact import StorageOptions
 from cedar.datasets.formats import Parquet
 from cedar.datasets.layouts import Layouts, with_required
 from cedar.datasets.parts import Parts
@@ -30,6 +31,7 @@ def write_parquet(
     row_group_rows: int | None = None,
     rows_per_file: int | None = None,
     never_null: Collection[str] = (),
+    storage_options: StorageOptions | None = None,
 ) -> list[str]:
     """Write blocks as Parquet files, stored so that they are read fast: see ``layouts``; returns their URLs.
 
@@ -54,7 +56,7 @@ def write_parquet(
     for option, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
         if value is not None and value < 1:
             raise PipelineError(f"write_parquet({option}={value}): at least 1", site=user_site())
-    with Storage.at(url, Parquet.suffix) as storage, contextlib.ExitStack() as stack:
+    with Storage.at(url, Parquet.suffix, storage_options) as storage, contextlib.ExitStack() as stack:
         parquet = Parquet(Layouts("fast", "disk" if storage.local else "url"))
         parts = Parts(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)
         stack.callback(parts.drop)

@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
-from cedar.core.redact import redact, redact_url, redacted
+from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets.remote import Remote, kind_of, rename, upload
-from cedar.datasets.requests import Account, Patience
 
 
 @dataclass
@@ -30,20 +29,16 @@ class Storage:
     _pending: list[tuple[str, str]] = field(default_factory=list)
 
     @staticmethod
-    def at(url: str | os.PathLike[str], suffix: str = "") -> Storage:
+    def at(url: str | os.PathLike[str], suffix: str = "", options: StorageOptions | None = None) -> Storage:
         """``url`` is one file where it ends in ``suffix``, else a directory; without a suffix, data may be there.
 
         Raises:
             PipelineError: there is data already.
         """
-        import fsspec
-
         url = os.fspath(url)
         with writing(url):
-            fs, root = fsspec.url_to_fs(os.path.expanduser(url))
-            storage = Storage(
-                Remote(fs, Account(Patience.of_environment())), root.rstrip("/"), bool(suffix) and url.endswith(suffix)
-            )
+            remote, root = Remote.at(os.path.expanduser(url), options)
+            storage = Storage(remote, root.rstrip("/"), bool(suffix) and url.endswith(suffix))
             if suffix:
                 storage.refuse_data(suffix)
         return storage
@@ -61,7 +56,8 @@ class Storage:
     def refuse_data(self, suffix: str) -> None:
         """Raises PipelineError where there is data of this suffix already."""
         fs, url = self.remote.fs, self.shown
-        kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
+        with writing(url):
+            kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
         if kind is None:
             return
         if kind == "file":

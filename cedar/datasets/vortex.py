@@ -82,7 +82,7 @@ class VortexSource(FileSource):
 
     @once
     def listing(self) -> Listing:
-        files = list_files(self.paths, self.suffixes).files
+        files = list_files(self.paths, self.suffixes, self.storage_options).files
         return Listing(tuple(file for file in files if not file.path.endswith(f".vortex{SUFFIX}")))
 
     @once

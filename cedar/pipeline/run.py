@@ -6,13 +6,14 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, nearest, user_site
 from cedar.core.skip import Skip
+from cedar.datasets.remote import as_options
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
@@ -238,6 +239,7 @@ class RunMethods:
         on_error: Skip | None = None,
         progress: bool | None = None,
         layout: Literal["fast", "small", "pyarrow"] = "fast",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
         """Write all rows of an epoch to files below ``url``: a job that goes on where it was killed.
 
@@ -261,6 +263,7 @@ class RunMethods:
             layout: how the columns of Parquet files are stored, chosen for each by what it takes to read the first rows
                 back: "fast", the least time in all; "small", the least CPU time in at most 1.1 times the bytes of zstd;
                 "pyarrow", as pyarrow writes by default. Arrow files are "fast" (not compressed) or "small".
+            storage_options: of the filesystem of ``url``: keys, endpoints and so on; see docs/storage.md.
 
         Returns:
             The files of this rank, in the order of its rows, and what they hold.
@@ -281,18 +284,22 @@ class RunMethods:
         """
         settings = Settings(
             os.fspath(url), format, partition_by, rows_per_file, executor, workers, rank, world, on_error=on_error,
-            progress=progress, layout=layout,
+            progress=progress, layout=layout, storage_options=as_options(storage_options),
         )  # fmt: skip
         return write(cast("Pipeline", self), settings, user_site())
 
     def write_parquet(
-        self, url: str | os.PathLike[str], *, partition_by: str | Sequence[str] | None = None
+        self,
+        url: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """``write`` as Parquet, by this process alone, whatever the environment says of ranks.
 
         Args:
             url: a folder; or one file, where it ends in ``.parquet``.
-            partition_by: as of ``write``.
+            partition_by, storage_options: as of ``write``.
 
         Returns:
             The files written.
@@ -308,14 +315,14 @@ class RunMethods:
         """
         from cedar.datasets.sinks import write_parquet
 
-        site, url = user_site(), os.fspath(url)
+        site, url, stored = user_site(), os.fspath(url), as_options(storage_options)
         if not url.endswith(".parquet"):
-            settings = Settings(url, partition_by=partition_by, rank=0, world=1, subgroup=True)
+            settings = Settings(url, partition_by=partition_by, rank=0, world=1, subgroup=True, storage_options=stored)
             return write(cast("Pipeline", self), settings, site).files
         if partition_by:
             raise PipelineError(f"write_parquet: partition_by={partition_by!r} needs a folder, not {url!r}", site=site)
         try:
-            return write_parquet(self._blocks("write_parquet"), url)
+            return write_parquet(self._blocks("write_parquet"), url, storage_options=stored)
         except CedarError as error:
             error.site = error.site or site
             raise

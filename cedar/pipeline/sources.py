@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.datasets.base import Read
+from cedar.datasets.remote import as_options
 from cedar.operators.base import Operator
 from cedar.operators.concat import Concat
 from cedar.operators.mix import Mix
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 Paths = Any  # str | Path | a list of them
 
 
-def _start(make: Callable[[], Any]) -> Pipeline:
+def _start(make: Callable[[], Any], storage_options: Mapping[str, Any] | None = None) -> Pipeline:
     site = user_site()
     try:
-        return Pipeline(Node(Read(make()), (), site))
+        source = make()
+        if stored := as_options(storage_options):
+            source = dataclasses.replace(source, storage_options=stored)
+        return Pipeline(Node(Read(source), (), site))
     except CedarError as error:
         error.site = error.site or site
         raise
@@ -37,6 +42,7 @@ def read_parquet(
     schema: Mapping[str, Any] | pa.Schema | None = None,
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Pipeline:
     """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
@@ -63,10 +69,13 @@ def read_parquet(
     """
     from cedar.datasets import parquet
 
-    return _start(lambda: parquet.read_parquet(paths, columns=columns, schema=schema, verify=verify, manifest=manifest))
+    return _start(
+        lambda: parquet.read_parquet(paths, columns=columns, schema=schema, verify=verify, manifest=manifest),
+        storage_options,
+    )
 
 
-def read_files(paths: Paths) -> Pipeline:
+def read_files(paths: Paths, *, storage_options: Mapping[str, Any] | None = None) -> Pipeline:
     """A row per file: path, bytes.
 
     Example:
@@ -78,10 +87,15 @@ def read_files(paths: Paths) -> Pipeline:
     """
     from cedar.datasets import files
 
-    return _start(lambda: files.read_files(paths))
+    return _start(lambda: files.read_files(paths), storage_options)
 
 
-def read_text(paths: Paths, *, errors: Literal["strict", "replace"] = "strict") -> Pipeline:
+def read_text(
+    paths: Paths,
+    *,
+    errors: Literal["strict", "replace"] = "strict",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Pipeline:
     r"""A row per line: path, line (0-based), text (without its newline).
 
     ``errors`` says what happens to bytes that are no UTF-8: "strict" raises, "replace" puts a mark in their place.
@@ -95,7 +109,7 @@ def read_text(paths: Paths, *, errors: Literal["strict", "replace"] = "strict") 
     """
     from cedar.datasets import text
 
-    return _start(lambda: text.read_text(paths, errors=errors))
+    return _start(lambda: text.read_text(paths, errors=errors), storage_options)
 
 
 def read_csv(
@@ -108,6 +122,7 @@ def read_csv(
     null_values: Sequence[str] | None = None,
     quoting: bool = True,
     columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Pipeline:
     r"""Rows of CSV files; types are fixed by the first 4 MiB of the first file that has rows, or by ``dtypes``.
 
@@ -121,6 +136,7 @@ def read_csv(
         quoting: fields may be quoted, and then hold line breaks: a file is read from its beginning. False lets
             uncompressed files be read in ranges, by several workers.
         columns: read these alone.
+        storage_options: of the filesystem, see docs/storage.md.
 
     Example:
         >>> import cedar, tempfile, pathlib
@@ -135,12 +151,17 @@ def read_csv(
         lambda: csv.read_csv(
             paths, delimiter=delimiter, header=header, column_names=column_names, dtypes=dtypes,
             null_values=null_values, quoting=quoting, columns=columns,
-        )
+        ),
+        storage_options,
     )  # fmt: skip
 
 
 def read_jsonl(
-    paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Pipeline:
     r"""Rows of JSON lines files; types are fixed by the first 64 rows, or by ``dtypes``.
 
@@ -148,6 +169,7 @@ def read_jsonl(
         paths: any fsspec URL, glob, or a list of them; compressed files are decompressed.
         columns: read only these. The other keys may hold anything.
         dtypes: types of some columns. A column of type ``str`` keeps values that are not strings as their JSON text.
+        storage_options: of the filesystem, see docs/storage.md.
 
     Example:
         >>> import cedar, tempfile, pathlib
@@ -158,10 +180,12 @@ def read_jsonl(
     """
     from cedar.datasets import jsonl
 
-    return _start(lambda: jsonl.read_jsonl(paths, columns=columns, dtypes=dtypes))
+    return _start(lambda: jsonl.read_jsonl(paths, columns=columns, dtypes=dtypes), storage_options)
 
 
-def read_arrow(paths: Paths) -> Pipeline:
+def read_arrow(
+    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: Mapping[str, Any] | None = None
+) -> Pipeline:
     """Rows of Arrow IPC files (.arrow, .feather).
 
     Example:
@@ -173,7 +197,7 @@ def read_arrow(paths: Paths) -> Pipeline:
     """
     from cedar.datasets import arrow
 
-    return _start(lambda: arrow.read_arrow(paths))
+    return _start(lambda: arrow.read_arrow(paths, columns=columns), storage_options)
 
 
 def read_lance(
@@ -208,7 +232,13 @@ def read_lance(
     return _start(lambda: lance.read_lance(uri, columns=columns, version=version, storage_options=storage_options))
 
 
-def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> Pipeline:
+def read_vortex(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    verify: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Pipeline:
     """Rows of Vortex files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
     Needs ``cedar-data[vortex]``.
@@ -231,10 +261,10 @@ def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: b
     """
     from cedar.datasets import vortex
 
-    return _start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify))
+    return _start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
 
 
-def read_tar(paths: Paths) -> Pipeline:
+def read_tar(paths: Paths, *, storage_options: Mapping[str, Any] | None = None) -> Pipeline:
     """Rows of webdataset shards: key, and a bytes column per extension.
 
     Example:
@@ -248,7 +278,7 @@ def read_tar(paths: Paths) -> Pipeline:
     """
     from cedar.datasets import tar
 
-    return _start(lambda: tar.read_tar(paths))
+    return _start(lambda: tar.read_tar(paths), storage_options)
 
 
 def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None) -> Pipeline:

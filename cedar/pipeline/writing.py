@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, nearest
 from cedar.core.ranks import Rank, find_rank, slurm_step
+from cedar.core.redact import StorageOptions
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.datasets.commits import Commit, Log
@@ -83,6 +84,7 @@ class Settings:
     on_error: Skip | None = None
     progress: bool | None = None
     layout: str = "fast"
+    storage_options: StorageOptions | None = None
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -124,7 +126,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
     """Write all rows of a pipeline, or what is left of them."""
     form = settings.checked(site)
     rank = _rank(settings, site)
-    log = Log(Storage.at(settings.url), rank.rank, rank.world)
+    log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
     try:
         with log.alone():
             job = log.job(form.suffix)
@@ -134,7 +136,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
                 log.forget()  # it may have failed over what was mended since
                 job = None
             if job is None and form.joined:
-                check_place(log.storage.root if log.storage.local else settings.url)
+                check_place(log.storage.root if log.storage.local else settings.url, settings.storage_options)
             if job is None:
                 loader, rows = _begun(pipeline, settings, rank, log, form)
             else:
@@ -168,7 +170,8 @@ def _join(form: Format, settings: Settings, log: Log) -> None:
             return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
         with writing(log.storage.shown, fix="see to the storage, and run the same again: it goes on"):
-            form.join(log.storage.root if log.storage.local else settings.url, files, fields)
+            url = log.storage.root if log.storage.local else settings.url
+            form.join(url, files, fields, settings.storage_options)
 
 
 def _told(log: Log, before: int) -> Written:
