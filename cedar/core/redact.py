@@ -28,7 +28,7 @@ _PAIR = re.compile(  # "token" and "key" are columns of many pipelines: only as 
 )
 _SECRET_NAMES = re.compile(r"(?i)key|secret|token|pass|pwd|cred|sas|sig$|auth|user|connection|cookie|private")
 _RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cookie")  # with them a store stays the same
-_MIN_SECRET = 4  # letters
+_MIN_SECRET = 6  # letters: shorter values are ordinary words too often
 _secrets: set[str] = set()  # values of storage options in this process, which errors of libraries may show
 _MOST = 16_000  # letters of a text that are shown
 _DEPTH = 8  # causes of causes that are looked at
@@ -69,7 +69,8 @@ class StorageOptions(Mapping[str, Any]):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        _secrets.update(value for name, value in _leaves(self._given) if _SECRET_NAMES.search(name) and _long(value))
+        texts = ((name, value) for name, value in _leaves(self._given) if isinstance(value, str))
+        _secrets.update(text for name, text in texts if _SECRET_NAMES.search(name) and len(text) >= _MIN_SECRET)
 
     @property
     def mark(self) -> str:
@@ -98,14 +99,7 @@ class StorageOptions(Mapping[str, Any]):
 
 def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in given.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value)
-        else:
-            yield name, value
-
-
-def _long(value: Any) -> bool:
-    return isinstance(value, str) and len(value) >= _MIN_SECRET
+        yield from _leaves(value) if isinstance(value, Mapping) else [(name, value)]
 
 
 def _hidden(match: re.Match[str]) -> str:

@@ -142,11 +142,8 @@ class JsonlSource(FileSource):
         asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # one at least, to count the rows
         exact = self._exact
         try:
-            if any(map(_has_struct, asked.values())):
-                # The parser would ignore unknown fields of structs as well.
-                table = _table(data, types, "error")
-            else:
-                table = _table(data, asked, "error" if exact else "ignore")
+            structs = any(map(_has_struct, asked.values()))  # the parser would ignore unknown fields of these as well
+            table = _table(data, types if structs else asked, "error" if structs or exact else "ignore")
         except _FAILURES:
             # The fault may be in a column that is not read, or in one that is read as text.
             texts = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
@@ -256,23 +253,18 @@ def _without(text: str, wanted: Container[str] | None, texts: Container[str]) ->
     if not isinstance(_DECODER.decode(text), dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004 - as a parser says it
     members = []
-    at = _gap(text, 0)
+    at = _GAP.match(text).end()  # type: ignore[union-attr] # it matches anything
     while text[at] != "}":
         key, end = _DECODER.raw_decode(text, at)
-        name, at = text[at:end], _gap(text, end)
-        _, end = _DECODER.raw_decode(text, at)
-        value, at = text[at:end], _gap(text, end)
+        start = _GAP.match(text, end).end()  # type: ignore[union-attr]
+        _, stop = _DECODER.raw_decode(text, start)
+        value = text[start:stop]
         if key in texts and value[0] != '"' and value != "null":
             value = json.dumps(value, ensure_ascii=False)
         if wanted is None or key in wanted:
-            members.append(f"{name}:{value}")
+            members.append(f"{text[at:end]}:{value}")
+        at = _GAP.match(text, stop).end()  # type: ignore[union-attr]
     return f"{{{','.join(members)}}}"
-
-
-def _gap(text: str, at: int) -> int:
-    """Where the next key or value begins."""
-    match = _GAP.match(text, at)
-    return at if match is None else match.end()
 
 
 def _as_text(name: str) -> str:

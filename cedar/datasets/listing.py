@@ -141,14 +141,12 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
         PipelineError: it is something else, or a type that no column of a file has.
     """
     given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
-    if not isinstance(given, Mapping):
-        raise PipelineError(
-            f"{reader}: {option}= takes a dict of names and types, not {type(types).__name__}", site=user_site()
-        )
-    kinds = {name: type_from_dtype(kind) for name, kind in given.items()}
+    problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
+    kinds = {} if problem else {name: type_from_dtype(kind) for name, kind in given.items()}
     for name, kind in kinds.items():
-        if not isinstance(kind, pa.DataType):
-            raise PipelineError(f"{reader}: a column of a file cannot be {kind}: {option}[{name!r}]", site=user_site())
+        problem = problem if isinstance(kind, pa.DataType) else f"a column of a file cannot be {kind}: {name!r}"
+    if problem:
+        raise PipelineError(f"{reader}: {option}= {problem}", site=user_site())
     return tuple(kinds.items())
 
 

@@ -33,21 +33,17 @@ def leave_unread(root: Node, out: Names = None) -> Node:
         root: the pipeline's last node.
         out: the columns of its output that are read.
     """
-    if not any(getattr(node.operator.source, "leaves_unread", False) for node in graph.sources(root)):  # type: ignore[attr-defined]
+    lazy = [node for node in graph.sources(root) if getattr(node.operator.source, "leaves_unread", False)]  # type: ignore[attr-defined]
+    if not lazy:
         return root
     schemas = graph.schemas(root)
     live = live_columns(root, schemas, out)
-
-    def narrowed(node: Node) -> Node | None:
-        operator, names, schema = node.operator, live.get(id(node)), schemas.get(id(node))
-        if not isinstance(operator, Read) or names is None or schema is None:
-            return None
-        unread = frozenset(schema) - names
-        if not unread or not getattr(operator.source, "leaves_unread", False):
-            return None
-        return dataclasses.replace(node, operator=Read(operator.source.leaving(unread)))
-
-    return graph.replace(root, narrowed)
+    made: dict[int, Node] = {}
+    for node in lazy:
+        needed = live[id(node)]
+        if needed is not None and (unread := frozenset(schemas[id(node)] or ()) - needed):
+            made[id(node)] = dataclasses.replace(node, operator=Read(node.operator.source.leaving(unread)))  # type: ignore[attr-defined]
+    return graph.replace(root, lambda node: made.get(id(node)))
 
 
 def spread(node: Node, live: dict[int, Names], schemas: dict[int, Schema]) -> None:

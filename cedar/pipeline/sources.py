@@ -20,16 +20,15 @@ from cedar.plan.graph import Node
 if TYPE_CHECKING:
     import pyarrow as pa
 
+StorageOptions = Mapping[str, Any] | None
 Paths = Any  # str | Path | a list of them
 
 
-def _start(make: Callable[[], Any], storage_options: Mapping[str, Any] | None = None) -> Pipeline:
+def _start(make: Callable[[], Any], storage_options: StorageOptions = None) -> Pipeline:
     site = user_site()
     try:
-        source = make()
-        if stored := as_options(storage_options):
-            source = dataclasses.replace(source, storage_options=stored)
-        return Pipeline(Node(Read(source), (), site))
+        source, stored = make(), as_options(storage_options)
+        return Pipeline(Node(Read(dataclasses.replace(source, storage_options=stored) if stored else source), (), site))
     except CedarError as error:
         error.site = error.site or site
         raise
@@ -42,7 +41,7 @@ def read_parquet(
     schema: Mapping[str, Any] | pa.Schema | None = None,
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Pipeline:
     """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
@@ -75,7 +74,7 @@ def read_parquet(
     )
 
 
-def read_files(paths: Paths, *, storage_options: Mapping[str, Any] | None = None) -> Pipeline:
+def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
     """A row per file: path, bytes.
 
     Example:
@@ -91,10 +90,7 @@ def read_files(paths: Paths, *, storage_options: Mapping[str, Any] | None = None
 
 
 def read_text(
-    paths: Paths,
-    *,
-    errors: Literal["strict", "replace"] = "strict",
-    storage_options: Mapping[str, Any] | None = None,
+    paths: Paths, *, errors: Literal["strict", "replace"] = "strict", storage_options: StorageOptions = None
 ) -> Pipeline:
     r"""A row per line: path, line (0-based), text (without its newline).
 
@@ -122,7 +118,7 @@ def read_csv(
     null_values: Sequence[str] | None = None,
     quoting: bool = True,
     columns: Sequence[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Pipeline:
     r"""Rows of CSV files; types are fixed by the first 4 MiB of the first file that has rows, or by ``dtypes``.
 
@@ -161,7 +157,7 @@ def read_jsonl(
     *,
     columns: Sequence[str] | None = None,
     dtypes: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Pipeline:
     r"""Rows of JSON lines files; types are fixed by the first 64 rows, or by ``dtypes``.
 
@@ -184,7 +180,7 @@ def read_jsonl(
 
 
 def read_arrow(
-    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: Mapping[str, Any] | None = None
+    paths: Paths, *, columns: Sequence[str] | None = None, storage_options: StorageOptions = None
 ) -> Pipeline:
     """Rows of Arrow IPC files (.arrow, .feather).
 
@@ -237,7 +233,7 @@ def read_vortex(
     *,
     columns: Sequence[str] | None = None,
     verify: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
 ) -> Pipeline:
     """Rows of Vortex files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
@@ -264,7 +260,7 @@ def read_vortex(
     return _start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
 
 
-def read_tar(paths: Paths, *, storage_options: Mapping[str, Any] | None = None) -> Pipeline:
+def read_tar(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
     """Rows of webdataset shards: key, and a bytes column per extension.
 
     Example:

@@ -102,7 +102,8 @@ def test_caches_and_kept_counts_are_those_of_one_store(place: Path, tmp_path: Pa
 def test_what_tells_a_store_is_not_what_is_renewed(place: Path):
     given = options(place, KEYS[0])
     marks = [
-        StorageOptions({**given, **more}).mark for more in ({}, {"secret": "new"}, {"key": "other"}, {"anon": True})
+        StorageOptions({**given, **more}).mark
+        for more in ({}, {"secret": "new"}, {"key": "key-of-three"}, {"anon": True})
     ]
     assert marks[0] == marks[1]
     assert len(set(marks)) == 3

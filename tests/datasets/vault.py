@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class VaultFileSystem(DirFileSystem):
-    """``vault://`` URLs are files below the folder ``endpoint``; errors show the secret, as those of some clients do."""
+    """``vault://`` URLs are files below the folder ``endpoint``; errors show the secret, as some clients do."""
 
     protocol = "vault"
 
