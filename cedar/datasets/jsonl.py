@@ -192,7 +192,7 @@ class JsonlSource(FileSource):
         except RowError as error:
             return error
         except _FAILURES as error:
-            message = str(error).replace("JSON parse error: ", "")
+            message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # of the one line that is parsed
             columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
             fix = f"correct the line, or say the types with dtypes={{...}}; they are {columns}"
             name = next(

@@ -10,7 +10,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 
-class VaultFileSystem(DirFileSystem):
+class VaultFileSystem(DirFileSystem):  # type: ignore[misc] # fsspec has no types
     """``vault://`` URLs are files below the folder ``endpoint``; errors show the secret, as some clients do."""
 
     protocol = "vault"
