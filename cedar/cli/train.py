@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.cli.arguments import command, count
 from cedar.core.errors import CedarError
+from cedar.core.ranks import find_rank
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines
 
@@ -74,7 +75,7 @@ def main(name: str, chosen: argparse.Namespace) -> int:
 
 def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
     """Train as one of the ranks, under torchrun or started by ``--ranks``; or start those."""
-    if chosen.ranks > 1 and "RANK" not in os.environ:
+    if chosen.ranks > 1 and find_rank(None, None, False, None).world == 1:
         again = ["--resume"] if chosen.resume else []
         launch.run_ranks(launch.this_command("train", name, chosen.config, *chosen.changes, *again), chosen.ranks)
         return 0
@@ -88,7 +89,7 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
     with launch.connected(device_of(options.run.device).type) as here:
         torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
         path = run(trainer.Trainer, options, resume=chosen.resume)
-        if int(os.environ.get("RANK", "0")) == 0:
+        if find_rank(None, None, False, None).rank == 0:
             from rich.console import Console
 
             console = Console()
@@ -107,10 +108,12 @@ def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     from cedar.trainers.resilient.text import text_pipeline
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
-    if "RANK" in os.environ and "MASTER_ADDR" in os.environ:  # torchrun starts supervisors; its store is not ours
-        machines = chosen.machines or int(os.environ.get("WORLD_SIZE", "1"))
-        address = f"{os.environ['MASTER_ADDR']}:{int(os.environ['MASTER_PORT']) + 1}"
-        listen, joins = (listen or address, joins) if os.environ["RANK"] == "0" else (None, joins or address)
+    found = find_rank(None, None, False, None)
+    if found.world > 1 and (not (listen or joins) or "MASTER_ADDR" in os.environ):  # supervisors; the store is not ours
+        machines = chosen.machines or found.world
+        host, port = launch.meeting_place()
+        address = f"{host}:{port + 1}"
+        listen, joins = (listen or address, joins) if found.rank == 0 else (None, joins or address)
     group = Workers(chosen.replicas, machines, _address(listen) if listen else ("127.0.0.1", 0))
     pipeline = text_pipeline(options, chosen.stages, group)
     if joins:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 
+_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's numbers of batch scripts, interactive shells and the like begin here
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -20,14 +22,14 @@ class Rank:
 
 
 def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | None) -> Rank:
-    """The arguments if given, else torch.distributed if initialised, else RANK and WORLD_SIZE, else 0 of 1.
+    """The arguments if given, else torch.distributed if initialized, else what a launcher set, else 0 of 1.
 
     Raises:
-        PipelineError: a rank outside its world, one of the two missing or no whole number, or two places that
+        PipelineError: a rank outside its world, one of the two missing or not an integer, or two places that
             disagree (unless ``subgroup`` says that the arguments number a group inside the job).
     """
     told = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
-    claims = [*told, *_environment(half=bool(told), site=site)]
+    claims = [*told, *_environment(bool(told), site)]
     if not claims:
         return Rank(0, 1, "default")
     first = claims[0]
@@ -41,22 +43,11 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
                 f"rank and world are set twice, differently: {first.rank} of {first.world} by {first.origin}, "
                 f"{other.rank} of {other.world} by {other.origin}",
                 site=site,
-                done="no loader was made: two processes might have read the same rows",
+                done="nothing was read: two processes might have read the same rows",
                 fix="set them in one place; if the arguments number a group inside the job (such as the data-parallel "
                 "ranks), say so with subgroup=True",
             )
     return first
-
-
-def slurm_step() -> Rank | None:
-    """The task of a step that ``srun`` began; None outside of one.
-
-    The variables of a batch script, or of a shell in an allocation, number nothing: there is one process.
-    """
-    rank, world = os.environ.get("SLURM_PROCID", ""), os.environ.get("SLURM_STEP_NUM_TASKS", "")
-    if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
-        return Rank(int(rank), int(world), "SLURM_PROCID and SLURM_STEP_NUM_TASKS")
-    return None
 
 
 def refuse_workers(rank: Rank, site: Site | None) -> None:
@@ -99,22 +90,48 @@ def _distributed() -> Rank | None:
     return Rank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
 
 
-def _environment(half: bool, site: Site | None) -> list[Rank]:
-    """What RANK and WORLD_SIZE say; ``half``: one of them may be missing, since something else says both."""
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None and world is None:
-        return []
-    if rank is None or world is None:
-        if half:
-            return []
-        given, missing = (f"WORLD_SIZE={world!r}", "RANK") if rank is None else (f"RANK={rank!r}", "WORLD_SIZE")
-        raise PipelineError(
-            f"{given} is set in the environment and {missing} is not",
-            site=site,
-            done="no loader was made: every process would have read all rows, as rank 0 of 1",
-            fix=f"set {missing} as well, or neither; or give loader(rank=, world=)",
-        )
-    try:
-        return [Rank(int(rank), int(world), "RANK and WORLD_SIZE")]
-    except ValueError as error:
-        raise PipelineError(f"RANK={rank!r}, WORLD_SIZE={world!r} are not whole numbers", site=site) from error
+def _launchers() -> list[tuple[str, str]]:
+    """The variables of rank and world of each launcher that may have started this process.
+
+    MPI starts its ranks by ``srun``, whose variables then number machines, so SLURM comes last. Outside of a step, in
+    a batch script or an interactive shell, its variables number nothing: there is one process.
+    """
+    step, tasks = os.environ.get("SLURM_STEP_ID"), "SLURM_STEP_NUM_TASKS"
+    in_step = tasks in os.environ if step is None else step.isdecimal() and int(step) < _SPECIAL_STEPS
+    if tasks not in os.environ and "SLURM_NTASKS" in os.environ:
+        tasks = "SLURM_NTASKS"
+    mpi = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+    return [("RANK", "WORLD_SIZE"), *mpi, *([("SLURM_PROCID", tasks)] if in_step else [])]
+
+
+def _environment(told: bool, site: Site | None) -> list[Rank]:
+    """What the nearest launcher says, and the next one where both must agree; ``told``: something else says all of it.
+
+    Half a rank counts where another launcher says the same, and the rest. In a world of the same size RANK is the
+    launcher's number, unless torchrun chose it: a script that sets RANK for all tasks makes one rank of all of them.
+    """
+    found: list[Rank] = []
+    halves: list[tuple[str, str]] = []
+    for names in _launchers()[: 1 if told else None]:
+        values = [os.environ.get(name) for name in names]
+        if values[0] is not None and values[1] is not None:
+            try:
+                found.append(Rank(int(values[0]), int(values[1]), " and ".join(names)))
+            except ValueError as error:
+                numbers = ", ".join(f"{name}={os.environ[name]!r}" for name in names)
+                raise PipelineError(f"{numbers} are not whole numbers", site=site) from error
+        elif values != [None, None] and not told:
+            halves.append(names)
+    for names in halves:
+        given, missing = names if names[0] in os.environ else names[::-1]
+        first = found[0] if found else None
+        if first is None or os.environ[given] != str(first.rank if given == names[0] else first.world):
+            other = f", and {first.origin} say {first.rank} of {first.world}" if first else ""
+            raise PipelineError(
+                f"{given}={os.environ[given]!r} is set in the environment and {missing} is not{other}",
+                site=site,
+                done="nothing was read: every process would have read all rows, as rank 0 of 1",
+                fix=f"set {missing} as well, or neither; or give loader(rank=, world=)",
+            )
+    by_hand = bool(found) and found[0].origin == "RANK and WORLD_SIZE" and "TORCHELASTIC_RUN_ID" not in os.environ
+    return [each for each in found[: 1 + by_hand] if each.world == found[0].world]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.ranks import find_rank
 from cedar.datasets.base import Read
 from cedar.datasets.commits import begun_job
 from cedar.datasets.formats import FORMATS
@@ -169,7 +170,7 @@ def _check(data: Pipeline, stored: int, written: Written) -> None:
 
 
 def _one_of_ranks() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
+    return find_rank(None, None, False, None).world > 1
 
 
 def _counted(data: Pipeline) -> int | None:

@@ -116,8 +116,8 @@ class RunMethods:
             workers: tasks at once; the cores of the machine by default.
             seed: of the run; operators' own seeds are mixed into it.
             epoch: the first epoch.
-            rank, world: this rank's number, and of how many; by default torch.distributed's if initialised, else RANK
-                and WORLD_SIZE, else 0 of 1.
+            rank, world: this rank's number, and of how many; by default torch.distributed's if initialized, else those
+                that torchrun, MPI or a step of SLURM set, else 0 of 1: docs/ranks.md.
             subgroup: rank and world number a group inside the job, so they may differ from what the environment says.
             split_batches: batch sizes are global, and every rank gets its slice of every batch.
             steps: end every epoch after exactly so many batches on all ranks; rows left over open the next epoch.
@@ -257,7 +257,7 @@ class RunMethods:
             rows_per_file: at most; by default a new file begins after 512 MiB. Of a pipeline of batches, whole ones, up
                 to the one that reaches the number.
             executor, workers: as of ``loader``.
-            rank, world: as of ``loader``; besides, those of a step that ``srun`` of SLURM began.
+            rank, world: as of ``loader``.
             on_error: a default for every operator.
             progress: True writes a line every 30 s where no terminal is, False none at all.
             layout: how the columns of Parquet files are stored, chosen for each by what it takes to read the first rows

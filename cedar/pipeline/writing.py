@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, nearest
-from cedar.core.ranks import Rank, find_rank, slurm_step
+from cedar.core.ranks import Rank, find_rank
 from cedar.core.redact import StorageOptions
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
@@ -125,7 +125,7 @@ class Settings:
 def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
     """Write all rows of a pipeline, or what is left of them."""
     form = settings.checked(site)
-    rank = _rank(settings, site)
+    rank = find_rank(settings.rank, settings.world, settings.subgroup, site)
     log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
     try:
         with log.alone():
@@ -192,12 +192,6 @@ def _laid_out(form: Format, settings: Settings, log: Log) -> Format:
 
 def _fields_of(commit: Commit) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(commit.schema)))
-
-
-def _rank(settings: Settings, site: Site | None) -> Rank:
-    if settings.rank is None and settings.world is None and "RANK" not in os.environ and (step := slurm_step()):
-        return step
-    return find_rank(settings.rank, settings.world, settings.subgroup, site)
 
 
 # ---- what the job is -------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import cedar
 from benchmarks import written_kills
 from cedar import col
-from cedar.core.ranks import slurm_step
 from cedar.datasets import commits, storage
 from cedar.pipeline import writing
 
@@ -208,8 +207,10 @@ def test_ranks_begin_a_job_at_once(data: Path, tmp_path: Path):
 
 def test_ranks_of_the_environment(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_PROCID", "1")
-    assert slurm_step() is None  # a batch script, not a step
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    loader = rows_of(data).loader()
+    assert (loader.rank.rank, loader.rank.world) == (1, 2)
+    assert "rank 1 of 2 (from SLURM_PROCID and SLURM_STEP_NUM_TASKS)" in str(loader.report())
     (first, *_) = rows_of(data).write(tmp_path / "slurm").files
     assert Path(first).name == "part-00001-00000.parquet"
     monkeypatch.setenv("RANK", "2")

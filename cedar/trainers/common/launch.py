@@ -22,9 +22,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from cedar.core.errors import CedarError
+from cedar.core.ranks import find_rank
 
 LAUNCHER = "CEDAR_LAUNCHER"  # the process that started the ranks
 STORE = "CEDAR_STORE"  # the file that ranks of one machine meet in
+_LOCAL = {  # where on its machine a rank is, by what its launcher sets beside the rank
+    "RANK and WORLD_SIZE": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "PMI_RANK and PMI_SIZE": "MPI_LOCALRANKID",
+    "SLURM_PROCID and SLURM_STEP_NUM_TASKS": "SLURM_LOCALID",
+    "SLURM_PROCID and SLURM_NTASKS": "SLURM_LOCALID",
+}
 _GRACE = 20.0  # seconds for ranks to see that one is gone, and to say so
 _LOOK = 0.05
 
@@ -105,7 +113,7 @@ def _look_for(parent: int) -> None:
 
 @contextmanager
 def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
-    """torch.distributed among the ranks that the environment tells of; alone, where it tells of none.
+    """torch.distributed among the ranks that a launcher started, as ``find_rank`` has it; alone, where there are none.
 
     Where torchrun starts ranks again in place, each attempt meets under names of its own, so that no rank finds the
     addresses of dead ones. ``device``: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU;
@@ -114,19 +122,19 @@ def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
     Yields:
         How many ranks there are on this machine.
     """
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+    found = find_rank(None, None, False, None)
+    rank, world = found.rank, found.world
+    if world == 1:
         yield 1
         return
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
 
-    rank, world = _number("RANK"), _number("WORLD_SIZE")
     where = "a file of its launcher"
     if STORE not in os.environ:
-        port = _number("MASTER_PORT")
-        where = f"{_told('MASTER_ADDR')}:{port}"
+        where = "{}:{}".format(*meeting_place())
     if device == "cuda":
-        _take_gpu(int(os.environ.get("LOCAL_RANK", str(rank))))
+        _take_gpu(int(os.environ.get(_LOCAL.get(found.origin, ""), rank)))
     limit = dt.timedelta(seconds=timeout)
     try:
         store = _store(rank, world, limit)
@@ -161,9 +169,21 @@ def _store(rank: int, world: int, limit: dt.timedelta) -> Any:
         return store
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TCPStore(
-        _told("MASTER_ADDR"), _number("MASTER_PORT"), world_size=None if hosted else world,
+        *meeting_place(), world_size=None if hosted else world,
         is_master=rank == 0 and not hosted, timeout=limit, wait_for_workers=False,
     )  # fmt: skip
+
+
+def meeting_place() -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        CedarError: one of them is not set, or the port is not an integer.
+    """
+    port = _told("MASTER_PORT")
+    if not port.isdecimal():
+        raise CedarError(f"MASTER_PORT is {port!r}, no whole number", fix="let torchrun set it")
+    return _told("MASTER_ADDR"), int(port)
 
 
 def _loopback() -> str:
@@ -175,16 +195,10 @@ def _told(name: str) -> str:
     if name in os.environ:
         return os.environ[name]
     raise CedarError(
-        f"RANK and WORLD_SIZE are set, so this is one of several ranks, and {name} is not set",
-        fix="start ranks with --ranks N or with torchrun, which set all of it; or unset RANK to train alone",
+        f"{find_rank(None, None, False, None).origin} are set, so this is one of several ranks, and {name} is not set",
+        fix="start ranks with --ranks N or with torchrun, which set all of it; or set MASTER_ADDR to rank 0's "
+        "machine, as the others reach it, and MASTER_PORT to a free port there",
     )
-
-
-def _number(name: str) -> int:
-    try:
-        return int(_told(name))
-    except ValueError as error:
-        raise CedarError(f"{name} is {os.environ[name]!r}, no whole number", fix="let torchrun set it") from error
 
 
 def _take_gpu(local: int) -> None:

@@ -72,6 +72,19 @@ def test_ranks_that_do_not_know_where_they_meet_are_told(monkeypatch):
             pass
 
 
+def test_tasks_of_slurm_are_ranks_that_meet(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CEDAR_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2")):
+        monkeypatch.setenv(name, value)
+    named = "SLURM_PROCID and SLURM_STEP_NUM_TASKS are set, so this is one of several ranks, and MASTER_PORT"
+    with pytest.raises(CedarError, match=named), connected():
+        pass
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    with connected() as here:
+        assert here == 1
+
+
 def test_each_rank_takes_a_gpu_of_its_own(monkeypatch):
     import torch
 
