@@ -319,6 +319,7 @@ class Run:
             self.log.storage, form, lambda number: os.path.join(form.folder, self.log.name(form.suffix, number)),
             most if self.settings.folders else None, last.number if last is not None else 0,
         )  # fmt: skip
+        begun = self.loader.epoch
         if last is not None:
             self.loader.load_state_dict(last.state)
             kept = next((each for each in reversed(self.log.commits) if each.schema), None)
@@ -326,7 +327,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             stack.callback(self._parts.drop)
             pulled = stack.enter_context(contextlib.closing(self._pieces()))
-            for columns in pulled:
+            for columns in pulled if self.loader.epoch == begun else ():  # else all of it is written, but the end
                 self._add(columns)
                 if self._full():
                     self._parts.end()

@@ -271,6 +271,28 @@ def test_a_job_that_was_stopped_goes_on(data: Path, place: Path, stops, name):
     assert not [name for name in names(out) if "/." in f"/{name}"], "nothing temporary is left"
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_job_that_was_stopped_before_its_last_commit_is_over(
+    data: Path, tmp_path: Path, batched: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Its state is that of the next epoch, which was written, too."""
+    rows = cedar.read_parquet(str(data)).shuffle(seed=1)
+    rows = rows.batch(60, last="keep") if batched else rows
+    real = commits.Log.add
+
+    def stopped(log: commits.Log, commit: commits.Commit) -> None:
+        if commit.end:
+            raise Stop
+        real(log, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits.Log, "add", stopped)
+        with pytest.raises(Stop):
+            rows.write(tmp_path, rows_per_file=60)
+    assert rows.write(tmp_path, rows_per_file=60).rows == 600
+    assert sorted(read("parquet", tmp_path)) == list(range(600))
+
+
 def counted(call: Any, left: list[int]) -> Any:
     """The call, which ends the job before or after its work once others were made."""
 
