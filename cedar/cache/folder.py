@@ -217,7 +217,7 @@ def _seal(path: str, name: str, described: dict[str, Any]) -> int:
     with open(path, "r+b") as file:
         checksum = 0
         if described["size"]:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # mounts may have no shared maps
                 checksum = zlib.crc32(body)
         file.seek(0, os.SEEK_END)
         file.write(tail(name, described, checksum))

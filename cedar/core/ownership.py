@@ -13,6 +13,8 @@ import shutil
 import stat
 import tempfile
 
+from cedar.core.whole_files import write_whole
+
 MARK = ".cedar-owned"
 _MOST = 4096  # bytes of a mark
 
@@ -52,20 +54,12 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
 
 def holds_foreign(path: str, kind: str) -> str:
     """A name in a folder that does not bear the mark of this kind; "" where there is none, or the folder is ours."""
-    names = sorted(name for name in os.listdir(path) if not name.startswith(f"{MARK}-"))
+    names = sorted(name for name in os.listdir(path) if not name.startswith((f"{MARK}-", f".{MARK}.tmp-")))
     return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
 
 
 def _write_mark(path: str, kind: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f"{MARK}-", dir=path)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(mark_of(kind))
-        os.replace(temporary, os.path.join(path, MARK))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(os.path.join(path, MARK), mark_of(kind))
 
 
 def is_owned(path: str, kind: str) -> bool:

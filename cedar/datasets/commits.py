@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cedar.core.errors import PipelineError, SourceError
+from cedar.core.errors import CedarError, PipelineError, SourceError
+from cedar.core.whole_files import settle_claims, write_first
 from cedar.datasets.faults import fault_of
 from cedar.datasets.lance_table import FOLDER as FILES
 from cedar.datasets.layouts import Layout, checked
@@ -29,7 +30,7 @@ from cedar.datasets.sums import SUFFIX
 VERSION = 1
 FOLDER = "_cedar"
 _ENTRY = re.compile(r"(\d{8})\.json")
-_TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+(?:\.crc)?)\.tmp-[0-9a-f]{12}")
+_TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+(?:\.crc)?)\.tmp-([0-9a-f]{12,24})")
 _NEW = "write to a new place, or remove what is there first"
 
 
@@ -97,12 +98,18 @@ class Log:
             raise PipelineError(
                 f"{self._shown(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_NEW
             )
-        return job
+        return self._named(job)
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
         """Write down what the job is, unless somebody did before; what holds."""
         self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
-        return self._read(f"{FOLDER}/job.json") or {}
+        return self._named(self._read(f"{FOLDER}/job.json")) or {}
+
+    def _named(self, job: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The job, whose temporary files are from here on called by it."""
+        by = job.get("by") if job is not None else None
+        self.storage.owner = by[:12] if isinstance(by, str) and re.fullmatch("[0-9a-f]{32}", by) else ""
+        return job
 
     def forget(self) -> None:
         """The job wrote nothing, and another begins in its place."""
@@ -126,6 +133,8 @@ class Log:
         with contextlib.ExitStack() as held:
             with writing(self.storage.shown, fix="give a folder, or a place where one can be made"):
                 os.makedirs(self._folder, exist_ok=True)
+                for folder in (self._folder, os.path.dirname(self._folder)):
+                    settle_claims(folder)
                 lock = held.enter_context(open(f"{self._folder}/lock", "ab"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,11 +222,20 @@ class Log:
         """
         name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
         with writing(self._shown(name)):
-            if not self._create(name, asdict(commit)):
+            try:
+                job = self._read(f"{FOLDER}/job.json") if not self.commits else None
+                if self._read(name) is not None or (job and str(job.get("by", ""))[:12] != self.storage.owner):
+                    raise self._another()
+                for part in commit.parts:
+                    final = f"{self.storage.root}/{part.name}"
+                    self.storage.check(self.storage.temporary(part.name, part.temporary), part.bytes, final)
+                if not self._create(name, asdict(commit)):
+                    raise self._another()
+            except CedarError:
                 for part in commit.parts:
                     with contextlib.suppress(Exception):  # that of the other is another file
                         self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
-                raise self._another()
+                raise
             self.commits.append(commit)
             for part in commit.parts:
                 self._publish(part)
@@ -253,11 +271,11 @@ class Log:
         return {str(path): info.get("size") for path, info in entries.items()}
 
     def _sweep(self, paths: Sequence[str]) -> None:
-        """Remove temporary files of this rank, which nobody writes to any more."""
-        mine = self.name("", 0).rpartition("-")[0]
+        """Remove temporary files that this job made for this rank, and which nobody writes to any more."""
+        mine, owner = self.name("", 0).rpartition("-")[0], self.storage.owner
         for path in paths:
             match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
-            if match is not None and match[1].rpartition("-")[0] == mine:
+            if match and match[1].rpartition("-")[0] == mine and owner and match[2][:-12] == owner:
                 with contextlib.suppress(FileNotFoundError):
                     self.storage.remote.fs.rm_file(path)
 
@@ -310,8 +328,8 @@ class Log:
         with writing(self._shown(name)):
             remote.call(folder, lambda: remote.fs.makedirs(folder, exist_ok=True))
             if self.storage.local:
-                return _linked(path, data)
-            if self._read(name) is None:  # not all storages refuse to write over a file
+                write_first(path, data)
+            elif self._read(name) is None:  # not all storages refuse to write over a file
                 with contextlib.suppress(FileExistsError):
                     remote.call(path, lambda: remote.fs.pipe_file(path, data, mode="create"))
             return bool(self._read(name) == json.loads(data))  # ours, also where the answer to an attempt was lost
@@ -322,19 +340,3 @@ def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
     log = Log(Storage.at(url), 0, 1)
     job = log._read(f"{FOLDER}/job.json")
     return job if job is not None and {"format", "layout"} <= job.keys() else None
-
-
-def _linked(path: str, data: bytes) -> bool:
-    """A local file, whole and on the disk before it has its name; False where there is one of that name."""
-    temporary = f"{path}.tmp-{uuid.uuid4().hex[:12]}"
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temporary)
-    return True

@@ -7,10 +7,10 @@ import fcntl
 import hashlib
 import os
 import time
-import uuid
 from collections.abc import Iterator
 
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.whole_files import write_whole
 from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.remote import Remote
 
@@ -68,16 +68,7 @@ def write_file(where: str, data: bytes, options: StorageOptions | None = None) -
         assert remote is not None
         remote.call(path, lambda: remote.fs.pipe_file(path, data))
         return
-    final = local_path(where)
-    fresh = f"{final}.{uuid.uuid4().hex[:12]}.tmp"
-    try:
-        with open(fresh, "xb") as stream:
-            stream.write(data)
-        os.replace(fresh, final)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
-        raise
+    write_whole(local_path(where), data)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
+from cedar.core.whole_files import temporary_name
 from cedar.datasets.remote import Remote, kind_of, rename, upload
 
 
@@ -26,7 +26,8 @@ class Storage:
     remote: Remote
     root: str
     single: bool
-    _pending: list[tuple[str, str]] = field(default_factory=list)
+    owner: str = ""  # what the temporary names of its files begin with: of a job, and of no other
+    _pending: list[tuple[AppendedFile, str]] = field(default_factory=list)
 
     @staticmethod
     def at(url: str | os.PathLike[str], suffix: str = "", options: StorageOptions | None = None) -> Storage:
@@ -72,11 +73,11 @@ class Storage:
     def create(self, name: str) -> AppendedFile:
         """A new file, empty; ``name`` may have folders."""
         final = self.root if self.single else f"{self.root}/{name}"
-        folder, _, base = final.rpartition("/")
-        temporary = f"{folder}/.{base}.tmp-{uuid.uuid4().hex[:12]}"
+        folder = final.rpartition("/")[0]
         self.remote.call(folder, lambda: self.remote.fs.makedirs(folder or "/", exist_ok=True))
-        self._pending.append((temporary, final))
-        return AppendedFile(temporary, None if self.local else self.remote)
+        file = AppendedFile(temporary_name(final, self.owner), None if self.local else self.remote)
+        self._pending.append((file, final))
+        return file
 
     def __enter__(self) -> Self:
         return self
@@ -84,17 +85,42 @@ class Storage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            for temporary, final in self._pending:
-                self.rename(temporary, final)
-            return
-        for temporary, _ in self._pending:
-            with contextlib.suppress(Exception):  # the error that brought us here matters more
-                self.remote.fs.rm_file(temporary)
+        with contextlib.ExitStack() as undone:
+            for file, _ in self._pending:
+                undone.callback(self._remove, file.path)
+            if error is None:
+                for file, final in self._pending:
+                    self.check(file.path, file.size, final)
+                for file, final in self._pending:
+                    self.rename(file.path, final)
+                undone.pop_all()
+
+    def _remove(self, temporary: str) -> None:
+        with contextlib.suppress(Exception):  # the error that brought us here matters more
+            self.remote.fs.rm_file(temporary)
 
     def temporary(self, name: str, base: str) -> str:
         """The path of a file of this name while it is called ``base``."""
         return f"{self.root}/{name}".rpartition("/")[0] + f"/{base}"
+
+    def check(self, temporary: str, size: int, final: str) -> None:
+        """That a file is as it was written, and nobody else has its name.
+
+        Raises:
+            SourceError: it is gone, or has another size.
+            PipelineError: there is a file of that name.
+        """
+        fs = self.remote.fs
+        fs.invalidate_cache(temporary.rpartition("/")[0])
+        with contextlib.suppress(FileNotFoundError):
+            if self.remote.call(temporary, lambda: fs.info(temporary)["size"]) == size:
+                if self.remote.call(final, lambda: fs.exists(final)):
+                    raise _taken(f"another job wrote {self.show(final)!r} meanwhile")
+                return
+        raise SourceError(
+            f"{self.show(temporary)!r}, written for {self.show(final)!r}, is gone, or not the {size:,} bytes written",
+            done="the file got no name", fix="see what else changes files there, and run the same again",
+        )  # fmt: skip
 
     def rename(self, temporary: str, final: str) -> None:
         """Give a file its name."""
@@ -123,6 +149,8 @@ class AppendedFile:
         if remote is not None:
             handle, self._local = tempfile.mkstemp(prefix="cedar-upload-", suffix=".part")
             os.close(handle)
+        else:
+            open(path, "xb").close()
         self._waiting: list[Any] = []
 
     def write(self, data: Any) -> int:
@@ -134,7 +162,8 @@ class AppendedFile:
 
     def flush(self) -> None:
         """Let go of the bytes."""
-        with open(self._local, "ab") as file:
+        with open(self._local, "r+b") as file:  # one that has vanished is an error, and not begun again halfway
+            file.seek(0, os.SEEK_END)
             file.writelines(self._waiting)
         self._waiting = []
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.errors import SourceError
+from cedar.core.whole_files import write_whole
 
 SUFFIX = ".crc"
 BLOCK = 64 << 10  # as long as a small read of other storage is
@@ -127,10 +128,7 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
             while data := file.read(16 * BLOCK):
                 summing.add(data)
         written.append(f"{path}{SUFFIX}")
-        temporary = f"{written[-1]}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(summing.text())
-        os.replace(temporary, written[-1])
+        write_whole(written[-1], summing.text())
     return written
 
 

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import platform
-import tempfile
 import threading
 import time
 import zlib
@@ -18,6 +17,7 @@ from typing import Any
 import cedar
 from cedar.core.private_folder import private_folder
 from cedar.core.quota import cores, memory
+from cedar.core.whole_files import write_whole
 from cedar.executors import processes
 from cedar.profile import Machine
 
@@ -150,9 +150,6 @@ def _keep(key: str, figures: dict[str, float]) -> None:
     path = os.path.join(folder, "machine.json")
     text = json.dumps({"version": _VERSION, "machines": {**_read(path), key: figures}}, indent=2)
     try:
-        number, temporary = tempfile.mkstemp(dir=folder, prefix="machine.", suffix=".tmp")
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(temporary, path)
+        write_whole(path, f"{text}\n".encode())
     except OSError as error:
         _log.info("%s cannot be written: %s", path, error)

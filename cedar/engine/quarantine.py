@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -45,8 +46,9 @@ class Quarantine:
         self._lines[_key(record)] = line
         with self._written():
             if self._append:
+                known = [line] if os.path.exists(self._path) else self._lines.values()  # all, if it has vanished
                 with open(self._path, "a", encoding="utf-8") as file:
-                    file.write("\n" * self._torn + line + "\n")
+                    file.write("\n" * self._torn + "".join(f"{each}\n" for each in known))
                 self._torn = False
             else:  # object stores cannot append
                 self._fs.pipe_file(self._path, "".join(f"{text}\n" for text in self._lines.values()).encode())

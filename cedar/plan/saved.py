@@ -6,11 +6,9 @@ is loaded: no function, no data, and nothing that follows from the pipeline.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +17,7 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.redact import redacted
+from cedar.core.whole_files import write_whole
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.entries import entries_of, graph_of
@@ -96,17 +95,11 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
     try:
         fs, target = fsspec.url_to_fs(os.path.expanduser(where))
         local = "file" in fs.protocol
-        fresh = f"{target}.{uuid.uuid4().hex[:8]}.tmp" if local else target
-        try:
-            with fs.open(fresh, "wb") as file:
+        if local:
+            write_whole(target, data)
+        else:
+            with fs.open(target, "wb") as file:
                 file.write(data)
-            if local:
-                os.replace(fresh, target)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                if local:
-                    fs.rm_file(fresh)
-            raise
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
         raise PlanError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, fields
 from typing import Any
 
+from cedar.core.whole_files import write_whole
 from cedar.profile.figures import Machine, OperatorProfile
 
 VERSION = 2
@@ -20,10 +20,7 @@ def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]
     listed = [{"ordinal": i, **asdict(figures)} for i, figures in sorted(operators.items())]
     document = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
     text = json.dumps(_rounded(document), indent=2, ensure_ascii=False)
-    temporary = f"{name}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:  # as JSON writes names of files
-        file.write(text + "\n")
-    os.replace(temporary, name)
+    write_whole(name, f"{text}\n".encode(errors="backslashreplace"))  # as JSON writes names of files
 
 
 def read(name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
 from cedar.core.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
 from cedar.core.redact import redact_url
 from cedar.core.sizes import parse_bytes
+from cedar.core.whole_files import write_whole
 from cedar.datasets.layouts import layout_of, told
 from cedar.datasets.parquet import read_parquet
 from cedar.executors.dask.clients import ask, connected
@@ -33,7 +34,10 @@ from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spi
 
 _MOST_PARTS = 4096
 _KIND = "clustering 1"
-_WRITTEN = re.compile(r"plan\.json(\.tmp)?|piece-\d{5,}\.arrow(\.tmp|\.nulls)?|out/part-\d{5,}\.parquet(\.tmp|\.done)?")
+_TMP = r"(\.tmp-[0-9a-f]{12})?"
+_WRITTEN = re.compile(
+    rf"\.?plan\.json{_TMP}|\.?piece-\d{{5,}}\.arrow(\.nulls)?{_TMP}|out/\.?part-\d{{5,}}\.parquet(\.done)?{_TMP}"
+)
 
 
 @dataclass(frozen=True)
@@ -238,17 +242,19 @@ def _folder(job: Job) -> Iterator[None]:
         raise PipelineError(f"cluster: {error}", fix="move it away, or choose another folder") from error
     lock = os.open(os.path.join(job.folder, "lock"), os.O_RDWR | os.O_CREAT)
     try:
+        plan = os.path.join(job.folder, "plan.json")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise SourceError(f"cluster: another process writes {job.folder!r}", done="nothing was written") from error
-        plan = os.path.join(job.folder, "plan.json")
+        except OSError as error:  # without locks, several may do the same: files appear whole, under names of their own
+            if isinstance(error, BlockingIOError) or (os.path.exists(plan) and not _same(plan, _said(job))):
+                raise SourceError(
+                    f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
+                    fix="let it end; if none does, remove that folder",
+                ) from error  # fmt: skip
         if not _same(plan, _said(job)):
             _clear(job.folder)
             os.makedirs(os.path.join(job.folder, "out"), exist_ok=True)
-            with open(f"{plan}.tmp", "w", encoding="utf-8") as stream:
-                stream.write(_said(job))
-            os.replace(f"{plan}.tmp", plan)
+            write_whole(plan, _said(job).encode())
         yield
     finally:
         os.close(lock)

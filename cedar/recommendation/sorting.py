@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from cedar.core.whole_files import temporary_name, write_whole
 from cedar.datasets.layouts import Layouts
 from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
 from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, start_of, taken
@@ -37,7 +38,7 @@ def write_part(job: Job, part: int, files: int) -> int:
             ordered, first = arranged(job, table, part, sessions)
             sessions += int(first.sum())
             if writer is None:
-                writer = _writer(job, f"{path}.tmp", ordered)
+                writer = _writer(job, fresh := temporary_name(path), ordered)
             for start, stop in group_cuts(first, job.row_group_rows):
                 writer.write_table(ordered.slice(start, stop - start), row_group_size=stop - start)
             rows += ordered.num_rows
@@ -45,9 +46,8 @@ def write_part(job: Job, part: int, files: int) -> int:
         if writer is not None:
             writer.close()
     if writer is not None:
-        os.replace(f"{path}.tmp", path)
-    with open(f"{path}.done", "w", encoding="utf-8") as done:
-        done.write(str(rows))
+        os.replace(fresh, path)
+    write_whole(f"{path}.done", str(rows).encode())
     return rows
 
 

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError, RowRef, missing_column
+from cedar.core.whole_files import temporary_name, write_whole
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource
 from cedar.datasets.to_arrow import arrow_batch
@@ -99,12 +100,14 @@ def spill(job: Job, number: int, splits: Sequence[Split]) -> int:
     table = taken(table, order)
     cuts = np.searchsorted(part[order], np.arange(job.parts + 1)).tolist()
     options = pa.ipc.IpcWriteOptions(**_OPTIONS)
-    with pa.OSFile(f"{path}.tmp", "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+    with (
+        pa.OSFile(fresh := temporary_name(path), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema, options=options) as writer,
+    ):
         for start, stop in pairwise(cuts):
             writer.write_batch(_one_batch(table, start, stop))
-    with open(f"{path}.nulls", "w", encoding="utf-8") as told:
-        json.dump([name for name in table.column_names if _has_nulls(table.column(name))], told)
-    os.replace(f"{path}.tmp", path)
+    write_whole(f"{path}.nulls", json.dumps([n for n in table.column_names if _has_nulls(table.column(n))]).encode())
+    os.replace(fresh, path)
     return int(table.num_rows)
 
 

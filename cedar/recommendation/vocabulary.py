@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from cedar.core.errors import CedarError, PipelineError, SourceError, missing_column, user_site
 from cedar.core.ownership import remove_tree, temporary_folder
 from cedar.core.sizes import parse_bytes
+from cedar.core.whole_files import temporary_name
 from cedar.operators.recsys.ids import MapId
 from cedar.pipeline.core import Pipeline
 
@@ -77,8 +78,8 @@ class Vocabulary:
         table = table.replace_schema_metadata({_META: json.dumps(told).encode()})
         path = os.fspath(path)
         try:
-            pq.write_table(table, f"{path}.tmp", compression="zstd")
-            os.replace(f"{path}.tmp", path)
+            pq.write_table(table, fresh := temporary_name(path), compression="zstd")
+            os.replace(fresh, path)
         except OSError as error:
             raise SourceError(f"cannot write {path}: {error}", fix="check space and permissions") from error
 

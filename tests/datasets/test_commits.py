@@ -76,7 +76,32 @@ def test_ranks_have_names_of_their_own_and_sweep_only_theirs(tmp_path: Path):
     logs = [log_of(tmp_path, rank, 2) for rank in range(2)]
     names = [log.name(".jsonl", 3) for log in logs]
     assert names == ["part-00000-00003.jsonl", "part-00001-00003.jsonl"]
-    for name in names:
-        written(tmp_path, name)
+    logs[1].begin(JOB)
+    owner = logs[1].storage.owner
+    for mark in (owner, "", "0" * 12):
+        for name in names:
+            (tmp_path / f".{name}.tmp-{mark}0123456789ab").touch()
     logs[1].end()
-    assert files(tmp_path) == [".part-00000-00003.jsonl.tmp-0123456789ab"]
+    left = {(name[6:11], name.partition(".tmp-")[2][:-12]) for name in files(tmp_path)}
+    assert left == {("00000", owner), *((rank, mark) for rank in ("00000", "00001") for mark in ("", "0" * 12))}
+
+
+@pytest.mark.parametrize("change", ["gone", "cut", "taken"])
+def test_what_somebody_changed_is_not_committed(change: str, tmp_path: Path):
+    log = log_of(tmp_path)
+    log.begin(JOB)
+    part = written(tmp_path, "part-00000.jsonl")
+    if change == "gone":
+        (tmp_path / part.temporary).unlink()
+    elif change == "cut":
+        (tmp_path / part.temporary).write_bytes(b"{")
+    else:
+        (tmp_path / part.name).write_bytes(b"of another job")
+    error, says = (PipelineError, "another job wrote") if change == "taken" else (SourceError, "is gone, or not the 3")
+    with pytest.raises(error, match=says):
+        log.add(Commit((part,), {}, "", 1))
+    assert not log.commits
+    assert files(tmp_path) == ([part.name] if change == "taken" else [])
+    again = log_of(tmp_path)
+    again.load()
+    assert not again.commits

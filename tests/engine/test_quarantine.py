@@ -24,6 +24,19 @@ def test_half_a_line_in_the_quarantine_is_passed_over(tmp_path):
     assert json.loads(file.read_text().splitlines()[1])["row"] == 2
 
 
+def test_a_quarantine_that_vanishes_is_written_again_as_a_whole(tmp_path):
+    file = tmp_path / "rank-0.jsonl"
+
+    def bad(x):
+        if x == 3:
+            file.unlink()
+        raise ValueError(x)
+
+    pipeline = cedar.from_items([{"x": i} for i in range(5)]).map(bad, "x", dtype=int).batch(1)
+    list(pipeline.loader(executor="inline", on_error=cedar.Skip(quarantine=str(tmp_path))))
+    assert sorted(json.loads(line)["row"] for line in file.read_text().splitlines()) == list(range(5))
+
+
 def test_a_quarantine_that_cannot_be_made_is_our_error(tmp_path):
     (tmp_path / "taken").write_text("")
     pipeline = cedar.from_items([{"x": 1}]).map(fails_on(1), "x", dtype=int)

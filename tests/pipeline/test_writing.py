@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import threading
@@ -256,7 +257,7 @@ def test_a_job_that_was_stopped_goes_on(data: Path, place: Path, stops, name):
             patch.setattr(writing, "RUN_BYTES", 2000)
             for where, what in (
                 (storage.AppendedFile, "flush"), (storage.AppendedFile, "end"), (storage.Storage, "rename"),
-                (commits, "_linked"), (storage.Storage, "create"),
+                (commits, "write_first"), (storage.Storage, "create"),
             ):  # fmt: skip
                 patch.setattr(where, what, counted(getattr(where, what), left))
             patch.setattr(storage.AppendedFile, "drop", lambda self: None)  # who is killed removes nothing
@@ -277,7 +278,7 @@ def test_a_job_that_was_stopped_before_its_last_commit_is_over(
 ):
     """Its state is that of the next epoch, which was written, too."""
     rows = cedar.read_parquet(str(data)).shuffle(seed=1)
-    rows = rows.batch(60, last="keep") if batched else rows
+    rows = rows.batch(64, last="keep") if batched else rows
     real = commits.Log.add
 
     def stopped(log: commits.Log, commit: commits.Commit) -> None:
@@ -288,8 +289,8 @@ def test_a_job_that_was_stopped_before_its_last_commit_is_over(
     with monkeypatch.context() as patch:
         patch.setattr(commits.Log, "add", stopped)
         with pytest.raises(Stop):
-            rows.write(tmp_path, rows_per_file=60)
-    assert rows.write(tmp_path, rows_per_file=60).rows == 600
+            rows.write(tmp_path, rows_per_file=64)
+    assert rows.write(tmp_path, rows_per_file=64).rows == 600
     assert sorted(read("parquet", tmp_path)) == list(range(600))
 
 
@@ -423,6 +424,105 @@ def memory() -> Iterator[Any]:
     fs.store.clear()
     yield fs
     fs.store.clear()
+
+
+def _waiting(count: int) -> tuple[cedar.Pipeline, threading.Event, threading.Event]:
+    """Rows that wait in the middle, when that is, and what lets them go on."""
+    inside, go = threading.Event(), threading.Event()
+
+    def waits(x: int) -> int:
+        if x == count - count // 20:
+            inside.set()
+            assert go.wait(120)
+        return x
+
+    return cedar.from_arrow(pa.table({"x": range(count), "n": [0] * count})).map(waits, "x", dtype=int), inside, go
+
+
+@pytest.mark.parametrize("outer", ["jsonl", "same", "parquet file"])
+def test_jobs_in_folders_of_one_another_leave_each_other_alone(tmp_path: Path, outer: str):
+    rows, inside, go = _waiting(200_000)
+    results: list[Any] = []
+
+    def write() -> None:
+        try:
+            results.append(rows.drop("n").write(tmp_path / "n=0", executor="inline", progress=False).rows)
+        except cedar.PipelineError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert inside.wait(120)
+        few = cedar.from_items([{"x": 1, "n": 0}])
+        if outer == "parquet file":
+            few.write_parquet(str(tmp_path / "n=0" / "part-00000.parquet"))
+        else:
+            few.write(
+                tmp_path, progress=False, format="jsonl" if outer == "jsonl" else "parquet",
+                partition_by=None if outer == "jsonl" else "n",
+            )  # fmt: skip
+    finally:
+        go.set()
+        thread.join(120)
+    found = cedar.read_parquet(str(tmp_path / "n=0" / "*.parquet")).to_arrow().num_rows
+    if outer == "jsonl":
+        assert (results, found) == ([200_000], 200_000)
+    else:  # the file of that name is the other's, which was first
+        assert "another job wrote" in str(results[0])
+        assert found == 1
+
+
+def test_a_temporary_file_that_vanishes_is_an_error_and_not_begun_again(data: Path, tmp_path: Path):
+    rows, inside, go = _waiting(200_000)
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        with pytest.raises(cedar.SourceError, match=r"cannot write to .*part-00000\.parquet") as caught:
+            rows.write(tmp_path, executor="inline", progress=False)
+        failed.append(caught.value)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert inside.wait(120)
+        (temporary,) = tmp_path.glob(".part-00000.parquet.tmp-*")
+        temporary.unlink()
+    finally:
+        go.set()
+        thread.join(120)
+    assert failed
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV])
+def test_mounts_without_hard_links_and_locks(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int):
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    for module, name in ((os, "link"), (fcntl, "flock"), (os, "chmod"), (os, "fchmod")):
+        monkeypatch.setattr(module, name, refused)
+    rows, inside, go = _waiting(1000)
+    results: list[Any] = []
+
+    def write() -> None:
+        try:
+            results.append(rows.write(tmp_path / "out", executor="inline", progress=False).rows)
+        except cedar.PipelineError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert inside.wait(120)
+        other = cedar.from_items([{"y": 1}]).write(tmp_path / "out", format="jsonl", progress=False)
+    finally:
+        go.set()
+        thread.join(120)
+    assert other.rows == 1, "the other had written nothing yet"
+    assert "another job is writing to" in str(results[0])
+    assert names(tmp_path / "out") == ["part-00000.jsonl"]
+    assert cedar.from_items([{"y": 1}]).write(tmp_path / "out", format="jsonl", progress=False).resumed == 1
 
 
 def test_on_storage_without_locks_one_of_two_ends_at_its_next_commit(data: Path, memory: Any):
