@@ -17,6 +17,7 @@ from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
+from cedar.engine.meet import PATIENCE
 from cedar.engine.memory import Bound
 from cedar.executors.choose import (
     InlineExecutor,
@@ -144,6 +145,8 @@ class Runner:
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
         self.cores = available_cpus()
+        self.deaths = deaths or Deaths()
+        self.patience = patience = patience or Patience()
         self.executor = self._open(name, workers or (None if self._cluster else self.cores))
         given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or self.cores
@@ -155,8 +158,6 @@ class Runner:
         # For work on what stays here; a pool of threads starts none before it is asked to.
         self._here = self.executor if self.local else own_threads(min(self.workers, _MOST_HERE))
         self._former: list[Executor] = []  # of other sizes; they finish what they have
-        self.deaths = deaths or Deaths()
-        self.patience = patience = patience or Patience()
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
         _stops.add(self._stop)
@@ -169,7 +170,7 @@ class Runner:
         self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
 
     def _open(self, executor: str | Executor, workers: int | None) -> Executor:
-        opened: Any = open_executor(executor, workers)
+        opened: Any = open_executor(executor, workers, self.patience.timeout or PATIENCE)
         if self.alone and hasattr(opened, "alone"):
             opened.alone = True
         return opened  # type: ignore[no-any-return]
@@ -295,7 +296,7 @@ class Runner:
             ) from error
 
     def _progress(self) -> object:
-        return self._running.progress(), self._recovery.progress()
+        return self._running.progress(), self._recovery.progress(), getattr(self.executor, "waits", 0.0)
 
     def _at_work(self) -> list[RunningTask]:
         return [*self._running.at_work(), *self._recovery.at_work()]

@@ -95,17 +95,18 @@ EXECUTORS: dict[str, Callable[[int], Executor]] = {
 """Name to factory: a new executor is one entry."""
 
 
-def open_executor(executor: Any, workers: int | None) -> Executor:
+def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Executor:
     """The executor of a name, of a Dask client, or of a scheduler's address; one that is an executor is itself.
 
     Args:
         workers: tasks at once; None takes the cores there are, or the threads of the cluster.
+        limit: seconds to wait for a cluster that was there and is gone.
 
     Raises:
         WorkerError: a cluster that does not answer, or has other versions.
     """
     if names_cluster(executor):
-        return open_cluster(executor, workers)
+        return open_cluster(executor, workers, limit)
     if executor == "threads" and constructing():
         executor = "inline"
     return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor

@@ -136,7 +136,8 @@ class RunMethods:
             on_error: a default for every operator.
             timeout: seconds that a task may be without progress: it goes on to another row, or is done. Then its
                 process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
-                None and 0 are no limit; after 30 s without progress, a warning says who waits for what.
+                None and 0 are no limit; after 30 s without progress, a warning says who waits for what. A service or
+                scheduler that is gone may take as long to come back, or 600 s.
             order: "any" delivers rows as they are done, so that a slow one holds up no other. Each comes once, and
                 states are exact; which batch a row is in is settled by time. Or a folder that ``record=`` wrote to:
                 rows come in the order that was recorded.

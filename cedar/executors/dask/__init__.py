@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from concurrent.futures import Executor
 from typing import Any
 
@@ -22,15 +23,18 @@ def names_cluster(executor: Any) -> bool:
     return distributed is not None and isinstance(executor, distributed.Client)
 
 
-def open_cluster(where: Any, workers: int | None) -> Executor:
+def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executor:
     """The executor of a cluster: of a client, of an address, or, for "dask", of a local one with so many workers.
+
+    Args:
+        limit: seconds to wait for a scheduler that was at this address and is gone.
 
     Raises:
         PipelineError: an asynchronous client.
         WorkerError: nobody answers, versions differ, or there is no worker.
     """
     from cedar.core.errors import WorkerError
-    from cedar.executors.dask.clients import check, client_at
+    from cedar.executors.dask.clients import check, client_again, client_at
     from cedar.executors.dask.executor import DaskExecutor
     from cedar.executors.dask.local import is_local, local_address
     from cedar.plan.places import remember
@@ -40,7 +44,13 @@ def open_cluster(where: Any, workers: int | None) -> Executor:
         check(where, address)
         return DaskExecutor(where, workers)
     if where != "dask":
-        return DaskExecutor(client_at(where), workers, local=is_local(where))
+        local = is_local(where)
+        limit = 0.0 if local else limit  # it ended with this program, or was ended by it
+        try:
+            client = client_at(where)
+        except WorkerError as error:
+            client = client_again(where, error, limit, threading.Event())
+        return DaskExecutor(client, workers, local=local, limit=limit)
     try:
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
     except WorkerError:  # it was just ended: make another one

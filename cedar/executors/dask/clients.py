@@ -18,6 +18,7 @@ from cedar.plan.places import forget, forget_all, given
 
 _log = logging.getLogger("cedar")
 _clients: dict[str, Any] = {}  # made here
+_used: set[str] = set()  # addresses at which there was one: it may come back
 _checked: set[str] = set()  # clients whose cluster has our versions
 _muted: list[dict[logging.Logger, int]] = []  # levels that were, once for each who wants to hear nothing
 _lock = threading.Lock()
@@ -31,7 +32,41 @@ def client_at(address: str) -> Any:
     """
     client = reached(address)
     check(client, address)
+    _used.add(address)
     return client
+
+
+def client_again(
+    address: str, why: WorkerError, limit: float, stop: threading.Event, clock: Callable[[], float] = time.monotonic
+) -> Any:
+    """The client of a scheduler that is gone, once it is back, maybe with another key; None where that was stopped.
+
+    Args:
+        limit: seconds to wait.
+
+    Raises:
+        WorkerError: ``why``, where there was none at this address before; or it does not come back in time.
+    """
+    if not limit or address not in _used:
+        raise why
+    _log.warning("%s; waiting up to %g s for it to come back", why.what, limit)
+    began = clock()
+    while not stop.is_set():
+        try:
+            client = client_at(address)
+        except WorkerError as error:
+            if clock() - began >= limit:
+                raise WorkerError(
+                    f"the Dask scheduler at {address} is gone, and did not come back within {limit:g} s: {error.what}",
+                    done="the epoch was stopped; the state is that of the last batch received",
+                    fix="start it again at that address, then load the state into a new loader; loader(timeout=) says "
+                    "how long to wait",
+                ) from error
+            stop.wait(1.0)
+        else:
+            _log.warning("the Dask scheduler at %s is back: what it had not brought is computed again", address)
+            return client
+    return None
 
 
 def reached(where: Any) -> Any:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from cedar.core.errors import WorkerError
-from cedar.executors.dask.clients import end_clients
+from cedar.executors.dask.clients import client_again, end_clients
 from cedar.executors.dask.kept import SharedResult, Unmade, code_of, read_shared, run_behind, run_shared, shared
 from cedar.executors.dask.limits import seconds
 from cedar.executors.dask.remote import Done, Wanted, keep, run, stamp
@@ -47,13 +47,14 @@ class DaskExecutor(Executor):
         client: a ``distributed.Client``, which stays open.
         workers: tasks at once; None takes the threads that the cluster has, and follows them.
         local: the workers are on this machine, and may enter the caller's folder.
+        limit: seconds to wait for a scheduler that is gone.
     """
 
-    def __init__(self, client: Any, workers: int | None = None, *, local: bool = False) -> None:
+    def __init__(self, client: Any, workers: int | None = None, *, local: bool = False, limit: float = 0.0) -> None:
         self.client = client
         self.address: str = client.scheduler.address
         self.meter = Meter()
-        self.lost = ""  # why the cluster is gone
+        self.lost: str | WorkerError = ""  # why the cluster is gone
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._asked = workers
         self._local = local
@@ -61,7 +62,11 @@ class DaskExecutor(Executor):
         self._numbers = itertools.count()
         self._tasks: dict[int, Task] = {}  # under way, by number
         self._code: dict[str, asyncio.Future[None]] = {}  # sent to all workers, by key
-        self._shut = self.ended = False
+        self.ended = False
+        self._shut = threading.Event()
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._returning = False  # it is waited for, and what is submitted waits, too
         _running.add(self)
         self._room = asyncio.Event()
         self._makers: dict[int, tuple[Any, Code]] = {}  # of kept blocks, by the id of their reader
@@ -115,9 +120,11 @@ class DaskExecutor(Executor):
         before: SharedResult | None = None,
         urgent: bool = False,
     ) -> Future[Any]:
-        if self._shut:
+        if self._shut.is_set():
             raise RuntimeError("cannot schedule new futures after shutdown")
-        if self.lost or self.client.status not in ("running", "connecting"):
+        if self.client.status not in ("running", "connecting"):
+            self.lose("the connection to it is closed")
+        if self.lost:
             raise self.gone()
         folder = os.getcwd() if self._local else None
         delivery: Future[Any] = Future()
@@ -125,12 +132,14 @@ class DaskExecutor(Executor):
         self._tasks[task.number] = task
         delivery.add_done_callback(partial(self._over, task.number))  # which must not keep the result alive
         heavy = any(hasattr(argument, "blocks") for argument in args)
-        self._in_loop(self._begin(task, heavy))
+        with self._lock:
+            if not self._returning:
+                self._in_loop(self._begin(task, heavy))
         return delivery
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """The run is over."""
-        self._shut = True
+        self._shut.set()
         deliveries = [task.delivery for task in list(self._tasks.values())]
         for delivery in deliveries if cancel_futures else []:
             delivery.cancel()
@@ -139,6 +148,8 @@ class DaskExecutor(Executor):
 
     def gone(self) -> WorkerError:
         """The error for a scheduler that is not there any more."""
+        if isinstance(self.lost, WorkerError):
+            return self.lost
         return WorkerError(
             f"the Dask scheduler at {self.address} is gone{': ' if self.lost else ''}{self.lost}",
             done="the epoch was stopped; the state is that of the last batch received",
@@ -150,10 +161,45 @@ class DaskExecutor(Executor):
         return [task for task in list(self._tasks.values()) if not task.over]
 
     def lose(self, why: str) -> None:
-        """The cluster is gone: everything under way fails."""
-        self.lost = self.lost or why
-        for task in self.pending():
+        """The cluster is gone: everything under way waits for it to come back, or fails."""
+        with self._lock:
+            if self._returning:
+                return
+            if not self._limit or self._shut.is_set():
+                self.lost = self.lost or why
+            self._returning = not self.lost
+        if self._returning:
+            threading.Thread(target=self._return, args=(why,), name="cedar-reconnect", daemon=True).start()
+        for task in self.pending() if self.lost else []:
             _settle(task.delivery, error=self.gone())
+
+    @property
+    def waits(self) -> float:
+        """Changes as time passes while it is waited for: that has a limit of its own."""
+        return time.monotonic() if self._returning else 0.0
+
+    def _return(self, why: str) -> None:
+        """Connect again, and submit what is under way to the scheduler that is there now."""
+        gone = WorkerError(f"the Dask scheduler at {self.address} is gone: {why}")
+        try:
+            client = client_again(self.address, gone, self._limit, self._shut)
+            if client is None:
+                return
+            for task in self.pending():
+                task.tries, task.stuck_since = [], None
+            with self._lock:
+                self.client, self._loop, self._room = client, client.loop.asyncio_loop, asyncio.Event()
+                self._code.clear()
+                self._held_back.clear()
+                self.watch = Watch(self)
+                self._returning = False
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else looks
+            self.lost = error if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+            self._returning = False
+            self.lose("")
+            return
+        for task in self.pending():
+            self._in_loop(self._begin(task, heavy=True))
 
     def desert(self, limit: float) -> None:
         """There are no workers: everything under way fails."""
@@ -190,7 +236,7 @@ class DaskExecutor(Executor):
             await self._try(task, packed)
             self.watch.begin()
         except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
-            _settle(task.delivery, error=self._told(error))
+            self._fail(task, error)
 
     async def again(self, task: Task) -> None:
         """One more try, on a worker that is heard of; what the others bring counts, too, if it comes first."""
@@ -241,7 +287,7 @@ class DaskExecutor(Executor):
             task.tries[:] = [one for one in task.tries if one.future is not future]  # it was answered
             future.release()
         except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
-            _settle(task.delivery, error=self._told(error))
+            self._fail(task, error)
 
     async def _follow(self, task: Task, future: Any) -> None:
         """Deliver what one try brings, unless another one was first."""
@@ -312,23 +358,27 @@ class DaskExecutor(Executor):
         return task.number in self._held_back
 
     def _failed(self, task: Task, future: Any, error: BaseException) -> None:
-        if task.over:
+        if task.over or all(one.future is not future for one in task.tries):
             return
-        told = self._told(error)
         others = any(one.future is not future and not one.following.done() for one in task.tries)
-        if others and isinstance(told, WorkerDied):
+        if others and isinstance(self._told(error), WorkerDied):
             return  # another try is still under way
-        _settle(task.delivery, error=told)
+        self._fail(task, error)
 
-    def _told(self, error: BaseException) -> BaseException:
-        """What the run is to make of an error of the cluster's."""
+    def _fail(self, task: Task, error: BaseException) -> None:
+        told = self._told(error)
+        if told is not None:
+            _settle(task.delivery, error=told)
+
+    def _told(self, error: BaseException) -> BaseException | None:
+        """What the run is to make of an error of the cluster's; None where the cluster is waited for."""
         from distributed.scheduler import KilledWorker
 
         if isinstance(error, KilledWorker):
             return WorkerDied(f"a worker of the Dask cluster died: {_where(error)}")
-        if self.client.status != "running":
-            self.lost = self.lost or "the connection to it is closed"
-            return self.gone()
+        if self._returning or self.client.status != "running":
+            self.lose("the connection to it is closed")
+            return self.gone() if self.lost else None
         if isinstance(error, WorkerError):
             return error
         if isinstance(error, (asyncio.CancelledError, OSError)) or type(error).__name__ == "FutureCancelledError":

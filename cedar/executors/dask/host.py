@@ -57,7 +57,7 @@ def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]
     else:
         threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
     if keys is not None and asked.get("publish"):
-        left.key_file = publish(cluster.scheduler_address, keys)
+        left.key_file, left.keys = publish(cluster.scheduler_address, keys), keys
     facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys, "key_file": left.key_file}
     with open(told, "w", encoding="utf-8") as pipe:
         pipe.write(json.dumps(facts) + "\n")
@@ -125,6 +125,7 @@ class _Left:
 
     folder: str
     key_file: str | None = None
+    keys: dict[str, str] | None = None
 
 
 def _end_with(parent: int, left: _Left) -> None:
@@ -135,6 +136,6 @@ def _end_with(parent: int, left: _Left) -> None:
 
 def _end(left: _Left) -> None:
     """At once, whatever hangs: the workers end with this process."""
-    withdraw(left.key_file)
+    withdraw(left.key_file, left.keys)
     remove_tree(left.folder, KIND)
     os._exit(0)

@@ -88,11 +88,12 @@ def publish(address: str, keys: dict[str, str]) -> str | None:
     return path
 
 
-def withdraw(path: str | None) -> None:
-    """Remove the file that ``publish`` wrote."""
+def withdraw(path: str | None, keys: dict[str, str] | None) -> None:
+    """Remove the file that ``publish`` wrote, unless the next service at the address has its keys there by now."""
     if path is not None:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+            if json.load(file) == keys:
+                os.unlink(path)
 
 
 def _published(address: str) -> dict[str, str] | None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
 import cedar
 from cedar.core.errors import CedarError, WorkerError, portable
 from cedar.executors.worker.main import Failed, unsendable
@@ -34,7 +36,8 @@ class Parcel:
 
     @staticmethod
     def of(message: Any) -> Parcel:
-        return Parcel(tuple(encode(message)))
+        # of Arrow: Python 3.11 crashes where views of memoryviews are garbage, as of a connection that broke
+        return Parcel(tuple(map(pa.py_buffer, encode(message))))
 
     def open(self) -> Any:
         return decode(self.parts)

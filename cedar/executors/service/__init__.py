@@ -128,7 +128,7 @@ class Service:
 
     def close(self) -> None:
         """End scheduler and workers."""
-        withdraw(self._key_file)
+        withdraw(self._key_file, self._host.keys)
         self._host.close()
 
     def __enter__(self) -> Self:

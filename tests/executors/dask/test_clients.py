@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
@@ -145,3 +147,30 @@ def test_a_scheduler_that_ends_before_the_handshake_leaves_nothing_to_be_collect
     assert client.status == "closed"
     del client
     gc.collect()  # an error of what is collected fails the test
+
+
+def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    gone, stop, now = cedar.WorkerError("the Dask scheduler at tls://a:1 is gone"), threading.Event(), itertools.count()
+
+    def refused(address: str) -> None:
+        raise cedar.WorkerError("nobody answers")
+
+    def again(limit: float) -> object:
+        return clients.client_again("tls://a:1", gone, limit, stop, lambda: float(next(now)))
+
+    monkeypatch.setattr(clients, "client_at", refused)
+    monkeypatch.setattr(stop, "wait", lambda seconds: None)
+    with pytest.raises(cedar.WorkerError) as caught:
+        again(100.0)
+    assert caught.value is gone
+    monkeypatch.setattr(clients, "_used", {"tls://a:1"})
+    with pytest.raises(cedar.WorkerError, match=r"did not come back within 100 s: nobody answers") as caught:
+        again(100.0)
+    assert "start it again at that address" in str(caught.value)
+    assert next(now) == 101
+    assert caplog.text.count("waiting up to 100 s") == 1
+    stop.set()
+    assert again(100.0) is None
+    stop.clear()
+    monkeypatch.setattr(clients, "client_at", lambda address: "client")
+    assert again(100.0) == "client"

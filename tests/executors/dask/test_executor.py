@@ -384,12 +384,17 @@ def test_a_user_s_client_stays_open(expected: list[Any]) -> None:
         assert client.status == "running"
 
 
-def test_the_scheduler_killed_is_an_error_and_the_run_resumes(expected: list[Any]) -> None:
+def test_the_scheduler_killed_is_an_error_and_the_run_resumes(
+    expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedar.engine.runner.PATIENCE", 0.5)  # it does not come back
     host = LocalHost({"workers": 1, "dashboard": None})
     loader = numbers().loader(executor=host.address, plan="off")
     got = []
     try:
-        with pytest.raises(cedar.WorkerError, match="scheduler at .* is gone") as caught:
+        with pytest.raises(
+            cedar.WorkerError, match="scheduler at .* is gone, and did not come back within 0.5 s"
+        ) as caught:
             for batch in loader:
                 got.append(batch["y"].tolist())
                 os.kill(host.pid, signal.SIGKILL)

@@ -112,6 +112,45 @@ def test_workers_come_for_a_trainer_that_waits_and_go_with_one_that_is_slow(
         break
 
 
+@pytest.mark.parametrize("end", ["closed", "killed", "between epochs"])
+def test_a_trainer_goes_on_when_its_service_is_started_again(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    first = cedar.Service(1)
+    p = cedar.from_items([{"x": i} for i in range(4000)]).map(lambda x: x + 1, "x", dtype=int).batch(16, last="keep")
+    loader, second = p.loader(executor=first.address, plan="off"), []
+
+    def start() -> None:
+        while "waiting up to 600 s for it to come back" not in caplog.text:
+            time.sleep(0.02)
+        second.append(cedar.Service(1, port=int(first.address.rpartition(":")[2])))
+
+    def stop() -> None:
+        if end == "killed":
+            os.kill(first._host.pid, signal.SIGKILL)
+        else:
+            first.close()
+
+    starting = Thread(target=start, daemon=True)
+    if end == "between epochs":
+        rows(loader)
+        stop()
+        starting.start()
+        got = rows(loader)
+    else:
+        batches = iter(loader)
+        got = [x for _ in range(3) for x in next(batches)["x"].tolist()]
+        stop()
+        starting.start()
+        got += rows(batches)
+    starting.join(60)
+    assert got == list(range(1, 4001))
+    assert caplog.text.count("waiting up to") == 1
+    first.close()  # again, which takes nothing from the next one
+    assert second[0].address == first.address
+    assert second[0].status().workers
+    second[0].close()
+    dask.close()
+
+
 def test_the_keys_of_a_service_go_with_it_however_its_program_ends(tmp_path: Path) -> None:
     code = "import cedar, os; print(cedar.Service()._key_file, flush=True); os.kill(os.getpid(), 9)"
     home = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
