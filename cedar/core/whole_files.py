@@ -15,7 +15,7 @@ def temporary_name(path: str, owner: str = "") -> str:
     """A hidden name beside a file that no other process gives, for as long as the file is not whole.
 
     Example:
-        >>> len(temporary_name("a", "job1")), temporary_name("out/a.json", "job1")[:21]
+        >>> len(temporary_name("a", "job1")), temporary_name("out/a.json", "job1")[:20]
         (23, 'out/.a.json.tmp-job1')
     """
     folder, base = os.path.split(path)

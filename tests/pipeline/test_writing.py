@@ -439,6 +439,7 @@ def _waiting(count: int) -> tuple[cedar.Pipeline, threading.Event, threading.Eve
     return cedar.from_arrow(pa.table({"x": range(count), "n": [0] * count})).map(waits, "x", dtype=int), inside, go
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("outer", ["jsonl", "same", "parquet file"])
 def test_jobs_in_folders_of_one_another_leave_each_other_alone(tmp_path: Path, outer: str):
     rows, inside, go = _waiting(200_000)
@@ -473,6 +474,7 @@ def test_jobs_in_folders_of_one_another_leave_each_other_alone(tmp_path: Path, o
         assert found == 1
 
 
+@pytest.mark.heavy
 def test_a_temporary_file_that_vanishes_is_an_error_and_not_begun_again(data: Path, tmp_path: Path):
     rows, inside, go = _waiting(200_000)
     failed: list[BaseException] = []
