@@ -312,7 +312,9 @@ def test_a_task_that_the_scheduler_has_not_taken_up_yet_leaves_it_too(executor: 
         assert eventually(lambda: executor.pending()[0].tries)
         assert future.cancel()
         assert eventually(lambda: client.run_on_scheduler(lambda dask_scheduler: hasattr(dask_scheduler, "taken_up")))
-        assert eventually(lambda: not client.run_on_scheduler(lambda s: s._active_graph_updates))
+        assert eventually(
+            lambda: not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler._active_graph_updates)
+        )
         run = executor._run
         assert eventually(lambda: not any(run in str(key) for key in client.futures) and not keys(client, run))
     finally:
