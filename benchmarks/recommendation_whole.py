@@ -12,8 +12,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,11 @@ from benchmarks.harness import Figure, Sample, at_least, interleaved, ratios, re
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
 from cedar.operators import recsys
 from cedar.recommendation import cluster, read_clustered
+from cedar.trainers.dlrm.embeddings import summed
 from cedar.trainers.dlrm.inputs import read_batch
 from cedar.trainers.dlrm.model import Model
 from cedar.trainers.dlrm.options import DataOptions, FeatureOptions, ModelOptions, Options, RunOptions, TableOptions
+from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.trainer import Trainer
 
 _LISTS, _ITEM, _DENSE = ("list0", "list1", "list2", "list3"), tuple(f"i{i}" for i in range(8)), 13
@@ -119,22 +122,32 @@ class Rows(IterableDataset[dict[str, Any]]):
         return found
 
 
+class Lookup(Protocol):
+    """Tables and their optimizer: what is compared in place of cedar's."""
+
+    def __call__(self, bags: Sequence[Bags]) -> list[torch.Tensor]: ...
+
+    def begin(self) -> None: ...
+
+    def update(self) -> None: ...
+
+
 class TorchLookup:
     """A table of sparse gradients for each feature, and SGD."""
 
     def __init__(self, features: Sequence[FeatureOptions]) -> None:
         torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]  # said, or torch warns
         self.single = [feature.sequence for feature in features]
-        self.bags = torch.nn.ModuleList(
+        self.tables = [
             torch.nn.EmbeddingBag(f.rows, _WIDTH, mode="sum", sparse=True, include_last_offset=True) for f in features
-        )
-        self.optimizer = torch.optim.SGD(self.bags.parameters(), lr=0.01)
+        ]
+        self.optimizer = torch.optim.SGD([table.weight for table in self.tables], lr=0.01)
 
-    def __call__(self, bags: Sequence[Any]) -> list[torch.Tensor]:
-        tables: Any = self.bags
+    def __call__(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        """A sequence's bags hold an id each: they are looked up without sums."""
         return [
             functional.embedding(b.ids, table.weight, sparse=True) if single else table(b.ids, b.offsets)
-            for b, table, single in zip(bags, tables, self.single, strict=True)
+            for b, table, single in zip(bags, self.tables, self.single, strict=True)
         ]
 
     def begin(self) -> None:
@@ -169,7 +182,7 @@ class TorchrecLookup:
             for part in self.parts
         ]  # fmt: skip
 
-    def __call__(self, bags: Sequence[Any]) -> list[torch.Tensor]:
+    def __call__(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         by_name = {f.column: b for f, b in zip(self.features, bags, strict=True)}
         found: dict[str, torch.Tensor] = {}
         for part, collection in zip(self.parts, self.collections, strict=True):
@@ -184,10 +197,11 @@ class TorchrecLookup:
     update = begin
 
 
-def by_loader(path: str, chosen: Options, lookup: Any) -> Callable[[], Sample]:
+def by_loader(path: str, chosen: Options, lookup: Lookup) -> Callable[[], Sample]:
     """An epoch of DataLoader and a plain loop: the same layers, on all rows."""
     torch.manual_seed(0)
-    model = Model(chosen.model, chosen.features, _DENSE, lookup)
+    look_up = partial(summed, features=chosen.features, lookup=lookup)
+    model = Model(chosen.model, chosen.features, _DENSE, look_up)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=chosen.optimizer.rate)
     batches: DataLoader[dict[str, Any]] = DataLoader(
         Rows(path, chosen.data.batch), batch_size=None, num_workers=2, persistent_workers=True,
@@ -201,8 +215,9 @@ def by_loader(path: str, chosen: Options, lookup: Any) -> Callable[[], Sample]:
             inputs = read_batch(_jagged(batch), chosen.features, dense, "label")
             lookup.begin()
             optimizer.zero_grad()
-            loss = functional.binary_cross_entropy_with_logits(model(inputs), inputs.labels)  # type: ignore[arg-type]
-            loss.backward()  # type: ignore[no-untyped-call]
+            assert inputs.labels is not None
+            loss = functional.binary_cross_entropy_with_logits(model(inputs), inputs.labels)
+            torch.autograd.backward(loss)
             lookup.update()
             optimizer.step()
             rows += len(inputs)
@@ -220,9 +235,9 @@ def _jagged(batch: Mapping[str, Any]) -> dict[str, Any]:
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def lookups() -> tuple[dict[str, Any], str]:
+def lookups() -> tuple[dict[str, Callable[[Sequence[FeatureOptions]], Lookup]], str]:
     """The plain ways there are, and why others are missing."""
-    ways: dict[str, Any] = {"torch": TorchLookup}
+    ways: dict[str, Callable[[Sequence[FeatureOptions]], Lookup]] = {"torch": TorchLookup}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
