@@ -100,7 +100,7 @@ bench-full: $(STAMP)  ## the same with more rows, more rounds and every setting;
 	@$(BIN)/python -m benchmarks.peers --full $(ARGS)
 
 bench-core: $(STAMP)  ## the figures of the core, into benchmarks/out/; QUICK=1 for under a minute
-	@$(BIN)/python -m benchmarks.core $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks.core $(if $(QUICK),--quick) $(ARGS)
 
 bench-optimizer: $(STAMP)  ## the figures of the optimizer; QUICK=1 for minutes, ARGS='--only whole --cases text wide' for some
 	@$(BIN)/python -m benchmarks.optimizer $(if $(QUICK),--quick) $(ARGS)
@@ -115,7 +115,7 @@ bench-chaos: $(STAMP)  ## killed workers, poison rows, resumes, soak; QUICK=1 fo
 	@$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(ARGS)
 
 bench-storage: $(STAMP)  ## a store that fails 5 and 30% of its requests; QUICK=1 for a minute
-	@$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks.storage $(if $(QUICK),--quick) $(ARGS)
 
 bench-moe: $(STAMP)  ## the figures of the mixture-of-experts trainer; QUICK=1 for minutes, ARGS='--only language --minutes 30'; goes on where it was
 	@$(BIN)/python -m benchmarks.moe $(if $(QUICK),--quick) $(ARGS)
@@ -151,10 +151,10 @@ bench-written: $(STAMP)  ## data sets that jobs write: rows over 100 kills, time
 	@$(BIN)/python -m benchmarks.written $(ARGS)
 
 bench-layouts: $(STAMP)  ## files made to be read: decoding by layout, epochs with Budget(layout=); QUICK=1 for seconds
-	@$(BIN)/python -m benchmarks.layouts $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks.layouts $(if $(QUICK),--quick) $(ARGS)
 
 bench-functions: $(STAMP)  ## functions of one's own by size and GIL, and rows as they are done; QUICK=1 for minutes
-	@$(BIN)/python -m benchmarks.functions $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks.functions $(if $(QUICK),--quick) $(ARGS)
 
 bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QUICK=1 for minutes, ARGS='--only kills --minutes 10'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient $(if $(QUICK),--quick) $(ARGS)

@@ -1,6 +1,6 @@
 """What each part of the optimizer is worth: parallelism, reordering, offloading, fusion and caching, added one by one.
 
-    python -m benchmarks.ablation [--quick] [--only simclr text audio recommend]
+    python -m benchmarks.ablation [--form] [--only simclr text audio recommend]
 
 Two epochs of a pipeline over images, text, audio and a click log, in a fresh process each, in turns. Kernels that
 follow each other on a block are one task in every row, the first one too: that is how a plan as written runs.
@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import Figure, interleaved, ratios, reported, show, write
+from benchmarks.harness import Figure, add_form, finish, interleaved, ratios, reported
 from benchmarks.optimizer_run import WORKERS
 from benchmarks.optimizer_runs import Scale, each, fresh, walls
 from benchmarks.suite.case import Case
@@ -48,10 +48,10 @@ def levels() -> dict[str, dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/ablation.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=main.__doc__)
-    parser.add_argument("--quick", action="store_true", help="runs of a second, once")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    add_form(parser, "runs of a second, once")
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     chosen = parser.parse_args(arguments)
-    scale = Scale(chosen.quick, tuple(CASES[name] for name in chosen.only))
+    scale = Scale(chosen.form, tuple(CASES[name] for name in chosen.only or chosen.form.pick(NAMES, NAMES, NAMES[1:2])))
 
     def measure(case: Case) -> list[Figure]:
         runs = {
@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
 
     figures = each(scale, measure, "ablation")
-    show("Ablation", figures)
-    write("ablation", figures)
-    return int(any(figure.met is False for figure in figures))
+    return finish("Ablation", "ablation", figures, chosen.form)
 
 
 if __name__ == "__main__":

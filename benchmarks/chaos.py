@@ -13,23 +13,21 @@ _PARTS = ("kills", "dask", "pace", "poison", "stops", "resumes", "soak")
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/chaos.json; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer kills, cases and batches: some minutes")
-    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS))
-    parser.add_argument("--name", default="chaos", help="of the file in benchmarks/out")
-    options = parser.parse_args(arguments)
     sys.path[:0] = [] if __package__ else [str(Path(__file__).resolve().parents[1])]
     from benchmarks import harness
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    harness.add_form(parser, "fewer kills, cases and batches: some minutes")
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS))
+    parser.add_argument("--name", default="chaos", help="of the file in benchmarks/out")
+    options = parser.parse_args(arguments)
     figures: list[Any] = []
     for part in options.only:
         start = time.perf_counter()
-        with harness.Contender(f"benchmarks.chaos_parts:{part}", options.quick) as child:
+        with harness.Contender(f"benchmarks.chaos_parts:{part}", options.form) as child:
             figures += [harness.Figure(**figure) for figure in child.run().result["figures"]]
         print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    harness.show("chaos" + (" (quick)" if options.quick else ""), figures)
-    print(harness.write(options.name, figures))
-    return int(any(figure.met is False for figure in figures))
+    return harness.finish("chaos", options.name, figures, options.form)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 
 import cedar
-from benchmarks.harness import Figure, at_most, reported
+from benchmarks.harness import Figure, Form, at_most, reported
 from cedar.datasets.base import Split
 from cedar.engine.streams import stage
 from cedar.executors import processes
@@ -60,9 +60,9 @@ def damages(x: int, later: dict[int, int]) -> int:
     return x
 
 
-def convictions(quick: bool) -> list[Figure]:
+def convictions(form: Form) -> list[Figure]:
     """Rows at random places whose damage ends the process up to 20 rows later."""
-    count, rows = (10, 4000) if quick else (200, 40_000)
+    count, rows = form.pick((200, 40_000), (10, 4000), (2, 2000))
     draw = random.Random(11)
     later = {x: draw.randint(0, _LATER) for x in draw.sample(range(rows), count)}
     guilty = {x for x in later if x % BLOCK + later[x] < BLOCK}  # of others, it shows in a later block, if at all
@@ -91,9 +91,9 @@ def _whole_blocks() -> Iterator[None]:
         yield
 
 
-def stops(quick: bool) -> list[Figure]:
+def stops(form: Form) -> list[Figure]:
     """Workers that SIGSTOP stops, one after the other."""
-    wanted, rows = (4, 20_000) if quick else (50, 50_000)
+    wanted, rows = form.pick((50, 50_000), (4, 20_000), (1, 500))
 
     def work(x: int) -> int:
         until = time.perf_counter() + 1e-3

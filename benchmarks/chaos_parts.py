@@ -24,7 +24,7 @@ import cedar
 import cedar.testing
 from benchmarks.chaos_damage import convictions
 from benchmarks.chaos_damage import stops as measure_stops
-from benchmarks.harness import Figure, at_least, at_most, reported
+from benchmarks.harness import Figure, Form, at_least, at_most, reported
 from cedar.executors import processes
 
 WORKERS = 2
@@ -32,15 +32,15 @@ ROWS = 50_000
 _LONG = 60.0  # seconds without a batch: a hang
 
 
-def _part(measure: Callable[[bool], list[Figure]], limit: float) -> Callable[[bool], Callable[[], dict[str, Any]]]:
+def _part(measure: Callable[[Form], list[Figure]], limit: float) -> Callable[[Form], Callable[[], dict[str, Any]]]:
     """As a contender; where it takes longer than ``limit`` seconds, its threads are shown and it ends."""
 
-    def prepare(quick: bool) -> Callable[[], dict[str, Any]]:
+    def prepare(form: Form) -> Callable[[], dict[str, Any]]:
         logging.getLogger("cedar").setLevel(logging.ERROR)
 
         def run() -> dict[str, Any]:
             faulthandler.dump_traceback_later(limit, exit=True)
-            figures = measure(quick)
+            figures = measure(Form(form))
             faulthandler.cancel_dump_traceback_later()
             return {"figures": [asdict(figure) for figure in figures]}
 
@@ -62,19 +62,20 @@ def pipeline(rows: int = ROWS, turns: int = 400) -> cedar.Pipeline:
     return source.map(work, "x", dtype=int).shuffle(seed=1).batch(64, last="keep")
 
 
-def _order(epoch: int, rows: int = ROWS) -> list[int]:
+def _order(epoch: int, rows: int) -> list[int]:
     """The rows of an epoch, in order."""
     with pipeline(rows, 0).loader(executor="threads", plan="off", epoch=epoch) as loader:
         return [x for batch in loader for x in batch["x"].tolist()]
 
 
-def _kills(executor: str, quick: bool) -> list[Figure]:
-    kills_wanted, epochs_wanted, rate = (20, 4, 1.0) if quick else (200, 20, 0.5)
+def _kills(executor: str, form: Form) -> list[Figure]:
+    kills_wanted, epochs_wanted, rate = form.pick((200, 20, 0.5), (20, 4, 1.0), (1, 1, 2.0))
+    rows = form.pick(ROWS, ROWS, 5000)
     lost = repeated = moved = hangs = epochs = 0
     waits: list[float] = []
     cedar.testing.assert_deterministic(pipeline(640, 0), executors=[executor], workers=WORKERS)  # and all is warm
     killing = cedar.testing.kill_workers(rate, seed=7, most=kills_wanted)
-    with killing as kills, pipeline().loader(executor=executor, workers=WORKERS, plan="off") as loader:
+    with killing as kills, pipeline(rows).loader(executor=executor, workers=WORKERS, plan="off") as loader:
         while epochs < epochs_wanted or kills.count < kills_wanted:
             got: list[int] = []
             longest = 0.0
@@ -84,13 +85,13 @@ def _kills(executor: str, quick: bool) -> list[Figure]:
                 got += batch["x"].tolist()
             waits.append(longest)
             hangs += longest > _LONG
-            expected = _order(epochs)
+            expected = _order(epochs, rows)
             lost += (Counter(expected) - Counter(got)).total()
             repeated += (Counter(got) - Counter(expected)).total()
             moved += sum(a != b for a, b in zip(expected, got, strict=False))
             epochs += 1
         report, recoveries = loader.report(), list(loader._metrics.deaths.recoveries)
-    name = f"{executor}: {kills.count} SIGKILLs over {epochs} epochs of {ROWS:,} rows"
+    name = f"{executor}: {kills.count} SIGKILLs over {epochs} epochs of {rows:,} rows"
     note = f"{report.restarts} of them hit a task"
     figures = [
         at_most(f"{name}: rows lost", 0, [lost], "rows", note=note),
@@ -104,15 +105,16 @@ def _kills(executor: str, quick: bool) -> list[Figure]:
     return figures
 
 
-def _pace(quick: bool) -> list[Figure]:
+def _pace(form: Form) -> list[Figure]:
     """Throughput at one kill in 10 s against none, in turns."""
-    rounds, seconds = (1, 10.0) if quick else (5, 20.0)
+    rounds, seconds, every = form.pick((5, 20.0, 10.0), (1, 10.0, 10.0), (1, 1.0, 1.0))
+    times = [(i + 0.5) * every for i in range(int(seconds / every))]
     shares = []
-    with pipeline().loader(executor="processes", workers=WORKERS, plan="off") as loader:
-        _rows_in(loader, 5.0, [])
+    with pipeline(form.pick(ROWS, ROWS, 5000)).loader(executor="processes", workers=WORKERS, plan="off") as loader:
+        _rows_in(loader, form.pick(5.0, 5.0, 0.5), [])
         for _ in range(rounds):
             calm = _rows_in(loader, seconds, [])
-            shares.append(_rows_in(loader, seconds, [5.0 + 10 * i for i in range(int(seconds / 10))]) / calm)
+            shares.append(_rows_in(loader, seconds, times) / calm)
     return [
         at_least("processes: throughput at one kill in 10 s / at none", 0.9, shares, "x", note=f"{rounds} round(s)")
     ]
@@ -138,9 +140,9 @@ def _kill_one() -> None:
         os.kill(pids[0], signal.SIGKILL)
 
 
-def _poison(quick: bool) -> list[Figure]:
+def _poison(form: Form) -> list[Figure]:
     """Three rows that segfault, exhaust memory, and call os._exit."""
-    rows = 5000 if quick else ROWS
+    rows = form.pick(ROWS, 5000, 300)
     bad: dict[int, Any] = {rows // 5: "segfault", rows // 2: "memory", rows - 7: "exit"}
 
     def work(x: int) -> int:
@@ -165,16 +167,18 @@ def _poison(quick: bool) -> list[Figure]:
     ]
 
 
-def _resumes(quick: bool) -> list[Figure]:
+def _resumes(form: Form) -> list[Figure]:
     """Random pipelines, stopped and gone on with on other executors, workers and ranks."""
     from tests.test_exactness import PROPERTIES, check_seeds
 
-    cases = 20 if quick else 2500
+    cases = form.pick(2500, 20, 2)
     failed = 0
     for seed in range(cases):
         try:
             check_seeds([seed])
         except Exception:
+            if form is Form.TINY:
+                raise
             logging.getLogger("cedar").exception("seed %d", seed)
             failed += 1
         if (seed + 1) % 100 == 0:
@@ -183,13 +187,13 @@ def _resumes(quick: bool) -> list[Figure]:
     return [at_most("random pipelines: rows lost, repeated or reordered", 0, [failed], "pipelines", note=note)]
 
 
-def _soak(quick: bool) -> list[Figure]:
+def _soak(form: Form) -> list[Figure]:
     """Many batches over many epochs, workers killed all the while, loaders of other sizes in between."""
-    epochs, batches = (10, 2000) if quick else (200, 5000)
+    epochs, batches = form.pick((200, 5000), (10, 2000), (10, 50))
     p = cedar.from_items([{"x": i} for i in range(batches * 8)]).map(abs, "x", dtype=int).batch(8)
     sizes: list[float] = []
     kills = restarts = done = 0
-    with cedar.testing.kill_workers(0.5 if quick else 0.2, seed=3) as killed:
+    with cedar.testing.kill_workers(form.pick(0.2, 0.5), seed=3) as killed:
         for turn in range(10):
             with p.loader(executor="processes", workers=1 + turn % 2, plan="off") as loader:
                 for _ in range(epochs // 10):
@@ -202,7 +206,7 @@ def _soak(quick: bool) -> list[Figure]:
     slope = float(np.polyfit(np.arange(len(rest)) * batches / 1e5, rest, 1)[0]) if len(rest) > 1 else 0.0
     note = f"{done:,} batches over {epochs} epochs, {kills} kills, {restarts} of them hit a task"
     what = "soak: growth of resident memory per 100,000 batches"
-    if quick:
+    if form:
         return [reported(what, [slope], "MB", note=f"{note}: too few to tell")]
     return [at_most(what, 1.0, [slope], "MB", note=note), reported("soak: resident memory", sizes, "MB")]
 
@@ -213,10 +217,10 @@ def _resident() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-kills = _part(lambda quick: _kills("processes", quick), 1800)
-dask = _part(lambda quick: _kills("dask", quick), 1800)
+kills = _part(lambda form: _kills("processes", form), 1800)
+dask = _part(lambda form: _kills("dask", form), 1800)
 pace = _part(_pace, 900)
-poison = _part(lambda quick: [*_poison(quick), *convictions(quick)], 3600)
+poison = _part(lambda form: [*_poison(form), *convictions(form)], 3600)
 stops = _part(measure_stops, 1800)
 resumes = _part(_resumes, 7200)
 soak = _part(_soak, 3600)

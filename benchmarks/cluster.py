@@ -1,6 +1,6 @@
 """A Dask cluster of this machine: its speed beside "processes", and what happens when parts of it fail.
 
-    python -m benchmarks.cluster [--quick]
+    python -m benchmarks.cluster [--form]
 
 Speed: a CPU-bound map over files, two workers each, in turns. Faults: a worker is killed, stopped, cut off for a while
 or added in the middle of an epoch, whose rows are compared with those of a run without faults; and the scheduler is
@@ -21,10 +21,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 import cedar
-from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, reported, show, write
+from benchmarks.harness import (
+    Figure,
+    Form,
+    Sample,
+    add_form,
+    at_least,
+    at_most,
+    finish,
+    interleaved,
+    ratios,
+    reported,
+)
 from cedar.executors import dask, processes
 from cedar.executors.dask.clients import client_at
 from cedar.executors.dask.local import LocalHost, local_address
@@ -168,20 +179,19 @@ def scheduler_killed(folder: str, expected: list[int]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    quick = parser.parse_args().quick
+    add_form(parser, "fewer rows and rounds")
+    form: Form = parser.parse_args(arguments).form
     with tempfile.TemporaryDirectory() as folder:
-        write_rows(folder, files=32, rows=100 if quick else 500)
-        figures = [*speed(folder, 3 if quick else 7), *faults(folder)]
+        write_rows(folder, files=32, rows=form.pick(500, 100, 20))
+        figures = [*speed(folder, form.pick(7, 3, 1)), *faults(folder)]
     processes.close()
     dask.close()
     lost = [figure.measured for figure in figures if "lost or repeated" in figure.what]
     figures.append(at_most("rows lost, repeated or out of order, over all faults", 0, [sum(lost)], "rows"))
-    show("A Dask cluster of this machine", figures)
-    write("cluster", figures)
+    return finish("A Dask cluster of this machine", "cluster", figures, form)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,6 +1,6 @@
 """Columns of every kind through every source, operator, executor, format and sink, beside plain Python.
 
-    python -m benchmarks.column_kinds [--cases 20000] [--seed 0] [--quick]
+    python -m benchmarks.column_kinds [--cases 20000] [--seed 0] [--form]
 
 A case is one pipeline over columns of random kinds (``column_kinds_data``). Its rows must be those that plain Python
 makes of them, or it is refused with an error that names the column. Anything else is a failure, and is printed
@@ -31,6 +31,7 @@ import pyarrow.types as pt
 
 import cedar
 from benchmarks.column_kinds_data import NAMES, Refused, draw_column, expected, model, same, seen
+from benchmarks.harness import add_form
 from cedar.core.boundary import as_column, canonical_type, polars_type, type_of_series
 
 Columns: TypeAlias = dict[str, list[Any]]
@@ -470,12 +471,12 @@ OPERATORS = [
 
 def _compare(case: Case, found: Columns) -> None:
     assert list(found) == list(case.columns), (list(found), list(case.columns))
-    order = range(case.rows)
+    order: Sequence[int] = range(case.rows)
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, case.rows)
     if not case.ordered:
         ids = found["id"]
         found = {n: [v[i] for i in sorted(range(len(ids)), key=ids.__getitem__)] for n, v in found.items()}
-        order = sorted(order, key=case.columns["id"].__getitem__)  # type: ignore[assignment]
+        order = sorted(order, key=case.columns["id"].__getitem__)
     for name, values in found.items():
         wanted = [case.columns[name][row] for row in order]
         for row, (one, other) in enumerate(zip(values, wanted, strict=True)):
@@ -649,9 +650,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="300 cases")
+    add_form(parser, "300 cases")
     options = parser.parse_args(arguments)
-    cases = 300 if options.quick else options.cases
+    cases = options.form.pick(options.cases, 300)
     begin = time.perf_counter()
     taken, wrong = run_many(range(options.seed, options.seed + cases))
     print(f"{cases:,} cases in {time.perf_counter() - begin:.0f} s: {len(wrong)} wrong, {taken['refused']:,} refused")

@@ -249,9 +249,9 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
     run, draw = _Run(trace, WRITTEN), random.Random(trace.seed + 1)
     run.now = trace.refill
     state, switches = State(WRITTEN), [(0.0, WRITTEN, "begins")]
-    looked, asked, warm, wanted = 0.0, math.inf, {}, ""  # type: ignore[var-annotated]
+    looked, asked, wanted = 0.0, math.inf, ""
     found: tuple[Candidate, ...] | None = None
-    warmed: dict[str, float] = warm
+    warmed: dict[str, float] = {}
     while run.row < run.total:
         run.deliver()
         if wanted and run.at_window:

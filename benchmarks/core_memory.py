@@ -6,21 +6,21 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import psutil  # type: ignore[import-untyped,unused-ignore]
+import psutil
 import pyarrow.parquet as pq
 
 from benchmarks.features import BATCH, features, prepared
-from benchmarks.harness import Contender, Figure, Sample, at_most
+from benchmarks.harness import Contender, Figure, Form, Sample, at_most
 
 _WORKERS = 2
 _GROUP = 20_000  # rows; about 25 MB decoded
 _SLACK = 100e6
 
 
-def measure(quick: bool) -> list[Figure]:
+def measure(form: Form) -> list[Figure]:
     small = features(1000, distinct=1, group=1000)
     group_bytes = _decoded(features(_GROUP, distinct=1, group=_GROUP)[0])
-    count = int((0.8e9 if quick else 10e9) / group_bytes) + 1
+    count = int(form.pick(10e9, 0.8e9, 0.1e9) / group_bytes) + 1
     files = features(count * _GROUP, distinct=2, group=_GROUP)
     window = -(-max(count * group_bytes / 64, 8 << 20) // group_bytes) * group_bytes  # whole row groups
     allowed = window + 2 * _WORKERS * group_bytes + _SLACK

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import cedar
-from benchmarks.harness import Contender, Figure, Sample, at_most, interleaved, reported, timed
+from benchmarks.harness import Contender, Figure, Form, Sample, at_most, interleaved, reported, timed
 from cedar import col
 from cedar.core.block import Block
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
@@ -63,18 +64,18 @@ _LINKS: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-def measure(quick: bool) -> list[Figure]:
-    return [*_per_operator(quick), *_per_row(quick)]
+def measure(form: Form) -> list[Figure]:
+    return [*_per_operator(form), *_per_row(form)]
 
 
 # ---- per block and operator ------------------------------------------------------------------------------------------
 
 
-def _per_operator(quick: bool) -> list[Figure]:
+def _per_operator(form: Form) -> list[Figure]:
     """The slope of the time over the number of operators, per block; and what a block costs without any."""
-    blocks = 500 if quick else 3000
+    blocks = form.pick(3000, 500, 50)
     with Contender("benchmarks.core_overhead:chains", blocks) as chains:
-        answers = interleaved({"chains": chains.run}, rounds=3 if quick else 7)["chains"]
+        answers = interleaved({"chains": chains.run}, rounds=form.pick(7, 3, 1))["chains"]
     figures = []
     for name in _LINKS:
         seconds = [(a.result[name] - a.result["none"]) / _CHAIN / blocks * 1e6 for a in answers]
@@ -96,7 +97,7 @@ def chains(blocks: int) -> Callable[[], dict[str, Any]]:
     loaders = {"none": _loader(blocks, None)} | {name: _loader(blocks, link) for name, link in _LINKS.items()}
 
     def run() -> dict[str, Any]:
-        return {name: timed(lambda loader=loader: _drain(loader)).cpu for name, loader in loaders.items()}  # type: ignore[misc]
+        return {name: timed(partial(_drain, loader)).cpu for name, loader in loaders.items()}
 
     return run
 
@@ -117,9 +118,9 @@ def _drain(loader: Any) -> None:
 # ---- per row of a Python function ------------------------------------------------------------------------------------
 
 
-def _per_row(quick: bool) -> list[Figure]:
-    rows = 100_000 if quick else 500_000
-    rounds = 5 if quick else 11
+def _per_row(form: Form) -> list[Figure]:
+    rows = form.pick(500_000, 100_000, 5000)
+    rounds = form.pick(11, 5, 1)
     with (
         Contender("benchmarks.core_overhead:scalar", rows) as one,
         Contender("benchmarks.core_overhead:dicts", rows // 5) as all_,

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.features import Sums, cedar_batches, dataloader_batches, features, hand_batches, plain, same
-from benchmarks.harness import Contender, Figure, Sample, at_least, interleaved, ratios, reported
+from benchmarks.harness import Contender, Figure, Form, Sample, at_least, interleaved, ratios, reported
 
 _CORES = 2  # the same two for every contender
 _NAMES = {"cedar": "cedar, 2 threads", "hand": "pyarrow loop, 1 process", "torch": "torch DataLoader, 2 workers"}
 
 
-def measure(quick: bool) -> list[Figure]:
-    files = features(500_000 if quick else 2_000_000, distinct=1 if quick else 4)
+def measure(form: Form) -> list[Figure]:
+    files = features(form.pick(2_000_000, 500_000, 20_000), distinct=form.pick(4, 1))
     with Contender("benchmarks.core_parquet:checked", files[:2], cores=_CORES) as check:
         check.run()
     contenders = {name: Contender(f"benchmarks.core_parquet:{name}", files, cores=_CORES) for name in _NAMES}
     try:
-        found = interleaved({n: c.run for n, c in contenders.items()}, rounds=2 if quick else 7)
+        found = interleaved({n: c.run for n, c in contenders.items()}, rounds=form.pick(7, 2, 1))
     finally:
         for contender in contenders.values():
             contender.__exit__()

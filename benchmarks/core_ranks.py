@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import OUT, Figure, at_most
+from benchmarks.harness import OUT, Figure, Form, at_most
 
 _WORLD, _GROUP, _BATCH = 8, 100_000, 4096
 
 
-def measure(quick: bool) -> list[Figure]:
-    groups = 64 if quick else 256
+def measure(form: Form) -> list[Figure]:
+    groups = form.pick(256, 64, 8)
     figures = []
     for width in (1, 16):
         path = _file(groups, width)

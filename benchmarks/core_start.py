@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness import OUT, ROOT, Figure, at_most, environment, interleaved, reported
+from benchmarks.harness import OUT, ROOT, Figure, Form, at_most, environment, interleaved, reported
 
 _HEAVY = ("torch", "dask", "distributed", "polars", "pandas")
 
@@ -48,12 +50,15 @@ _PIPELINES = {
 }
 
 
-def measure(quick: bool) -> list[Figure]:
+def measure(form: Form) -> list[Figure]:
     path = _small_file()
-    runs = {"nothing": _bare, "import": lambda: _child(_IMPORT.format(heavy=_HEAVY))}
+    runs: dict[str, Callable[[], tuple[float, str]]] = {
+        "nothing": _bare,
+        "import": lambda: _child(_IMPORT.format(heavy=_HEAVY)),
+    }
     for name, steps in _PIPELINES.items():
-        runs[name] = lambda steps=steps: _child(_FIRST.format(steps=steps), path)  # type: ignore[misc]
-    found = interleaved(runs, rounds=3 if quick else 11)
+        runs[name] = partial(_child, _FIRST.format(steps=steps), path)
+    found = interleaved(runs, rounds=form.pick(11, 3, 1))
     imports = [float(answer.split()[0]) for _, answer in found["import"]]
     heavy = sorted({name for _, answer in found["import"] for name in answer.split()[1:]})
     rows = [
@@ -68,14 +73,14 @@ def measure(quick: bool) -> list[Figure]:
             at_most(f"first batch from process start: {name}", 0.8, cold, "s", note="1,000 Parquet rows, threads")
         )
         rows.append(at_most(f"first batch, warm loader: {name}", 0.05, warm, "s", note="1,000 Parquet rows, threads"))
-    rows.append(reported("python starts and imports pyarrow.parquet, numpy", [s for s, _ in _arrow(quick)], "s"))
+    rows.append(reported("python starts and imports pyarrow.parquet, numpy", [s for s, _ in _arrow(form)], "s"))
     return rows
 
 
-def _arrow(quick: bool) -> list[tuple[float, str]]:
+def _arrow(form: Form) -> list[tuple[float, str]]:
     """What any loader of Parquet pays."""
     code = "import time, numpy, pyarrow.parquet; print(time.time())"
-    answers = [_child(code) for _ in range(2 if quick else 5)]
+    answers = [_child(code) for _ in range(form.pick(5, 2, 1))]
     return [(float(answer) - began, "") for began, answer in answers]
 
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import OUT, Figure, at_most, reported
+from benchmarks.harness import OUT, Figure, Form, at_most, reported
 from cedar import col
 
 _GROUP, _GROUPS, _WINDOW, _BATCH = 10_000, 40, 50_000, 256
 
 
-def measure(quick: bool) -> list[Figure]:
+def measure(form: Form) -> list[Figure]:
     path = _file()
     pipeline = ten_operators(path)
-    stops = (3, 190) if quick else (3, 100, 190, 411, 780)
+    stops = form.pick((3, 100, 190, 411, 780), (3, 190), (780,))
     seconds: list[float] = []
     sizes: list[float] = []
     replayed: list[float] = []

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cedar
-from benchmarks.harness import Contender, Figure, at_least, interleaved, ratios, reported
+from benchmarks.harness import Contender, Figure, Form, at_least, interleaved, ratios, reported
 
 _DATA = bytes(512 * 1024)
 
 
-def measure(quick: bool) -> list[Figure]:
-    rows = 1000 if quick else 4000
+def measure(form: Form) -> list[Figure]:
+    rows = form.pick(4000, 1000, 100)
     contenders = {
         name: Contender(f"benchmarks.core_threads:{target}", rows, *arguments, cores=2)
         for name, target, *arguments in (
@@ -22,7 +22,7 @@ def measure(quick: bool) -> list[Figure]:
         )
     }  # fmt: skip
     try:
-        found = interleaved({name: c.run for name, c in contenders.items()}, rounds=3 if quick else 7)
+        found = interleaved({name: c.run for name, c in contenders.items()}, rounds=form.pick(7, 3, 1))
     finally:
         for contender in contenders.values():
             contender.__exit__()

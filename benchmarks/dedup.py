@@ -1,4 +1,4 @@
-"""Deduplication, side by side with plain lists: ``python -m benchmarks.dedup [--quick]``."""
+"""Deduplication, side by side with plain lists: ``python -m benchmarks.dedup [--form]``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Form
 
 PARTS = ("build", "factors", "sliding", "auto", "once")
 BATCH = 2048
@@ -48,7 +51,7 @@ def per_second(fn: Callable[[], Any], rows: int, seconds: float) -> tuple[list[f
     return wall, float(np.median(cpu))
 
 
-def build(quick: bool) -> list[Any]:
+def build(form: Form) -> list[Any]:
     """Groups of one batch: equal rows found, lists gathered."""
     from benchmarks.harness import at_least, reported
     from cedar.core.groups.column import grouped
@@ -63,7 +66,7 @@ def build(quick: bool) -> list[Any]:
             for batch in batches:
                 grouped(batch)
 
-        rates, cpu = per_second(run, BATCH * 8, 1 if quick else 5)
+        rates, cpu = per_second(run, BATCH * 8, form.pick(5, 1, 0))
         note = f"{cpu:,.0f} rows per CPU second"
         what = f"group of {features} list feature(s) of {length} values, batch {BATCH:,}"
         figures.append(
@@ -72,14 +75,14 @@ def build(quick: bool) -> list[Any]:
     return figures
 
 
-def factors(quick: bool) -> list[Any]:
+def factors(form: Form) -> list[Any]:
     """Predicted factor over the achieved one."""
     import cedar
     from benchmarks.harness import at_most
 
     figures = []
     for samples, repeats in ((1, 0.0), (8, 0.95), (16, 0.95), (16, 0.8)):
-        table = log(BATCH * (8 if quick else 32), samples, repeats, 2, 20)
+        table = log(BATCH * form.pick(32, 8, 2), samples, repeats, 2, 20)
         p = cedar.from_arrow(table).dedup([["f0", "f1"]], session="session").batch(BATCH)
         with p.loader() as loader:
             for _ in loader:
@@ -92,14 +95,14 @@ def factors(quick: bool) -> list[Any]:
     return figures
 
 
-def sliding(quick: bool) -> list[Any]:
+def sliding(form: Form) -> list[Any]:
     """Histories that slide, held as slices of shared values: values read over values held."""
     from benchmarks.harness import at_most
     from cedar.core.groups.slices import slices_of
     from cedar.operators.dedup_estimate import sliding_factor
 
     figures = []
-    sessions = 64 if quick else 512
+    sessions = form.pick(512, 64)
     rng = np.random.default_rng(0)
     for samples, length, shift in ((16, 50, 1), (16, 50, 5), (8, 100, 2)):
         total = length + (samples - 1) * shift
@@ -116,32 +119,30 @@ def sliding(quick: bool) -> list[Any]:
     return figures
 
 
-def auto(quick: bool) -> list[Any]:
+def auto(form: Form) -> list[Any]:
     """``dedup("auto")`` on data where it cannot pay, against the same pipeline without it."""
     import cedar
     from benchmarks.harness import at_least, interleaved, ratios
 
     figures = []
-    rows = BATCH * (64 if quick else 128)
+    rows = BATCH * form.pick(128, 64, 2)
     for what, length in (("one-hot", 1), ("lists of 20", 20)):
         p = cedar.from_arrow(log(rows, 1, 0.0, 8, length))
         names = [f"f{number}" for number in range(8)]
         contenders = {"plain": _hashed(p, names), "auto": _hashed(p.dedup("auto"), names)}
-        runs = interleaved(
-            {n: partial(_timed, q, 1 if quick else 4) for n, q in contenders.items()}, 5 if quick else 15
-        )
+        runs = interleaved({n: partial(_timed, q, form.pick(4, 1)) for n, q in contenders.items()}, form.pick(15, 5, 1))
         speed = ratios([run.wall for run in runs["plain"]], [run.wall for run in runs["auto"]])
         note = f"CPU {np.median(ratios([r.cpu for r in runs['plain']], [r.cpu for r in runs['auto']])):.2f}x"
         figures.append(at_least(f'dedup("auto") where nothing repeats, {what}', 0.97, speed, "x", note=note))
     return figures
 
 
-def once(quick: bool) -> list[Any]:
+def once(form: Form) -> list[Any]:
     """Per-value transforms on unique rows against all rows; end to end, torch batches."""
     import cedar
     from benchmarks.harness import interleaved, ratios, reported
 
-    rows = BATCH * (16 if quick else 64)
+    rows = BATCH * form.pick(64, 16, 2)
     names = [f"f{number}" for number in range(6)]
     p = cedar.from_arrow(log(rows, 16, 0.95, 6, 30))
     figures = []
@@ -150,7 +151,7 @@ def once(quick: bool) -> list[Any]:
         ("a Python function of 1 list", _looked_up),
     ):
         contenders = {"plain": work(p, names), "once": work(p.dedup([names], session="session"), names)}
-        runs = interleaved({n: partial(_timed, q) for n, q in contenders.items()}, 3 if quick else 9)
+        runs = interleaved({n: partial(_timed, q) for n, q in contenders.items()}, form.pick(9, 3, 1))
         speed = ratios([run.wall for run in runs["plain"]], [run.wall for run in runs["once"]])
         note = f"CPU {np.median(ratios([r.cpu for r in runs['plain']], [r.cpu for r in runs['once']])):.2f}x"
         figures.append(reported(f"{what}, S=16 d=0.95: unique rows against all", speed, "x", note=note))
@@ -194,18 +195,16 @@ def _drain(p: Any, epochs: int) -> Mapping[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/dedup.json; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller inputs and fewer rounds: under a minute")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
-    options = parser.parse_args(arguments)
     sys.path[:0] = [] if __package__ else [str(Path(__file__).resolve().parents[1])]
     from benchmarks import harness
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    harness.add_form(parser, "smaller inputs and fewer rounds: under a minute")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    options = parser.parse_args(arguments)
     parts = {"build": build, "factors": factors, "sliding": sliding, "auto": auto, "once": once}
-    figures = [figure for part in options.only for figure in parts[part](options.quick)]
-    harness.show("deduplication" + (" (quick)" if options.quick else ""), figures)
-    print(harness.write("dedup" if options.only == PARTS else "dedup_part", figures))
-    return int(any(figure.met is False for figure in figures))
+    figures = [figure for part in options.only for figure in parts[part](options.form)]
+    return harness.finish("deduplication", "dedup" if options.only == PARTS else "dedup_part", figures, options.form)
 
 
 if __name__ == "__main__":

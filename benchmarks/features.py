@@ -169,7 +169,7 @@ def dataloader_batches(files: Sequence[str], workers: int) -> Any:
     """The same loop in an IterableDataset whose workers share the files, as torch documents it."""
     from torch.utils import data
 
-    class Rows(data.IterableDataset):  # type: ignore[type-arg]
+    class Rows(data.IterableDataset[Batch]):
         def __iter__(self) -> Iterator[Batch]:
             info = data.get_worker_info()
             return hand_batches(files if info is None else files[info.id :: info.num_workers])

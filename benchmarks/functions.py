@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cedar
+from benchmarks.harness import add_form
 
 _TEXT = memoryview(bytes(1 << 20))
 _WORK = 0.001  # seconds of a call
@@ -92,9 +93,9 @@ def measured(batches: Iterator[Any], rows: int) -> tuple[float, float, float]:
     return (_cpu() - worked) / rows * 1e6, (time.perf_counter() - began) / rows * 1e6, first
 
 
-def compare(size: int, held: float, rounds: int) -> dict[str, Any]:
+def compare(size: int, held: float, rounds: int, share: int) -> dict[str, Any]:
     """Medians of a later epoch, ours and the least there can be."""
-    rows, batch = _SIZES[size]
+    rows, batch = _SIZES[size][0] // share, _SIZES[size][1]
     make = function(size, held)
     pipeline = cedar.from_items([{"i": i} for i in range(rows)]).map(make, "i", into="a").drop("i").batch(batch)
     with pipeline.loader(executor="threads", workers=_WORKERS) as loader:
@@ -128,12 +129,12 @@ def uneven(rows: int, workers: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three rounds of each")
-    rounds = 3 if parser.parse_args().quick else 7
+    add_form(parser, "three rounds of each")
+    rounds, share = parser.parse_args().form.pick((7, 1), (3, 1), (1, 16))
     for size in _SIZES:
         for held in (0.0, 0.3, 1.0):
-            print(json.dumps(compare(size, held, rounds)), flush=True)
-    print(json.dumps({"lognormal, sigma 1.5, rows/s": uneven(400 * rounds, 8)}))
+            print(json.dumps(compare(size, held, rounds, share)), flush=True)
+    print(json.dumps({"lognormal, sigma 1.5, rows/s": uneven(max(400 * rounds // share, 64), 8)}))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import Figure, at_most, show, write
+from benchmarks.harness import Figure, add_form, at_most, finish
 from cedar import col
 from cedar.datasets.clicklog import write_sessions
 
@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/grows.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grows", description=main.__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
-    figures = [figure for part in parser.parse_args(arguments).only for figure in PARTS[part]()]
-    show("As it grows", figures)
-    write("grows", figures)
-    return int(any(figure.met is False for figure in figures))
+    add_form(parser)
+    chosen = parser.parse_args(arguments)
+    figures = [figure for part in chosen.only for figure in PARTS[part](10 if chosen.form else 1)]
+    return finish("As it grows", "grows", figures, chosen.form)
 
 
 def cpu(work: Callable[[], Any], rounds: int = 3) -> list[float]:
@@ -85,10 +85,10 @@ def _explained(operators: int) -> None:
     chain(operators).explain()
 
 
-def plans() -> Iterator[Figure]:
-    """``explain()`` of long pipelines."""
+def plans(less: int) -> Iterator[Figure]:
+    """``explain()`` of long pipelines; ``less``: so many times smaller, as in all parts."""
     chain(8).explain()
-    for operators, limit in ((200, 0.3), (500, 1.0)):
+    for operators, limit in ((200 // less, 0.3), (500 // less, 1.0)):
         seconds = cpu(partial(_explained, operators), 3 if operators < 500 else 1)
         yield at_most(f"explain() of {operators} operators", limit, seconds, "s")
 
@@ -96,7 +96,7 @@ def plans() -> Iterator[Figure]:
 # ---- mixes -----------------------------------------------------------------------------------------------------------
 
 
-def mix() -> Iterator[Figure]:
+def mix(less: int) -> Iterator[Figure]:
     """A mix of 1,000 sources."""
 
     def first(sources: int) -> Any:
@@ -106,21 +106,22 @@ def mix() -> Iterator[Figure]:
         return loader
 
     first(30)
-    yield at_most("a mix of 1,000 sources: first batch", 0.3, cpu(lambda: first(1000)), "s")
-    yield at_most("a mix of 1,000 sources: state", 4096, [len(json.dumps(first(1000).state_dict()))], "bytes")
+    many = 1000 // less
+    yield at_most(f"a mix of {many:,} sources: first batch", 0.3, cpu(lambda: first(many)), "s")
+    yield at_most(f"a mix of {many:,} sources: state", 4096, [len(json.dumps(first(many).state_dict()))], "bytes")
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def columns() -> Iterator[Figure]:
+def columns(less: int) -> Iterator[Figure]:
     """Batches of wide tables, against a loop over pyarrow alone."""
     with tempfile.TemporaryDirectory() as folder:
-        for wide, rows in ((1000, 20_000), (5000, 4_000)):
+        for wide, rows in ((1000 // less, 20_000 // less), (5000 // less, 4_000 // less)):
             path = str(Path(folder) / f"{wide}.parquet")
             values = np.random.default_rng(0).random(rows)
             pq.write_table(pa.table({f"c{i}": values for i in range(wide)}), path, row_group_size=rows // 4)
-            if wide == 5000:
+            if wide == 5000 // less:
                 loader = cedar.read_parquet(path).batch(256).loader(executor="inline")
                 yield at_most(f"{wide:,} columns: first batch", 0.7, cpu(partial(_first, loader), 2), "s")
             ours = cpu(partial(_whole, cedar.read_parquet(path).batch(256)))
@@ -154,10 +155,10 @@ def _plain(path: str) -> None:
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def python_calls() -> Iterator[Figure]:
+def python_calls(less: int) -> Iterator[Figure]:
     """README's pipeline, inline."""
     with tempfile.TemporaryDirectory() as folder:
-        write_sessions(folder, 20_000, 0)
+        write_sessions(folder, 20_000 // less, 0)
         pipeline = (
             cedar.read_parquet(f"{folder}/*.parquet")
             .filter(col("label").is_not_null())
@@ -170,7 +171,7 @@ def python_calls() -> Iterator[Figure]:
         loader = pipeline.loader(executor="inline")
         batches = iter(loader)
         yield at_most("Python calls to the first batch", 1000, [calls(lambda: next(batches))], "calls")
-        later = [calls(lambda: next(batches)) for _ in range(30)]
+        later = [calls(lambda: next(batches)) for _ in range(30 // less)]
         yield at_most("Python calls to each later batch", 60, later, "calls")
         loader.close()
 
@@ -178,22 +179,22 @@ def python_calls() -> Iterator[Figure]:
 # ---- small batches ---------------------------------------------------------------------------------------------------
 
 
-def small() -> Iterator[Figure]:
+def small(less: int) -> Iterator[Figure]:
     """Batches of 64 rows of one column, shuffled."""
-    table = pa.table({"x": np.arange(200_000)})
+    table = pa.table({"x": np.arange(200_000 // less)})
     loader = cedar.from_arrow(table).shuffle().batch(64).loader(executor="inline")
     found = []
     for _ in range(3):
         batches = iter(loader)
         next(batches)
         start = time.process_time()
-        for _ in islice(batches, 2500):
+        for _ in islice(batches, 2500 // less):
             pass
-        found.append((time.process_time() - start) / 2500 * 1e6)
+        found.append((time.process_time() - start) / (2500 // less) * 1e6)
     yield at_most("a batch of 64 rows of one column, shuffled", 60, [min(found)], "us")
 
 
-PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
+PARTS: dict[str, Callable[[int], Iterator[Figure]]] = {
     "plans": plans, "mix": mix, "columns": columns, "calls": python_calls, "small": small,
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ ratios within the rounds. CPU seconds stand beside wall time: they tell work sav
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -15,13 +16,46 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "benchmarks" / "out"
+OUT = Path(os.environ.get("CEDAR_BENCHMARKS_OUT") or ROOT / "benchmarks" / "out")
 How = Literal["measured", "emulated", "simulated"]
+T = TypeVar("T")
+
+# ---- how much is measured --------------------------------------------------------------------------------------------
+
+
+class Form(IntEnum):
+    """How much a benchmark measures: everything; less, in minutes; or just enough, in seconds, to show that it runs."""
+
+    FULL, QUICK, TINY = 0, 1, 2
+
+    def pick(self, full: T, quick: T, tiny: T | None = None) -> T:
+        """A size of this form; the tiny form takes that of the quick one unless it has its own."""
+        return (full, quick, quick if tiny is None else tiny)[self]
+
+    @property
+    def option(self) -> list[str]:
+        """What the command line says for it."""
+        return ["--" + self.name.lower()] * bool(self)
+
+    @property
+    def label(self) -> str:
+        """For a title."""
+        return f" ({self.name.lower()})" * bool(self)
+
+
+def add_form(parser: argparse.ArgumentParser, quick: str = "") -> None:
+    """``--quick``, described by ``quick`` where the benchmark has such a form, and ``--tiny``; gives ``form``."""
+    how: dict[str, Any] = {"action": "store_const", "dest": "form", "default": Form.FULL}
+    if quick:
+        parser.add_argument("--quick", const=Form.QUICK, help=quick, **how)
+    parser.add_argument("--tiny", const=Form.TINY, help="seconds, to see whether everything runs: exits with 0", **how)
+
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
@@ -173,6 +207,13 @@ def write(name: str, figures: Sequence[Figure]) -> Path:
     path.write_text(json.dumps([asdict(f) for f in figures], indent=1) + "\n", encoding="utf-8")
     (OUT / f"{name}.machine.json").write_text(json.dumps(machine(), indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def finish(title: str, name: str, figures: Sequence[Figure], form: Form) -> int:
+    """Print and write the figures; the exit code: 1 where a target was missed, but in the tiny form."""
+    show(title + form.label, figures)
+    print(write(name, figures))
+    return int(form is not Form.TINY and any(figure.met is False for figure in figures))
 
 
 def machine() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.harness import Figure
+from benchmarks.harness import Figure, Form
 
 
 class Kept:
@@ -69,9 +69,14 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def suffix(form: Form) -> str:
+    """Of the names of files with figures of this form."""
+    return f"_{form.name.lower()}" * bool(form)
+
+
 def add_arguments(parser: argparse.ArgumentParser, parts: Sequence[str], name: str) -> None:
     """What every benchmark in parts takes."""
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: minutes")
+    harness.add_form(parser, "fewer and smaller runs: minutes")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so many")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
@@ -80,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser, parts: Sequence[str], name: s
 
 def measure(
     title: str, name: str, parts: Mapping[str, Callable[[], Sequence[Figure]]], only: Sequence[str], *,
-    quick: bool = False, fresh: bool = False,
+    form: Form = Form.FULL, fresh: bool = False,
 ) -> int:  # fmt: skip
     """Measure parts, keep each, print the table of all; 1 if a target was missed.
 
@@ -89,10 +94,10 @@ def measure(
         name: of the files.
         parts: all there are, in the order of the table.
         only: which of them are measured now.
-        quick: these figures are kept apart from those of long runs.
+        form: its figures are kept separately from those of other forms.
         fresh: forget the figures of the other parts.
     """
-    name += "_quick" if quick else ""
+    name += suffix(form)
     harness.OUT.mkdir(parents=True, exist_ok=True)
     rows: list[Figure] = []
     for part, work in parts.items():
@@ -105,6 +110,4 @@ def measure(
             print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
         if path.exists():
             rows += [Figure(**plain) for plain in json.loads(path.read_text(encoding="utf-8"))]
-    harness.show(title + (" (quick)" if quick else ""), rows)
-    print(harness.write(name, rows))
-    return int(any(figure.met is False for figure in rows))
+    return harness.finish(title, name, rows, form)

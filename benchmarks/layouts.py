@@ -1,6 +1,6 @@
 """What files are worth that are made to be read: the click log of the peers in each layout, and laid out by a plan.
 
-python -m benchmarks.layouts [--quick]
+python -m benchmarks.layouts [--form]
 
 CPU seconds, of processes that may be busy with other things: contenders run in turns, and ratios are of the same round.
 """
@@ -14,15 +14,28 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, reported, show, timed, write
+from benchmarks.harness import (
+    Figure,
+    Form,
+    Sample,
+    add_form,
+    at_least,
+    at_most,
+    finish,
+    interleaved,
+    ratios,
+    reported,
+    timed,
+)
 from benchmarks.peers.workloads.clicklog import READ, pipeline, prepare
+from cedar.datasets.base import Read
 
-_FORMS = {
+_FORMS: dict[str, tuple[Literal["parquet", "arrow", "vortex"], Literal["fast", "small", "pyarrow"]]] = {
     "Parquet as pyarrow writes it": ("parquet", "pyarrow"), "Parquet, fast": ("parquet", "fast"),
     "Parquet, small": ("parquet", "small"), "Arrow, fast": ("arrow", "fast"), "Arrow, small": ("arrow", "small"),
     "Vortex": ("vortex", "fast"),
@@ -37,7 +50,7 @@ def _files(folder: Path) -> dict[str, cedar.Pipeline]:
     for name, (form, layout) in _FORMS.items():
         if form == "vortex" and importlib.util.find_spec("vortex") is None:
             continue
-        written = log.write(folder / name, format=form, layout=layout, progress=False)  # type: ignore[arg-type]
+        written = log.write(folder / name, format=form, layout=layout, progress=False)
         print(f"{name}: {written.bytes / written.rows:.1f} B a row; {written}")
         made[name] = getattr(cedar, f"read_{form}")(written.files)
     return made
@@ -45,7 +58,8 @@ def _files(folder: Path) -> dict[str, cedar.Pipeline]:
 
 def _decode(data: cedar.Pipeline) -> Callable[[], Sample]:
     """Half the columns, by the reader alone."""
-    source = data.node.operator.source.select(READ)  # type: ignore[attr-defined]
+    assert isinstance(data.node.operator, Read)
+    source = data.node.operator.source.select(READ)
 
     def decode() -> dict[str, Any]:
         return {"rows": sum(chunk.rows for split in source.splits() for chunk in source.read(split))}
@@ -98,9 +112,9 @@ def _epochs(folder: Path, rounds: int) -> list[Figure]:
     return [*figures, at_least("later epochs, laid out, against as they are", 3.0, better, "x, CPU")]
 
 
-def figures(quick: bool) -> list[Figure]:
+def figures(form: Form) -> list[Figure]:
     """Decoding by layout, sizes, and epochs by Budget(layout=)."""
-    rows, rounds = (20_000, 1) if quick else (524_288, 7)
+    rows, rounds = form.pick((524_288, 7), (20_000, 1))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(folder, rows, None)
@@ -110,11 +124,9 @@ def figures(quick: bool) -> list[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/layouts.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small log, in seconds")
-    found = figures(parser.parse_args(arguments).quick)
-    show("layouts", found)
-    print(write("layouts", found))
-    return int(any(figure.met is False for figure in found))
+    add_form(parser, "a small log, in seconds")
+    found = figures(form := parser.parse_args(arguments).form)
+    return finish("layouts", "layouts", found, form)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The figures of the mixture-of-experts trainer: ``python -m benchmarks.moe [--quick] [--only language --minutes 30]``.
+"""The figures of the mixture-of-experts trainer: ``python -m benchmarks.moe [--form] [--only language --minutes 30]``.
 
 It may be stopped at any time: parts that were measured, and language models that were trained, are not done again.
 Without a GPU there is no latency to tell of: processes of one machine share its cores. Bytes, exactness and survival do
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         moe_language.figures, text=options.text, jobs=options.jobs, target=options.target, minutes=options.minutes,
         fresh=options.fresh,
     )  # fmt: skip
-    parts = {name: partial(part, options.quick) for name, part in (_PARTS | {"language": language}).items()}
-    return kept.measure("moe", options.name, parts, options.only, quick=options.quick, fresh=options.fresh)
+    parts = {name: partial(part, options.form) for name, part in (_PARTS | {"language": language}).items()}
+    return kept.measure("moe", options.name, parts, options.only, form=options.form, fresh=options.fresh)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.harness import Figure
+from benchmarks.harness import Figure, Form
 from cedar.core.errors import CedarError
 from cedar.trainers.common.windows import plan_window, step_bytes
 from cedar.trainers.moe.options import DataOptions, ExpertOptions, ModelOptions, OptimizerOptions, Options, RunOptions
@@ -42,23 +43,23 @@ def crew(ranks: int) -> Iterator[tuple[Any, Path]]:
 # ---- exactness -------------------------------------------------------------------------------------------------------
 
 
-def against_oracle(quick: bool) -> list[Figure]:
+def against_oracle(form: Form) -> list[Figure]:
     """Twenty steps against one process with plain loops; see tests/trainers/moe/test_oracle.py."""
     rows = []
-    for ranks in (2, 4) if quick else (2, 4, 8):
+    for ranks in form.pick((2, 4, 8), (2, 4), (2,)):
         with crew(ranks) as (found, _):
             for dtype, limit in (("float64", 1e-10), ("float32", 1e-5)):
-                worst = max(max(_compared(found, name, ranks, dtype)[0].values()) for name in _cases(quick))
+                worst = max(max(_compared(found, name, ranks, dtype)[0].values()) for name in _cases(form))
                 what = f"20 steps against one process, {ranks} ranks, {dtype}: largest difference"
                 rows.append(harness.at_most(what, limit, [worst], "", note="routing, drops, placements identical"))
-            ulps = max(_compared(found, name, ranks, "bfloat16", rate=1e-4)[3] for name in _cases(True))
+            ulps = max(_compared(found, name, ranks, "bfloat16", rate=1e-4)[3] for name in _cases(Form.QUICK))
             what = f"each step from equal state, {ranks} ranks, bfloat16: largest difference"
             rows.append(harness.at_most(what, 2, [ulps], "ulp", note="weights and outputs, learning rate 1e-4"))
     return rows
 
 
-def _cases(quick: bool) -> list[str]:
-    return list(oracle.CASES)[: 1 if quick else None]
+def _cases(form: Form) -> list[str]:
+    return list(oracle.CASES)[: form.pick(None, 1)]
 
 
 def _compared(found: Any, name: str, ranks: int, dtype: str, rate: float | None = None) -> Any:
@@ -74,7 +75,7 @@ def _compared(found: Any, name: str, ranks: int, dtype: str, rate: float | None 
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
-def placement(_quick: bool) -> list[Figure]:
+def placement(_form: Form) -> list[Figure]:
     """64 experts in 4,096 slots."""
     numbers = random.Random(0)
     shapes = {
@@ -85,7 +86,7 @@ def placement(_quick: bool) -> list[Figure]:
     rows = []
     for rule in (paper, minmax):
         times = [
-            1000 * min(timeit.repeat(lambda p=popularity, r=rule: r(p, 4096), number=20, repeat=5)) / 20  # type: ignore[misc]
+            1000 * min(timeit.repeat(partial(rule, popularity, 4096), number=20, repeat=5)) / 20
             for popularity in shapes.values()
         ]
         note = f"slowest of {', '.join(shapes)}"
@@ -98,17 +99,18 @@ def placement(_quick: bool) -> list[Figure]:
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def byte_counts(quick: bool) -> list[Figure]:
+def byte_counts(form: Form) -> list[Figure]:
     """What a step sends, counted where it is sent, against the formula."""
-    ranks, slots, experts = 4, 4, 8
-    steps = 10 if quick else 40
+    ranks, slots, experts = form.pick(4, 4, 2), 4, 8
+    steps = form.pick(40, 10, 3)
     rows = []
     with crew(ranks) as (found, folder):
         chosen = _model(texts.write_text(folder / "text.txt"), slots, experts)
         records = found.run(lost.trained_records, chosen, steps)[0]
         adamw = chosen.optimizer
+        few = min(10, steps)
         ways = {
-            way: found.run(lost.trained_records, replace(chosen, optimizer=replace(adamw, exchange=way)), 10)[0]
+            way: found.run(lost.trained_records, replace(chosen, optimizer=replace(adamw, exchange=way)), few)[0]
             for way in ("ring", "groups")
         }
     size, wrong, most = 2 * 64 * 128, 0, 0
@@ -120,7 +122,7 @@ def byte_counts(quick: bool) -> list[Figure]:
             for layer, held in layers
         )
         what = f"bytes of {way} that differ from sum of 2 (h - 1) G + (N - h) G / N"
-        rows.append(harness.at_most(what, 0, [off], "steps", note="10 steps, 2 layers"))
+        rows.append(harness.at_most(what, 0, [off], "steps", note=f"{len(its)} steps, 2 layers"))
         for phase in ("reduction", "gradients"):
             measured = [layer.sent.get(phase, 0) / 1000 for layer, _ in layers]
             note = "counted as a ring sends it" if (way, phase) == ("groups", "reduction") else ""
@@ -166,16 +168,17 @@ def _model(text: str, slots: int, experts: int, dtype: Any = "bfloat16") -> Opti
 # ---- sparse checkpoints ----------------------------------------------------------------------------------------------
 
 
-def sparse_checkpoints(quick: bool) -> list[Figure]:
+def sparse_checkpoints(form: Form) -> list[Figure]:
     """The largest step of a window over a dense checkpoint, and how long it takes to recover."""
     rows = []
-    for window, limit in ((3, 0.5), (8, 0.3)):
+    windows = ((3, 0.5), (8, 0.3))
+    for window, limit in form.pick(windows, windows, windows[:1]):
         with crew(2) as (found, folder):
             text = texts.write_text(folder / "text.txt")
             chosen = _model(text, 8, 16, dtype="bfloat16")
             chosen = replace(chosen, optimizer=replace(chosen.optimizer, clip=0.2))
             steps = 2 * window
-            stops = range(window, steps + 1) if not quick else (window, steps)
+            stops = form.pick(range(window, steps + 1), (window, steps))
             equal, records, saved = found.run(
                 sparse.recovered, chosen, str(folder / "run"), window, steps, (window // 2,), stops
             )[0]
@@ -216,21 +219,23 @@ def saved_values(options: Options, ranks: int) -> list[int]:
 # ---- a rank is lost --------------------------------------------------------------------------------------------------
 
 
-def loss_of_a_rank(quick: bool) -> list[Figure]:
+def loss_of_a_rank(form: Form) -> list[Figure]:
     """A rank is killed at a random step; the others go on, with fewer slots, on the same global batches."""
-    after, seeds = (8, 3) if quick else (50, 5)
+    ranks, after, seeds = form.pick((4, 50, 5), (4, 8, 3), (3, 5, 1))
     at = random.Random().randint(4, 9)
-    with crew(4) as (found, folder):
+    with crew(ranks) as (found, folder):
         text = texts.write_text(folder / "text.txt", lines=3000)
         chosen = _model(text, 4, 8, dtype="float32")
         first = found.run(lost.trained, chosen, str(folder / "run"), 2, at, at + after, lost={2})[0]
-        with crew(3) as (fewer, _):
+        with crew(ranks - 1) as (fewer, _):
             second = fewer.run(lost.trained, chosen, str(folder / "run"), -1, -1, at + after)[0]
             refusal = fewer.run(sparse_slots, chosen)[0]
         ends = []
         whole: Any = None
         for seed in range(seeds):
-            alone = replace(chosen, run=replace(chosen.run, seed=seed), experts=replace(chosen.experts, slots=16))
+            alone = replace(
+                chosen, run=replace(chosen.run, seed=seed), experts=replace(chosen.experts, slots=4 * ranks)
+            )
             with crew(1) as (one, _):
                 run = one.run(lost.trained, alone, str(folder / f"whole {seed}"), -1, -1, at + after)[0]
             ends.append(fmean(run[1][-5:]))

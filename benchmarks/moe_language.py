@@ -16,35 +16,39 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from benchmarks import harness
-from benchmarks.harness import Figure
+from benchmarks.harness import Figure, Form
 from benchmarks.kept import whole_lines
 
-_QUICK = ("static", "periodic", "symi", "no drops")
-POLICIES = ("static", "periodic", "ema", "symi", "oracle", "no drops")
+if TYPE_CHECKING:
+    from cedar.trainers.moe.placement import Kind
+
+    Policy = Kind | Literal["no drops"]
+
+_QUICK: tuple[Policy, ...] = ("static", "periodic", "symi", "no drops")
+POLICIES: tuple[Policy, ...] = ("static", "periodic", "ema", "symi", "oracle", "no drops")
 TARGET = 2.0  # nats per byte, mean of 20 steps: fixed before the first full run
 _SMOOTH = 20
 _T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}  # two-sided, n - 1 degrees of freedom
 
 
-def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET) -> dict[str, Any]:
+def train(policy: Policy, seed: int, steps: int, text: str, target: float = TARGET) -> dict[str, Any]:
     """One run; its survival, popularity and losses."""
     import torch
 
     from cedar.trainers.common.group import Group
     from cedar.trainers.moe import options as settings
-    from cedar.trainers.moe.placement import Kind
     from cedar.trainers.moe.trainer import Trainer
 
     torch.set_num_threads(1)
-    none = policy == "no drops"
-    follow: Kind = "static" if none else policy  # type: ignore[assignment]
+    follow: Kind = "static" if policy == "no drops" else policy
+    capacity = 0.0 if policy == "no drops" else 1.0
     options = settings.Options(
         settings.DataOptions(text, length=64, batch=16, held_out=0),
         settings.ModelOptions(layers=2, width=96, heads=4),
-        settings.ExpertOptions(16, 64, 384, aux_loss=1e-5, capacity=0.0 if none else 1.0, policy=follow, every=10),
+        settings.ExpertOptions(16, 64, 384, aux_loss=1e-5, capacity=capacity, policy=follow, every=10),
         settings.OptimizerOptions(rate=2e-3, betas=(0.9, 0.999), schedule="constant"),
         settings.RunOptions(folder="", steps=steps, seed=seed, dtype="float32", device="cpu"),
     )
@@ -52,7 +56,7 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
     records = [trainer.train_step() for _ in range(steps)]
     trainer.close()
     losses = [record.loss for record in records]
-    smooth = [fmean(losses[at - _SMOOTH : at]) for at in range(_SMOOTH, steps + 1)]
+    smooth = [fmean(losses[max(0, at - _SMOOTH) : at]) for at in range(_SMOOTH, steps + 1)]
     layers = [layer for record in records for layer in record.layers]
     return {
         "policy": policy, "seed": seed, "steps": steps,
@@ -66,11 +70,11 @@ def train(policy: str, seed: int, steps: int, text: str, target: float = TARGET)
 
 
 def runs(
-    quick: bool, text: str | None, jobs: int, target: float, minutes: float = math.inf, fresh: bool = False
+    form: Form, text: str | None, jobs: int, target: float, minutes: float = math.inf, fresh: bool = False
 ) -> list[dict[str, Any]]:
     """All runs, each in a process of its own; those in benchmarks/out/moe_runs.jsonl already are taken from it."""
-    steps, seeds = (40, 2) if quick else (1000, 5)
-    policies = _QUICK if quick else POLICIES
+    steps, seeds = form.pick((1000, 5), (40, 2), (3, 1))
+    policies = form.pick(POLICIES, _QUICK)
     path = harness.OUT / "moe_runs.jsonl"
     harness.OUT.mkdir(parents=True, exist_ok=True)
     if fresh:
@@ -80,10 +84,10 @@ def runs(
         corpus = text or standard_library(folder)
         size = Path(corpus).stat().st_size
         there = whole_lines(path)
-        found = {
+        found: dict[tuple[str, int], dict[str, Any]] = {
             (r["policy"], r["seed"]): r for r in there if (r["steps"], r["bytes"], r["target"]) == (steps, size, target)
         }
-        wanted = [(policy, seed) for seed in range(seeds) for policy in policies]
+        wanted: list[tuple[str, int]] = [(policy, seed) for seed in range(seeds) for policy in policies]
         left = [key for key in wanted if key not in found]
         running: list[tuple[tuple[str, int], subprocess.Popen[bytes]]] = []
         while running or (left and (time.monotonic() < end or not found)):
@@ -125,11 +129,11 @@ def standard_library(folder: str) -> str:
 
 
 def figures(
-    quick: bool, text: str | None = None, jobs: int = 1, target: float = TARGET, minutes: float = math.inf,
+    form: Form, text: str | None = None, jobs: int = 1, target: float = TARGET, minutes: float = math.inf,
     fresh: bool = False,
 ) -> list[Figure]:  # fmt: skip
     """Survival by policy, and iterations to the target loss, of the seeds for which all policies have been run."""
-    found = whole_seeds(runs(quick, text, jobs, target, minutes, fresh), _QUICK if quick else POLICIES)
+    found = whole_seeds(runs(form, text, jobs, target, minutes, fresh), form.pick(POLICIES, _QUICK))
     if not found:
         return []
     of = {name: [run for run in found if run["policy"] == name] for name in POLICIES}
@@ -149,7 +153,7 @@ def figures(
         rows.append(harness.reported(f"largest over mean popularity, {name}", peaks, "x", how="emulated", note=note))
         losses = [run["loss"] for run in of[name]]
         rows.append(harness.reported(f"loss of the last 50 steps, {name}", losses, "nats", how="emulated", note=note))
-    return rows if quick else rows + to_target(of["symi"], of["static"], steps, target)
+    return rows if form else rows + to_target(of["symi"], of["static"], steps, target)
 
 
 def to_target(
@@ -185,4 +189,8 @@ def _mean_at_least(what: str, limit: float, values: Sequence[float], note: str) 
 
 
 if __name__ == "__main__":
-    print(json.dumps(train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))))
+    print(
+        json.dumps(
+            train(cast("Policy", sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))
+        )
+    )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Figure
     from benchmarks.optimizer_runs import Scale
 
+_FEW = ("map_then_filter", "cached")  # of the tiny form: together they are in every part
 _PARTS = ("digests", "whole", "short", "first", "predicted", "epochs", "orders")
 
 
@@ -24,22 +25,20 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.suite.cases import CASES
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="jobs of a second, one round, fewer checks")
+    harness.add_form(parser, "jobs of a second, one round, fewer checks")
     parser.add_argument("--only", nargs="+", choices=_PARTS, metavar="PART", help=", ".join(_PARTS))
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--name", default="optimizer", help="of the file in benchmarks/out")
     options = parser.parse_args(arguments)
-    scale = Scale(options.quick, tuple(CASES[name] for name in options.cases))
+    scale = Scale(options.form, tuple(CASES[name] for name in options.cases or options.form.pick(CASES, CASES, _FEW)))
     # Quick runs have one size, that of a job of a second.
-    parts = options.only or tuple(part for part in _PARTS if not (options.quick and part == "short"))
+    parts = options.only or tuple(part for part in _PARTS if not (options.form and part == "short"))
     figures: list[Figure] = []
     for part in parts:
         start = time.perf_counter()
         figures += _measure(part)(scale)
         print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    harness.show("optimizer" + (" (quick)" if options.quick else ""), figures)
-    print(harness.write(options.name, figures))
-    return int(any(figure.met is False for figure in figures))
+    return harness.finish("optimizer", options.name, figures, options.form)
 
 
 def _measure(part: str) -> Callable[[Scale], list[Figure]]:

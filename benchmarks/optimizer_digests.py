@@ -15,10 +15,10 @@ def digests(scale: Scale) -> list[Figure]:
 
 
 def _one(case: Case, scale: Scale) -> Figure:
-    """Where quick, an epoch is too short for a change of plan within it; the second may begin with the new one."""
-    rows = case.tiny if scale.quick else case.short // 2
+    """Where form, an epoch is too short for a change of plan within it; the second may begin with the new one."""
+    rows = scale.form.pick(case.short // 2, case.tiny)
     ways = [(plan, executor, "") for executor in EXECUTORS for plan in _PLANS]
-    if scale.quick:
+    if scale.form:
         ways = [way for way in ways if way[1] != "processes"]
     ways += [(plan, "threads", size) for size in _SIZES for plan in _PLANS]
     found = fresh("digests", case, rows, ways).result

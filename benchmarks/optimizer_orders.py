@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import cedar
-from benchmarks.harness import Figure, at_most, interleaved, ratios, reported
+from benchmarks.harness import Figure, Sample, at_most, interleaved, ratios, reported
 from benchmarks.optimizer_run import stream_digest
 from benchmarks.optimizer_runs import DATA, Scale, each, fresh, walls
 from benchmarks.suite.case import Case
@@ -21,8 +22,8 @@ Order = tuple[str, ...]
 
 def orders(scale: Scale) -> list[Figure]:
     chosen = tuple(case for case in scale.cases if case.permuted)
-    few = chosen[-2:][:1] if scale.quick else chosen  # one, of few orders
-    return each(Scale(scale.quick, few), lambda case: _one(case, scale), "orders")
+    few = scale.form.pick(chosen, chosen[-2:][:1])  # one, of few orders
+    return each(Scale(scale.form, few), lambda case: _one(case, scale), "orders")
 
 
 def _one(case: Case, scale: Scale) -> list[Figure]:
@@ -34,9 +35,9 @@ def _one(case: Case, scale: Scale) -> list[Figure]:
     print(f"  {case.name}: {len(legal)} orders", file=sys.stderr, flush=True)
     rows = scale.rows(case)
     finalists = sorted(found, key=found.__getitem__)[: scale.rounds(_FINALISTS)]
-    runs = {
+    runs: dict[str, Callable[[], Sample]] = {
         "auto": lambda: fresh("whole", case, rows, "auto", "auto"),
-        **{" > ".join(order): lambda order=order: fresh("orders", case, rows, [order]) for order in finalists},  # type: ignore[misc]
+        **{" > ".join(order): partial(fresh, "orders", case, rows, [order]) for order in finalists},
     }
     samples = {name: walls(s) for name, s in interleaved(runs, scale.rounds(3), warm_up=0).items()}
     auto = samples.pop("auto")

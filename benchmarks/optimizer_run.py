@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-import psutil  # type: ignore[import-untyped,unused-ignore]
+import psutil
 
 import cedar
 from benchmarks.suite.cases import CASES

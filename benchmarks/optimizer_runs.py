@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.harness import OUT, Contender, Figure, Sample
+from benchmarks.harness import OUT, Contender, Figure, Form, Sample
 from benchmarks.optimizer_run import WORKERS
 from benchmarks.suite.case import Case
 
@@ -21,19 +21,19 @@ class Scale:
     """How much to measure.
 
     Args:
-        quick: sizes of about a second and few rounds.
+        form: the quick one has sizes of about a second and few rounds.
         cases: the pipelines.
     """
 
-    quick: bool
+    form: Form
     cases: tuple[Case, ...]
 
     def rows(self, case: Case) -> int:
         """Of a whole run."""
-        return case.short if self.quick else case.rows
+        return self.form.pick(case.rows, case.short, case.tiny)
 
     def rounds(self, full: int) -> int:
-        return 1 if self.quick else full
+        return self.form.pick(full, 1)
 
 
 def fresh(target: str, case: Case, rows: int, *arguments: Any) -> Sample:
@@ -61,6 +61,8 @@ def each(scale: Scale, measure: Callable[[Case], list[Figure]], what: str) -> li
         try:
             figures += measure(case)
         except RuntimeError as error:  # the process said on stderr why
+            if scale.form is Form.TINY:
+                raise
             figures.append(Figure(f"{what}: {case.name}", "runs", 0.0, "", False, note=str(error)))
         print(f"  {what}: {case.name}", file=sys.stderr, flush=True)
     return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 
 from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, reported
 from benchmarks.optimizer_runs import EXECUTORS, Scale, best_executor, busiest, cpu, each, fresh, walls
@@ -32,7 +33,7 @@ def _compared(scale: Scale, what: str, rows_of: object, rounds: int, pushed: boo
 
     def measure(case: Case) -> list[Figure]:
         rows = rows_of(case)
-        executor, tried = best_executor(case, rows, EXECUTORS[:2] if scale.quick else EXECUTORS)
+        executor, tried = best_executor(case, rows, scale.form.pick(EXECUTORS, EXECUTORS[:2], EXECUTORS[:1]))
         found = interleaved(
             {
                 "off": lambda: fresh("whole", case, rows, "off", executor),
@@ -77,7 +78,7 @@ def first(scale: Scale) -> list[Figure]:
 
     def measure(case: Case) -> list[Figure]:
         found = interleaved(
-            {plan: lambda plan=plan: fresh("first", case, case.short, plan, "auto") for plan in ("off", "auto")},  # type: ignore[misc]
+            {plan: partial(fresh, "first", case, case.short, plan, "auto") for plan in ("off", "auto")},
             scale.rounds(5),
             warm_up=0,
         )
@@ -121,7 +122,7 @@ def predicted(scale: Scale) -> list[Figure]:
 
 def epochs(scale: Scale) -> list[Figure]:
     """The second epoch against the first, where the expensive part is deterministic and kept."""
-    kept = Scale(scale.quick, tuple(case for case in scale.cases if case.kept))
+    kept = Scale(scale.form, tuple(case for case in scale.cases if case.kept))
 
     def measure(case: Case) -> list[Figure]:
         figures = []

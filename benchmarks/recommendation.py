@@ -1,4 +1,4 @@
-"""All figures of recommendation, with one command: python -m benchmarks.recommendation [--quick] [--only PART ...]
+"""All figures of recommendation, with one command: python -m benchmarks.recommendation [--form] [--only PART ...]
 
 | part | what | module |
 |---|---|---|
@@ -25,7 +25,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Figure, environment, show, write
+from benchmarks.harness import ROOT, Figure, Form, add_form, environment, show, write
 
 PARTS = {
     "storage": "recommendation_storage", "dedup": "dedup", "formats": "recommendation_formats",
@@ -34,15 +34,15 @@ PARTS = {
 }  # fmt: skip
 
 
-def measured(part: str, quick: bool) -> list[Figure]:
+def measured(part: str, form: Form) -> list[Figure]:
     """The figures of a part, measured in this process."""
     module = importlib.import_module(f"benchmarks.{PARTS[part]}")
     if hasattr(module, "figures"):
-        return list(module.figures(quick))
-    return [figure for name in module.PARTS for figure in getattr(module, name)(quick)]
+        return list(module.figures(form))
+    return [figure for name in module.PARTS for figure in getattr(module, name)(form)]
 
 
-def apart(part: str, quick: bool) -> list[Figure]:
+def apart(part: str, form: Form) -> list[Figure]:
     """The same, measured in a process of its own.
 
     Raises:
@@ -51,7 +51,7 @@ def apart(part: str, quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
         command = [sys.executable, "-m", "benchmarks.recommendation", "--measure", part, str(path)]
-        code = subprocess.run(command + ["--quick"] * quick, cwd=ROOT, env=environment(), check=False).returncode
+        code = subprocess.run(command + form.option, cwd=ROOT, env=environment(), check=False).returncode
         if code:
             raise RuntimeError(f"the part {part!r} ended with code {code}")
         return [Figure(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
@@ -62,33 +62,33 @@ def main(arguments: list[str] | None = None) -> int:
     failed.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small inputs, few rounds: minutes")
+    add_form(parser, "small inputs, few rounds: minutes")
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART")
     parser.add_argument("--measure", nargs=2, metavar=("PART", "FILE"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.measure:
         part, path = chosen.measure
-        Path(path).write_text(json.dumps([asdict(f) for f in measured(part, chosen.quick)]), encoding="utf-8")
+        Path(path).write_text(json.dumps([asdict(f) for f in measured(part, chosen.form)]), encoding="utf-8")
         return 0
     figures: list[Figure] = []
     failed = []
     for part in chosen.only:
         began = time.perf_counter()
         try:
-            found = apart(part, chosen.quick)
+            found = apart(part, chosen.form)
         except RuntimeError as error:
             failed.append(part)
             print(f"error: {error}", file=sys.stderr)
             continue
         took = time.perf_counter() - began
-        show(f"recommendation, {part}" + (" (quick)" if chosen.quick else "") + f", {took:.0f} s", found)
+        show(f"recommendation, {part}{chosen.form.label}, {took:.0f} s", found)
         figures += found
         name = "recommendation" if tuple(chosen.only) == tuple(PARTS) else "recommendation_part"
         path = write(name, figures)  # after each part: what was measured is not lost
     if figures:
         met = [figure.met for figure in figures if figure.met is not None]
         print(f"{sum(met)} of {len(met)} targets were met; {path}")
-    return 2 if failed else int(any(figure.met is False for figure in figures))
+    return 2 if failed else int(chosen.form is not Form.TINY and any(figure.met is False for figure in figures))
 
 
 if __name__ == "__main__":

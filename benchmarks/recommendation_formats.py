@@ -1,6 +1,6 @@
 """Predicted against achieved factors, for logs in every format that there is a reader for.
 
-python -m benchmarks.recommendation_formats [--quick]
+python -m benchmarks.recommendation_formats [--form]
 
 The logs are synthetic, in the form of each public data set; sessions are cut at pauses of 30 minutes.
 """
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import Figure, at_most, show, write
+from benchmarks.harness import Figure, Form, add_form, at_most, finish
 from cedar import col
 from cedar.core.groups.slices import slices_of
 from cedar.operators.dedup_estimate import sliding_factor
@@ -147,9 +147,9 @@ def _criteo(folder: str, rows: int) -> list[Figure]:
     return [_grouped("Criteo, whose rows do not repeat", rows_of.dedup([["ids"]]), "ids")]
 
 
-def figures(quick: bool) -> list[Figure]:
+def figures(form: Form) -> list[Figure]:
     """Every format: histories that are frozen or slide where there are users, else what the rows hold."""
-    rows = 20_000 if quick else 100_000
+    rows = form.pick(100_000, 20_000, 12_000)
     with tempfile.TemporaryDirectory() as folder:
         found = [figure for what, make in LOGS.items() for figure in _histories(folder, what, make, rows)]
         return found + _mind(folder, rows) + _criteo(folder, rows // 5)
@@ -158,11 +158,9 @@ def figures(quick: bool) -> list[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_formats.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small logs")
-    found = figures(parser.parse_args(arguments).quick)
-    show("factors by format", found)
-    print(write("recommendation_formats", found))
-    return int(any(figure.met is False for figure in found))
+    add_form(parser, "small logs")
+    found = figures(form := parser.parse_args(arguments).form)
+    return finish("factors by format", "recommendation_formats", found, form)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Frequent rows in memory (RecShard) and on every rank (FlexShard) against whole tables, ids being drawn by Zipf's law
-of exponent 1.2: ``python -m benchmarks.recommendation_hot [--quick]``.
+of exponent 1.2: ``python -m benchmarks.recommendation_hot [--form]``.
 
 Two ranks on this machine, whose links and slow tier are emulated. A step of a rank takes its CPU seconds, and as long
 as the bytes that it sends or receives (the more of both) take at ``LINK``, and those that it reads from and writes to
@@ -25,15 +25,16 @@ import torch
 
 from benchmarks.harness import (
     Figure,
+    Form,
+    add_form,
     at_least,
     at_most,
     environment,
+    finish,
     interleaved,
     ratios,
     reported,
-    show,
     timed,
-    write,
 )  # fmt: skip
 from cedar import JaggedTensor
 from cedar.nn import DedupEmbeddings, Feature, Frequency
@@ -98,7 +99,7 @@ def draws(features: Sequence[Feature], lengths: Sequence[int], rows: int, seed: 
 
 def step(made: DedupEmbeddings, inputs: Inputs) -> None:
     """One step of a model that is a sum of squares."""
-    torch.stack([rows.square().mean() for rows in made.rows(inputs)]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(torch.stack([rows.square().mean() for rows in made.rows(inputs)]).sum())
     made.step()
 
 
@@ -133,9 +134,9 @@ def trained_on(features: Sequence[Feature], lengths: Sequence[int], rows: int, g
     return [read_batch(draws(features, lengths, rows, seed), features, [], None) for seed in seeds]
 
 
-def tiers(group: Linked, quick: bool, folder: str) -> dict[str, Any]:
+def tiers(group: Linked, form: Form, folder: str) -> dict[str, Any]:
     """Memory that holds tables whole, or the frequent rows of all."""
-    sizes = [rows // (5 if quick else 1) for rows in (200_000, 100_000, 50_000, 20_000) * 2]
+    sizes = [rows // form.pick(1, 5, 50) for rows in (200_000, 100_000, 50_000, 20_000) * 2]
     features = [Feature(f"t{at}", rows) for at, rows in enumerate(sizes)]
     lengths, width, rows = (20, 10, 5, 2, 2, 5, 10, 20), 32, 512
     found = looked_at(features, lengths, rows, group)
@@ -155,28 +156,28 @@ def tiers(group: Linked, quick: bool, folder: str) -> dict[str, Any]:
         )
         for name, known, share in (("whole tables", flat, 0.1), *((n, found, part) for n, part in BUDGETS.items()))
     }
-    measured = steps(contenders, trained_on(features, lengths, rows, group), group, 3 if quick else 9)
+    measured = steps(contenders, trained_on(features, lengths, rows, group), group, form.pick(9, 3, 1))
     far = {name: made.plan.far[group.rank] for name, made in contenders.items()}
     return {"measured": measured, "far": far, "notes": contenders["10%"].notes}
 
 
-def copies(group: Linked, quick: bool) -> dict[str, Any]:
+def copies(group: Linked, form: Form) -> dict[str, Any]:
     """Histories that stay sequences: tables whole, by rows, by columns, and by rows with frequent ones on each rank."""
-    features = [Feature(f"h{at}", 40_000 if quick else 200_000, pooling="attention") for at in range(4)]
-    shape = (50,) * 4, 128 if quick else 512
+    features = [Feature(f"h{at}", form.pick(200_000, 40_000, 4000), pooling="attention") for at in range(4)]
+    shape = (50,) * 4, form.pick(512, 128, 16)
     found = looked_at(features, *shape, group)
     hows: tuple[Sharding, ...] = ("tables", "rows", "columns", "hot")
     contenders: dict[str, DedupEmbeddings] = {
         how: DedupEmbeddings(features, 64, group, rule="sgd", sharding=how, frequencies=found) for how in hows
     }
-    measured = steps(contenders, trained_on(features, *shape, group), group, 3 if quick else 9)
+    measured = steps(contenders, trained_on(features, *shape, group), group, form.pick(9, 3, 1))
     return {"measured": measured, "sent": contenders["hot"].plan.sent, "notes": contenders["hot"].notes}
 
 
-def on_ranks(part: str, quick: bool) -> list[dict[str, Any]]:
+def on_ranks(part: str, form: Form) -> list[dict[str, Any]]:
     """What each rank found."""
     with tempfile.TemporaryDirectory() as folder:
-        job = json.dumps([part, quick, folder])
+        job = json.dumps([part, form, folder])
         run_ranks([sys.executable, "-m", "benchmarks.recommendation_hot", "--job", job], RANKS, environment())
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
@@ -196,9 +197,9 @@ def _speed(found: Sequence[Any], slow: str, fast: str) -> tuple[list[float], str
     return ratios(*(_slowest(found, name) for name in (slow, fast))), note
 
 
-def figures(quick: bool = False) -> list[Figure]:
+def figures(form: Form) -> list[Figure]:
     """All of them."""
-    made, found = [], on_ranks("tiers", quick)
+    made, found = [], on_ranks("tiers", form)
     speed, note = _speed(found, "whole tables", "10%")
     made.append(
         at_least("step, 10% in memory: frequent rows against whole tables", 1.5, speed, "x", how=HOW, note=note)
@@ -216,7 +217,7 @@ def figures(quick: bool = False) -> list[Figure]:
         took = [1000 * (a - b) for a, b in zip(*(_slowest(found, each) for each in (name, "all")), strict=True)]
         note = f"{model:.0f} ms said"
         made.append(reported(f"what the file adds to a step, {name} in memory", took, "ms", how=HOW, note=note))
-    found = on_ranks("copies", quick)
+    found = on_ranks("copies", form)
     what = "step, sequences: frequent rows on every rank against"
     speed, note = _speed(found, "tables", "hot")
     made.append(at_least(f"{what} whole tables", 1.5, speed, "x", how=HOW, note=note))
@@ -233,22 +234,21 @@ def figures(quick: bool = False) -> list[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_hot.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller tables and fewer rounds")
+    add_form(parser, "smaller tables and fewer rounds")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.job:
-        part, quick, folder = json.loads(options.job)
+        part, number, folder = json.loads(options.job)
+        form = Form(number)
         end_with_launcher()
         torch.set_num_threads(1)
         with connected():
             group = Linked()
-            told = tiers(group, quick, folder) if part == "tiers" else copies(group, quick)
+            told = tiers(group, form, folder) if part == "tiers" else copies(group, form)
             Path(folder, f"{group.rank}.json").write_text(json.dumps(told))
         return 0
-    found = figures(options.quick)
-    show("frequent rows" + (" (quick)" if options.quick else ""), found)
-    print(write("recommendation_hot", found))
-    return int(any(figure.met is False for figure in found))
+    found = figures(options.form)
+    return finish("frequent rows", "recommendation_hot", found, options.form)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How good the trained model is: python -m benchmarks.recommendation_quality [--quick]
+"""How good the trained model is: python -m benchmarks.recommendation_quality [--form]
 
 Labels are drawn from a known model, so the best AUC that any model can have on the rows of the evaluation is known.
 """
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.harness import Figure, at_most, reported, show, write
+from benchmarks.harness import Figure, Form, add_form, at_most, finish, reported
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
 from cedar.datasets.clicklog.drawing import draw_file
 from cedar.datasets.clicklog.model import BayesAuc, world_of
 from cedar.recommendation import cluster
 
-ITEMS, HELD_OUT, SEED = 100, 50_000, 3
+ITEMS, HELD_OUT, TINY, SEED = 100, 50_000, 2048, 3
 INTERLEAVED = (1, 16, 256)
 
 
@@ -31,14 +31,14 @@ def log() -> ClickLog:
     return ClickLog(items=ITEMS, lists=(ListFeature("hist_items", 20.0, ids=ITEMS),), scalars=0)
 
 
-def files(folder: str, rows: int) -> tuple[str, str, float]:
-    """(the clustered log, the clustered log of the hour after it, the best AUC there can be on that)."""
-    hours = max(1, rows // HELD_OUT)
-    written = write_sessions(f"{folder}/raw", (hours + 1) * HELD_OUT, SEED, log=log(), rows_per_file=HELD_OUT)
+def files(folder: str, rows: int, hour: int) -> tuple[str, str, float]:
+    """(the clustered log, that of the ``hour`` rows after it, the best AUC that there can be on these)."""
+    hours = max(1, rows // hour)
+    written = write_sessions(f"{folder}/raw", (hours + 1) * hour, SEED, log=log(), rows_per_file=hour)
     paths = [path.removeprefix("file://") for path in sorted(written.urls)]
     cluster(paths[:hours], f"{folder}/train", session="session_id", sort="ts", row_group_rows=8192)
     cluster(paths[hours:], f"{folder}/held out", session="session_id", sort="ts")
-    drawn = draw_file(log(), world_of(log(), SEED), SEED, hours, HELD_OUT)
+    drawn = draw_file(log(), world_of(log(), SEED), SEED, hours, hour)
     best = BayesAuc()
     best.add(drawn.probability, drawn.label)
     return f"{folder}/train", f"{folder}/held out", best.value
@@ -73,26 +73,28 @@ def trained(chosen: Any, epochs: int = 1) -> float:
     return float(scores.auc)
 
 
-def planted(folder: str, quick: bool) -> list[Figure]:
+def planted(folder: str, form: Form) -> list[Figure]:
     """The trained model against the one that drew the labels, both on the same held-out rows."""
-    rows, epochs = (HELD_OUT, 1) if quick else (8 * HELD_OUT, 2)
-    train, held_out, best = files(f"{folder}/planted", rows)
+    hour = form.pick(HELD_OUT, HELD_OUT, TINY)
+    rows, epochs = form.pick((8 * hour, 2), (hour, 1))
+    train, held_out, best = files(f"{folder}/planted", rows, hour)
     found = trained(options(train, held_out), epochs)
-    note = f"{found:.4f}, planted {best:.4f}; {rows:,} rows, {epochs} epoch(s), {HELD_OUT:,} rows held out"
+    note = f"{found:.4f}, planted {best:.4f}; {rows:,} rows, {epochs} epoch(s), {hour:,} rows held out"
     what = "AUC on rows held out, under that of the planted model by"
-    return [
-        reported(what, [best - found], "", note=note) if quick else at_most(what, 0.01, [best - found], "", note=note)
-    ]
+    under = [best - found]
+    return [reported(what, under, "", note=note) if form else at_most(what, 0.01, under, "", note=note)]
 
 
-def shuffles(folder: str, quick: bool) -> list[Figure]:
+def shuffles(folder: str, form: Form) -> list[Figure]:
     """An epoch on whole sessions in random order, against one on rows that are shuffled over the whole log."""
-    train, held_out, _ = files(f"{folder}/shuffles", HELD_OUT if quick else 3 * HELD_OUT)
+    train, held_out, _ = files(
+        f"{folder}/shuffles", *form.pick((3 * HELD_OUT, HELD_OUT), (HELD_OUT, HELD_OUT), (TINY, TINY))
+    )
     start = options(train, held_out)
     plain: list[float] = []
     clustered: dict[int, list[float]] = {k: [] for k in INTERLEAVED}
     table = pq.read_table(train)
-    for seed in range(2 if quick else 5):
+    for seed in range(form.pick(5, 2, 1)):
         chosen = replace(start, run=replace(start.run, seed=seed))
         path = f"{folder}/shuffles/mixed {seed}"
         os.makedirs(path)
@@ -109,34 +111,34 @@ def shuffles(folder: str, quick: bool) -> list[Figure]:
         what = f"AUC after an epoch, interleave={k}, less that of rows shuffled globally"
         figures.append(reported(what, apart, "", note=note))
         if k == start.data.interleave:
-            mean = abs(float(np.mean(apart)))
-            figures.append(
-                reported("the mean of that at the default, without sign", [mean], "") if quick
-                else at_most("the mean of that at the default, without sign", 0.002, [mean], "")
-            )  # fmt: skip
+            mean, what = abs(float(np.mean(apart))), "the mean of that at the default, without sign"
+            figures.append(reported(what, [mean], "") if form else at_most(what, 0.002, [mean], ""))
     return figures
 
 
 PARTS = {"planted": planted, "shuffles": shuffles}
 
 
-def figures(quick: bool, only: Any = tuple(PARTS)) -> list[Figure]:
+def figures(form: Form, only: Any = tuple(PARTS)) -> list[Figure]:
     """All parts; ``quick`` takes a small log and two seeds, whose figures have no targets."""
     with tempfile.TemporaryDirectory() as folder:
-        return [figure for part in only for figure in PARTS[part](folder, quick)]
+        return [figure for part in only for figure in PARTS[part](folder, form)]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_quality.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small log, two seeds")
+    add_form(parser, "a small log, two seeds")
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART")
     chosen = parser.parse_args(arguments)
-    found = figures(chosen.quick, chosen.only)
-    show("how good the model is" + (" (quick)" if chosen.quick else ""), found)
+    found = figures(chosen.form, chosen.only)
     whole = tuple(chosen.only) == tuple(PARTS)
-    print(write("recommendation_quality" if whole else "recommendation_quality_part", found))
-    return int(any(figure.met is False for figure in found))
+    return finish(
+        "how good the model is",
+        "recommendation_quality" if whole else "recommendation_quality_part",
+        found,
+        chosen.form,
+    )
 
 
 if __name__ == "__main__":

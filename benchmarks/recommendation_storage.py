@@ -1,6 +1,6 @@
 """A click log from storage to tensors: clustered by session, and in the order of time.
 
-python -m benchmarks.recommendation_storage [--quick]
+python -m benchmarks.recommendation_storage [--form]
 
 Samples per session 16, duplication 0.95. Baselines get the same transforms, two workers, and the best of three codecs.
 """
@@ -27,16 +27,17 @@ from pyarrow import csv
 import cedar
 from benchmarks.harness import (
     Figure,
+    Form,
     Sample,
+    add_form,
     at_least,
     at_most,
     environment,
+    finish,
     interleaved,
     ratios,
     reported,
-    show,
     timed,
-    write,
 )  # fmt: skip
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
 from cedar.datasets.parquet import read_parquet
@@ -231,7 +232,7 @@ print(json.dumps({"rows": rows, "peak": peak}))
 """
 
 
-def criteo_memory(folder: str, text: bytes, copies: int, quick: bool) -> list[Figure]:
+def criteo_memory(folder: str, text: bytes, copies: int, form: Form) -> list[Figure]:
     """A gzipped file, and one of a quarter of it: what a process holds at most while it reads all of each."""
     member = gzip.compress(text, 1)
     said = {}
@@ -248,30 +249,29 @@ def criteo_memory(folder: str, text: bytes, copies: int, quick: bool) -> list[Fi
     return [
         at_least("rows read of a large file in Criteo's format", 1.0, [whole["rows"] / (copies * text.count(b"\n"))],
                  "of all"),
-        reported(against, [size / whole["peak"]], "x", note=note) if quick
+        reported(against, [size / whole["peak"]], "x", note=note) if form
         else at_least(against, 4.0, [size / whole["peak"]], "x", note=note),
         at_most("its peak memory against that for a quarter of it", 1.2, [whole["peak"] / quarter["peak"]], "x"),
     ]  # fmt: skip
 
 
-def figures(quick: bool) -> list[Figure]:
+def figures(form: Form) -> list[Figure]:
     """All rows of the table; ``quick`` takes small logs, whose ratios are those of small files."""
-    rounds = 2 if quick else 5
+    rounds = form.pick(5, 2, 1)
     with tempfile.TemporaryDirectory() as folder:
-        paths, clustered = _files(folder, 40_000 if quick else 262_144)
+        paths, clustered = _files(folder, form.pick(262_144, 40_000, 8192))
         found = storage(paths, clustered, rounds) + reader(paths, clustered["zstd"], rounds)
-        text = _criteo_text(10_000 if quick else 100_000)
+        text = _criteo_text(form.pick(100_000, 10_000, 1000))
         found += criteo_speed(folder, text, rounds)
-        return found + criteo_memory(folder, text, 8 if quick else 90, quick)
+        return found + criteo_memory(folder, text, form.pick(90, 8), form)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="small logs, few rounds")
-    found = figures(parser.parse_args().quick)
-    write("recommendation_storage", found)
-    show("From storage to tensors", found)
+    add_form(parser, "small logs, few rounds")
+    form = parser.parse_args().form
+    return finish("From storage to tensors", "recommendation_storage", figures(form), form)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

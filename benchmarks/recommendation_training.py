@@ -1,4 +1,4 @@
-"""Training on deduplicated rows against plain ones: ``python -m benchmarks.recommendation_training [--quick]``.
+"""Training on deduplicated rows against plain ones: ``python -m benchmarks.recommendation_training [--form]``.
 
 Both train the same model on the same rows: 16 samples of a session in a batch, of which 95% repeat the one before.
 """
@@ -16,9 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Form
+    from cedar.trainers.dlrm.options import Pooling
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("sequence", "memory", "bags", "costs", "exact", "ranks")
@@ -33,7 +37,7 @@ class Shape:
 
     session: tuple[int, ...]
     own: tuple[int, ...]
-    pooling: str = "sum"
+    pooling: Pooling = "sum"
     rows: int = 100_000
     batch: int = 2048
 
@@ -124,8 +128,7 @@ class Training:
 
         long = {f"s{at}" for at, n in enumerate(shape.session) if n > 1}
         self.features = tuple(
-            FeatureOptions(n, shape.rows, pooling=shape.pooling if n in long else "sum")  # type: ignore[arg-type]
-            for n in shape.names
+            FeatureOptions(n, shape.rows, pooling=shape.pooling if n in long else "sum") for n in shape.names
         )
         tables = [Table(name, shape.rows) for name in shape.names]
         kinds: dict[str, Callable[[], Any]] = {
@@ -149,9 +152,10 @@ class Training:
         self.steps += 1
         inputs = read_batch(batch, self.features, [f"d{at}" for at in range(DENSE)], "label")
         self.tables.begin(0.01, self.steps)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(self.model(inputs), inputs.labels)  # type: ignore[arg-type]
+        assert inputs.labels is not None
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(self.model(inputs), inputs.labels)
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         self.tables.update()
         self.optimizer.step()
         return float(loss.detach())
@@ -174,7 +178,7 @@ def _rounds(runs: Mapping[str, Callable[[int], Any]], rounds: int, warm_up: int 
     for number in range(rounds + warm_up):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            took = _timed(lambda name=name, number=number: runs[name](number))  # type: ignore[misc]
+            took = _timed(partial(runs[name], number))
             if number >= warm_up:
                 found[name].append(took)
     return found
@@ -187,28 +191,29 @@ def _speed(slow: list[Any], fast: list[Any]) -> tuple[list[float], str]:
     return wall, f"CPU {cpu:.2f}x; {before:.0f} to {after:.0f} ms"
 
 
-def _shape(shape: Shape, quick: bool) -> Shape:
-    return replace(shape, rows=20_000) if quick else shape
+def _shape(shape: Shape, form: Form) -> Shape:
+    rows, batch = form.pick((shape.rows, shape.batch), (20_000, shape.batch), (1000, 64))
+    return replace(shape, rows=rows, batch=batch)
 
 
 def _factor(pair: tuple[dict[str, Any], dict[str, Any]]) -> float:
     return float(pair[0]["s0"].factor)
 
 
-def sequence(quick: bool) -> list[Any]:
+def sequence(form: Form) -> list[Any]:
     """Histories behind a transformer and attention: the whole step."""
     from benchmarks.harness import at_least
 
-    shape = _shape(SEQUENCE, quick)
-    data, training = batches(shape, 2 if quick else BATCHES), Training(shape, "torch")
+    shape = _shape(SEQUENCE, form)
+    data, training = batches(shape, form.pick(BATCHES, 2)), Training(shape, "torch")
     runs = {name: partial(_step, training, data, which) for name, which in (("once", 0), ("plain", 1))}
-    found = _rounds(runs, 2 if quick else 9, 1)
+    found = _rounds(runs, form.pick(9, 2, 1), 1)
     speed, note = _speed(found["plain"], found["once"])
     what = f"training step, 4 histories of 50 with attention, factor {_factor(data[0]):.1f}, against plain"
     return [at_least(what, 6.0, speed, "x", note=note)]
 
 
-def memory(quick: bool) -> list[Any]:
+def memory(form: Form) -> list[Any]:
     """Growth of the peak of resident memory over two steps, each in a process of its own."""
     from benchmarks.harness import at_least, environment
 
@@ -216,7 +221,7 @@ def memory(quick: bool) -> list[Any]:
     for which in ("once", "plain"):
         command = [sys.executable, "-m", "benchmarks.recommendation_training", "--grow", which]
         out = subprocess.run(
-            command + ["--quick"] * quick, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+            command + form.option, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
         )
         grown[which] = float(json.loads(out.stdout.splitlines()[-1]))
     note = f"{grown['plain']:.0f} to {grown['once']:.0f} MB over what data and tables take"
@@ -225,9 +230,9 @@ def memory(quick: bool) -> list[Any]:
     ]
 
 
-def grow(which: str, quick: bool) -> float:
+def grow(which: str, form: Form) -> float:
     """Megabytes that two steps add to the peak."""
-    shape = _shape(SEQUENCE, quick)
+    shape = _shape(SEQUENCE, form)
     training = Training(shape, "torch")
     warm = replace(shape, batch=SAMPLES)
     training.step(batches(warm, 1)[0][0])  # libraries and threads
@@ -247,15 +252,15 @@ def _status(what: str) -> int:
     return int(next(line for line in lines if line.startswith(what)).split()[1])
 
 
-def bags(quick: bool) -> list[Any]:
+def bags(form: Form) -> list[Any]:
     """Summed bags: the whole step, by torch and by fbgemm."""
     from benchmarks.harness import at_least, at_most, reported
     from cedar.trainers.dlrm import fbgemm
 
     figures = []
     for what, (full, least) in BAGS.items():
-        shape = _shape(full, quick)
-        data = batches(shape, 2 if quick else BATCHES)
+        shape = _shape(full, form)
+        data = batches(shape, form.pick(BATCHES, 2))
         backends = ["torch", "bags"] + ["fbgemm"] * (fbgemm.module_or_reason()[0] is not None)
         trainings = {backend: Training(shape, backend) for backend in backends}
         runs = {
@@ -264,7 +269,7 @@ def bags(quick: bool) -> list[Any]:
             for name, which in (("once", 0), ("plain", 1))
             if (backend, name) != ("bags", "once")
         }
-        found = _rounds(runs, 4 if quick else 15)
+        found = _rounds(runs, form.pick(15, 4, 1))
         speed, note = _speed(found["bags plain"], found["torch once"])
         label = f"training step, {what}, torch, against plain nn.EmbeddingBag"
         figures.append(at_least(label, least, speed, "x", note=note))
@@ -281,12 +286,12 @@ def bags(quick: bool) -> list[Any]:
     return figures
 
 
-def exact(quick: bool) -> list[Any]:
+def exact(form: Form) -> list[Any]:
     """With and without deduplication, on the same order of rows."""
     from benchmarks.harness import at_most
     from benchmarks.recommendation_exact import compared
 
-    steps = 40 if quick else 200
+    steps = form.pick(200, 40, 4)
     found = compared(steps)
     names = {
         "fp64": (f"float64, {steps} steps: losses and weights differ by", 1e-10, ""),
@@ -298,15 +303,15 @@ def exact(quick: bool) -> list[Any]:
     return [at_most(names[key][0], names[key][1], [value], names[key][2]) for key, value in found.items()]
 
 
-def ranks(quick: bool) -> list[Any]:
+def ranks(form: Form) -> list[Any]:
     """Several ranks against one on the same batches; what they send; a checkpoint of four on one, two and four."""
     from benchmarks.harness import at_most
     from benchmarks.recommendation_exact import across_ranks, resharded, traffic_ratio
 
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for count in (2,) if quick else (2, 4):
-            found = across_ranks(folder, count, 20 if quick else 100)
+        for count in form.pick((2, 4), (2,)):
+            found = across_ranks(folder, count, form.pick(100, 20, 2))
             figures.append(
                 at_most(f"{count} ranks against one, float64: losses and weights differ by", 1e-10, [found], "")
             )
@@ -317,7 +322,7 @@ def ranks(quick: bool) -> list[Any]:
                 "bytes between 2 ranks fall by the factor; off by", 0.15, [abs(sent / factor - 1)], "of it", note=note
             )
         )
-        for before, after in ((2, 1),) if quick else ((4, 2), (2, 4), (4, 1)):
+        for before, after in form.pick(((4, 2), (2, 4), (4, 1)), ((2, 1),)):
             worst = resharded(folder, before, after)
             figures.append(
                 at_most(f"a checkpoint of {before} rank(s) on {after}: losses differ by", 1e-10, [worst], "")
@@ -325,7 +330,7 @@ def ranks(quick: bool) -> list[Any]:
     return figures
 
 
-def costs(quick: bool) -> list[Any]:
+def costs(form: Form) -> list[Any]:
     """What the planner says that tables cost against CPU seconds of a lookup, its gradient and the update, less
     those of a single id.
     """
@@ -345,11 +350,11 @@ def costs(quick: bool) -> list[Any]:
 
     torch.set_num_threads(1)
     draw, said, measured = np.random.default_rng(0), [], []
-    for _ in range(12 if quick else 60):
-        rows, width = int(10 ** draw.uniform(3, 5.5 if quick else 6.3)), int(draw.choice((8, 16, 32, 64)))
+    for _ in range(form.pick(60, 12, 3)):
+        rows, width = int(10 ** draw.uniform(3, form.pick(6.3, 5.5))), int(draw.choice((8, 16, 32, 64)))
         lists, length, skew = int(draw.choice((1024, 4096))), int(draw.integers(1, 30)), draw.uniform(1.05, 2.0)
         tables = TorchTables([Table("t", rows)], width)
-        given = [torch.from_numpy(draw.zipf(skew, lists * length) % rows) for _ in range(4 if quick else 7)]
+        given = [torch.from_numpy(draw.zipf(skew, lists * length) % rows) for _ in range(form.pick(7, 4))]
         alone = statistics.median(seconds(tables, given[0][:1], 1) for _ in given)
         measured.append(statistics.median([seconds(tables, ids, length) for ids in given][1:]) - alone)
         distinct = statistics.fmean(len(torch.unique(ids)) for ids in given)
@@ -364,22 +369,20 @@ def costs(quick: bool) -> list[Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_training.json; 1 if a target was missed."""
+    from benchmarks import harness
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller tables and fewer rounds")
+    harness.add_form(parser, "smaller tables and fewer rounds")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--grow", choices=("once", "plain"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.grow:
-        print(grow(options.grow, options.quick))
+        print(grow(options.grow, options.form))
         return 0
-    from benchmarks import harness
-
     parts = {"sequence": sequence, "memory": memory, "bags": bags, "costs": costs, "exact": exact, "ranks": ranks}
-    figures = [figure for part in options.only for figure in parts[part](options.quick)]
-    harness.show("training on deduplicated rows" + (" (quick)" if options.quick else ""), figures)
+    figures = [figure for part in options.only for figure in parts[part](options.form)]
     name = "recommendation_training" if options.only == PARTS else "recommendation_training_part"
-    print(harness.write(name, figures))
-    return int(any(figure.met is False for figure in figures))
+    return harness.finish("training on deduplicated rows", name, figures, options.form)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From files to weights: python -m benchmarks.recommendation_whole [--quick]
+"""From files to weights: python -m benchmarks.recommendation_whole [--form]
 
 A sequence model (four histories of about 50 behind a transformer layer and attention) is trained on the same rows:
 by cedar on the clustered log, deduplicated; by torch's DataLoader on the log in order of time, which reads row groups
@@ -24,7 +24,18 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import cedar
-from benchmarks.harness import Figure, Sample, at_least, interleaved, ratios, reported, show, timed, write
+from benchmarks.harness import (
+    Figure,
+    Form,
+    Sample,
+    add_form,
+    at_least,
+    finish,
+    interleaved,
+    ratios,
+    reported,
+    timed,
+)
 from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
 from cedar.operators import recsys
 from cedar.recommendation import cluster, read_clustered
@@ -247,9 +258,9 @@ def lookups() -> tuple[dict[str, Callable[[Sequence[FeatureOptions]], Lookup]], 
     return ways | {"torchrec": TorchrecLookup}, ""
 
 
-def figures(quick: bool) -> list[Figure]:
+def figures(form: Form) -> list[Figure]:
     """Rows per second of an epoch in steady state, loading included."""
-    batch, rows, rounds = (256, 2048, 2) if quick else (1024, 8192, 3)  # a plain epoch takes half a minute
+    batch, rows, rounds = form.pick((1024, 8192, 3), (256, 2048, 2), (32, 128, 1))  # a plain epoch takes half a minute
     chosen, (ways, why) = options(batch), lookups()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torchrec
@@ -276,12 +287,10 @@ def figures(quick: bool) -> list[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/recommendation_whole.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small batches, few rounds")
+    add_form(parser, "small batches, few rounds")
     chosen = parser.parse_args(arguments)
-    found = figures(chosen.quick)
-    show("from files to weights" + (" (quick)" if chosen.quick else ""), found)
-    print(write("recommendation_whole", found))
-    return int(any(figure.met is False for figure in found))
+    found = figures(chosen.form)
+    return finish("from files to weights", "recommendation_whole", found, chosen.form)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The fault-tolerant pipeline trainer: real processes that are killed, stopped and replaced, against whole runs.
 
-``python -m benchmarks.resilient [--quick] [--only kills --minutes 10]``. Everything here is measured on this machine,
+``python -m benchmarks.resilient [--form] [--only kills --minutes 10]``. Everything here is measured on this machine,
 gloo on the CPU, unless a row says simulated. It may be stopped at any time, and goes on where it was: see
 ``benchmarks.kept``. Schedules have their own figures: ``--plans`` adds those of ``benchmarks.resilient_plans``.
 """
@@ -18,17 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import kept as keeping
-from benchmarks.harness import ROOT, Figure, at_least, at_most, environment, reported
+from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
@@ -46,22 +46,22 @@ from cedar.trainers.resilient.options import (
 )
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
-from cedar.trainers.resilient.schedule import Mode, Schedule, Worker, timeline
+from cedar.trainers.resilient.schedule import Kind, Mode, Schedule, Worker, timeline
 from cedar.trainers.resilient.simulator import Durations, error, predict
 from cedar.trainers.resilient.text import text_pipeline
 
 _HEARTBEAT = 1.0
 
 
-def options(folder: str, mode: str = "sync", replicas: int = 2, *, plain: bool = False, **more: float) -> Options:
+def options(folder: str, mode: Mode = "sync", replicas: int = 2, *, plain: bool = False, **more: Any) -> Options:
     """A tiny model: what is looked at is who does what, and when; ``plain``: by the plans for slots that are alike."""
     text = Path(folder).parent / "text.txt"
     if not text.exists():
         text.write_text("\n".join(f"line {i}: {'abcdefghij' * (i % 5)}" for i in range(2000)), encoding="utf-8")
     return Options(
         DataOptions(str(text), 8, 4 * replicas), ModelOptions(3, 8, 2, 0.1),
-        PipelineOptions(2, mode, calibrate=not plain, moves=not plain),  # type: ignore[arg-type]
-        OptimizerOptions(warmup=2, clip=0.5), replace(RunOptions(folder=folder, heartbeat=5.0), **more),  # type: ignore[arg-type]
+        PipelineOptions(2, mode, calibrate=not plain, moves=not plain),
+        OptimizerOptions(warmup=2, clip=0.5), replace(RunOptions(folder=folder, heartbeat=5.0), **more),
     )  # fmt: skip
 
 
@@ -84,12 +84,13 @@ def digests(record: run.Record) -> dict[str, str]:
 _STEPS = 16
 
 
-def kills(kept: Kept, quick: bool, folder: str) -> list[Figure]:
+def kills(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """Any worker, any instruction; some twice, some with a rejoin."""
-    count, figures = 6 if quick else 200, []
+    count, figures = form.pick(200, 6, 1), []
     whole = options(f"{folder}/whole", steps=_STEPS, save_every=4)
     expected = kept.get("kills: whole", lambda: digests(_trained(whole, 2, 2)))
-    names = {mode: [f"kills: {mode} {n}" for n in range(count)] for mode in ("sync", "staggered")}
+    modes: tuple[Mode, ...] = ("sync", "staggered")
+    names = {mode: [f"kills: {mode} {n}" for n in range(count)] for mode in modes}
     kept.some({names[m][n]: partial(_killed, m, n, expected, folder) for n in range(count) for m in names})  # in turn
     for mode, each in names.items():
         runs = [kept.found[name] for name in each if name in kept.found]
@@ -106,7 +107,7 @@ def kills(kept: Kept, quick: bool, folder: str) -> list[Figure]:
     return figures
 
 
-def _killed(mode: str, number: int, expected: dict[str, str], folder: str) -> dict[str, Any]:
+def _killed(mode: Mode, number: int, expected: dict[str, str], folder: str) -> dict[str, Any]:
     draw = random.Random(f"{mode} {number}")
     deaths = [
         f"kill={draw.randrange(4)}@step{draw.randrange(_STEPS)}:{draw.randrange(20)}"
@@ -127,7 +128,7 @@ def _killed(mode: str, number: int, expected: dict[str, str], folder: str) -> di
     } | {name: events.count(name) for name in names}  # fmt: skip
 
 
-def machines(kept: Kept, _quick: bool, folder: str) -> list[Figure]:
+def machines(kept: Kept, _form: Form, folder: str) -> list[Figure]:
     """Two supervisors; one is killed with its workers; another joins."""
     one = kept.get("machines", lambda: _machines(folder))
     what = "two supervisors, one killed with its workers, a new one joins: weights bitwise equal"
@@ -179,7 +180,7 @@ def _machines(folder: str) -> dict[str, Any]:
 # ---- times -----------------------------------------------------------------------------------------------------------
 
 
-def recovery(kept: Kept, quick: bool, folder: str) -> list[Figure]:
+def recovery(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """From SIGKILL to the first redone F or B, 9 processes."""
 
     def one(number: int) -> list[list[float]]:
@@ -189,7 +190,7 @@ def recovery(kept: Kept, quick: bool, folder: str) -> list[Figure]:
         record = _trained(made, 3, 3, chaos)
         return [[r.redo, r.redo_all, r.detection or 0.0, r.decision, r.rebuild, r.plan] for r in _meant(record)]
 
-    runs = kept.some({f"recovery: {n}": partial(one, n) for n in range(4 if quick else 40)})
+    runs = kept.some({f"recovery: {n}": partial(one, n) for n in range(form.pick(40, 4, 1))})
     first, last, *parts = zip(*(times for found in runs for times in found), strict=True)
     middle = [1000 * statistics.median(column) for column in parts]
     names = ("detect", "decide", "rebuild", "plan")
@@ -207,7 +208,7 @@ def _meant(record: run.Record) -> list[report.Recovery]:
     return [one for one in report.recoveries(record) if one.detection is not None]
 
 
-def hung(kept: Kept, quick: bool, folder: str) -> list[Figure]:
+def hung(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """Stopped, and in an endless loop under a live heartbeat thread; a slow worker is left alone."""
 
     def one(name: str, number: int) -> list[float]:
@@ -222,21 +223,21 @@ def hung(kept: Kept, quick: bool, folder: str) -> list[Figure]:
 
     figures = []
     for name, what in (("hang", "SIGSTOP"), ("loop", "an endless loop under a live heartbeat")):
-        runs = kept.some({f"hung: {name} {n}": partial(one, name, n) for n in range(1 if quick else 5)})
+        runs = kept.some({f"hung: {name} {n}": partial(one, name, n) for n in range(form.pick(5, 1))})
         found = [seconds for times in runs for seconds in times]
         figures.append(at_most(f"{what}: to the first redone F or B, heartbeat 1 s", _HEARTBEAT + 0.3, found, "s"))
     failures = kept.get("hung: slow", slow)
     return [*figures, at_most("a worker that is 3x slow: times it was taken for dead", 0, [failures], "times")]
 
 
-def calibrated(kept: Kept, quick: bool, folder: str) -> list[Figure]:
+def calibrated(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """The simulator's period against steps whose instructions sleep for a slot.
 
     Simulated once from the slot alone, and once from what instructions were measured to take before anybody died.
     """
     figures = []
-    modes: tuple[Mode, ...] = ("sync",) if quick else ("sync", "staggered")
-    for slot in (0.05,) if quick else (0.05, 0.1):
+    modes: tuple[Mode, ...] = form.pick(("sync", "staggered"), ("sync",))
+    for slot in form.pick((0.05, 0.1), (0.05,)):
         for mode in modes:
             for dead in (0, 1):
                 name = f"{1000 * slot:.0f} ms, {mode}, {dead} dead"
@@ -257,7 +258,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     record = _trained(made, 2, 2, "kill=3@step16:1" if dead else "")
     gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
     transfer = record.durations.pop("transfer")
-    durations = Durations({(kind, int(stage)): s for (kind, stage), s in _split(record.durations)}, transfer)  # type: ignore[misc]
+    durations = Durations(dict(_split(record.durations)), transfer)
     schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True)).schedule
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
@@ -266,15 +267,17 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     }
 
 
-def _split(durations: dict[str, float]) -> list[tuple[list[str], float]]:
-    return [(name.split(" "), seconds) for name, seconds in durations.items()]
+def _split(durations: dict[str, float]) -> Iterator[tuple[tuple[Kind, int], float]]:
+    for name, seconds in durations.items():
+        kind, stage = name.split(" ")
+        yield (cast("Kind", kind), int(stage)), seconds
 
 
 def _period(schedule: Schedule, takes: Callable[[Worker, Any], float]) -> float:
     return timeline(schedule, takes, iterations=8).period
 
 
-_PARTS: dict[str, Callable[[Kept, bool, str], list[Figure]]] = {
+_PARTS: dict[str, Callable[[Kept, Form, str], list[Figure]]] = {
     "kills": kills, "machines": machines, "recovery": recovery, "hung": hung, "calibrated": calibrated,
 }  # fmt: skip
 
@@ -285,14 +288,14 @@ def main(arguments: list[str] | None = None) -> int:
     keeping.add_arguments(parser, list(_PARTS), "resilient")
     parser.add_argument("--plans", action="store_true", help="the figures of benchmarks.resilient_plans, too")
     chosen = parser.parse_args(arguments)
-    kept = Kept(chosen.name + ("_quick" if chosen.quick else ""), fresh=chosen.fresh, minutes=chosen.minutes)
+    kept = Kept(chosen.name + keeping.suffix(chosen.form), fresh=chosen.fresh, minutes=chosen.minutes)
     with tempfile.TemporaryDirectory() as folder:
-        parts = {name: partial(part, kept, chosen.quick, folder) for name, part in _PARTS.items()}
-        missed = keeping.measure("resilient", chosen.name, parts, chosen.only, quick=chosen.quick, fresh=chosen.fresh)
+        parts = {name: partial(part, kept, chosen.form, folder) for name, part in _PARTS.items()}
+        missed = keeping.measure("resilient", chosen.name, parts, chosen.only, form=chosen.form, fresh=chosen.fresh)
     if chosen.plans:
         from benchmarks import resilient_plans
 
-        missed = resilient_plans.main(["--quick"] if chosen.quick else []) or missed
+        missed = resilient_plans.main(chosen.form.option) or missed
     return missed
 
 

@@ -1,6 +1,6 @@
 """Schedules of the fault-tolerant pipeline trainer: how good plans are, against what can be proven and against others.
 
-``python -m benchmarks.resilient_plans [--quick]``. It may be stopped, and goes on where it was. Periods and throughputs
+``python -m benchmarks.resilient_plans [--form]``. It may be stopped, and goes on where it was. Periods and throughputs
 are simulated; times to plan are measured.
 """
 
@@ -21,7 +21,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import kept as keeping
-from benchmarks.harness import Figure, at_least, at_most, reported
+from benchmarks.harness import Figure, Form, at_least, at_most, reported
 from benchmarks.kept import Kept
 from cedar.trainers.resilient.planner import Memory, Plan, Problem, ahead, exact, normal, plan
 from cedar.trainers.resilient.schedule import Worker, grid
@@ -48,8 +48,8 @@ _CAPS: tuple[tuple[str, Memory], ...] = (
 # ---- the toy, with the solver's bound --------------------------------------------------------------------------------
 
 
-def toy(quick: bool) -> list[Figure]:
-    seconds = 5 if quick else 60
+def toy(form: Form) -> list[Figure]:
+    seconds = form.pick(60, 5, 1)
     figures = []
     for (name, memory), limit in zip(_CAPS, (27, 30, None), strict=True):
         problem = Problem(4, 3, 6, frozenset({Worker(2, 1)}), memory)
@@ -86,8 +86,8 @@ def cases(count: int, seed: int = 0) -> Iterator[Problem]:
                 yield problem
 
 
-def against_exact(quick: bool, kept: Kept | None = None) -> list[Figure]:
-    count, seconds = (12, 5) if quick else (50, 60)
+def against_exact(form: Form, kept: Kept | None = None) -> list[Figure]:
+    count, seconds = form.pick((50, 60), (12, 5), (2, 1))
     kept = kept or Kept("resilient_plans")
 
     def one(problem: Problem) -> dict[str, float]:
@@ -112,15 +112,15 @@ def against_exact(quick: bool, kept: Kept | None = None) -> list[Figure]:
 # ---- throughput against others ---------------------------------------------------------------------------------------
 
 
-def throughput(quick: bool, kept: Kept | None = None) -> list[Figure]:
-    sizes = ((4, 8, 8), (8, 8, 16)) if quick else ((4, 8, 8), (8, 8, 16), (8, 8, 32), (8, 16, 32))
+def throughput(form: Form, kept: Kept | None = None) -> list[Figure]:
+    sizes = form.pick(((4, 8, 8), (8, 8, 16), (8, 8, 32), (8, 16, 32)), ((4, 8, 8), (8, 8, 16)), ((3, 3, 4),))
     kept = kept or Kept("resilient_plans")
     makes: dict[str, Callable[[], Any]] = {}
-    for name, memory in _CAPS[1:2] if quick else _CAPS:
+    for name, memory in form.pick(_CAPS, _CAPS[1:2]):
         for stages, replicas, batches in sizes:
             base = Problem(stages, replicas, batches, memory=memory)
             for rate in (0.01, 0.05, 0.10):
-                draws, targets = 2 if quick else 5, memory == "1f1b"
+                draws, targets = form.pick(5, 2, 1), memory == "1f1b"
                 makes[f"throughput: {base.stages} {base.replicas} {base.micro_batches} {rate} {name}"] = partial(
                     _plain, base, rate, draws, name, targets=targets
                 )
@@ -177,10 +177,10 @@ def _throughput(base: Problem, rate: float, draws: int, name: str, *, targets: b
     ]
 
 
-def traces(quick: bool) -> list[Figure]:
+def traces(form: Form) -> list[Figure]:
     """A day of machines that fail and come back."""
     base = Problem(4, 8, 8, memory="1f1b")
-    hours = 6 if quick else 24
+    hours = form.pick(24, 6, 4)
     trace = random_trace(base.stages * base.replicas, 20 * 3600.0, 3600.0, hours * 3600.0)
     steps = {
         name: replay(base, trace, system, slot=0.2, pause=0.5 if name == "resilient" else 0.0).steps
@@ -197,14 +197,15 @@ def traces(quick: bool) -> list[Figure]:
 # ---- time to plan ----------------------------------------------------------------------------------------------------
 
 
-def time_to_plan(quick: bool) -> list[Figure]:
-    dead = frozenset(random.Random(1).sample(list(grid(32, 32)), 10))
+def time_to_plan(form: Form) -> list[Figure]:
+    size, failures = form.pick((32, 10), (32, 10), (4, 2))
+    dead = frozenset(random.Random(1).sample(list(grid(size, size)), failures))
     figures = []
     for name, memory in _CAPS[:2]:
-        problem = Problem(32, 32, 64, dead, memory)
-        walls, cpus, made = _timed(lambda problem=problem: plan(problem), 1 if quick else 3)  # type: ignore[misc]
+        problem = Problem(size, size, 2 * size, dead, memory)
+        walls, cpus, made = _timed(partial(plan, problem), form.pick(3, 1))
         note = f"validator included; {statistics.median(cpus):.1f} CPU s; period {made.period:g}, bound {made.bound:g}"
-        what = f"one plan, 32 stages x 32 replicas x 64 micro-batches, 10 failures, {name}"
+        what = f"one plan, {size} stages x {size} replicas x {2 * size} micro-batches, {failures} failures, {name}"
         figures.append(at_most(what, 10, walls, "s", note=note))
     small = Problem(3, 3, 4, frozenset({Worker(1, 1)}), "1f1b")
     walls, _, _ = _timed(lambda: plan(small), 9)
@@ -237,14 +238,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     keeping.add_arguments(parser, list(_PARTS), "resilient_plans")
     options = parser.parse_args(arguments)
-    kept = Kept(options.name + ("_quick" if options.quick else ""), fresh=options.fresh, minutes=options.minutes)
+    kept = Kept(options.name + keeping.suffix(options.form), fresh=options.fresh, minutes=options.minutes)
     parts = {
-        name: partial(part, options.quick, kept) if name in _LONG else partial(part, options.quick)
+        name: partial(part, options.form, kept) if name in _LONG else partial(part, options.form)
         for name, part in _PARTS.items()
     }
-    return keeping.measure(
-        "resilient plans", options.name, parts, options.only, quick=options.quick, fresh=options.fresh
-    )
+    return keeping.measure("resilient plans", options.name, parts, options.only, form=options.form, fresh=options.fresh)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Thousands of ranks in one process: the real dealing, agreement and states over a modelled store, without decoding.
 
-    python -m benchmarks.scale [--quick] [--ranks 4096] [--splits 1000000] [--rows 10000000000] [--only deal read ...]
+    python -m benchmarks.scale [--form] [--ranks 4096] [--splits 1000000] [--rows 10000000000] [--only deal read ...]
 
 What is real: loaders, the permutation of splits, windows, runs, lanes, the end of an epoch, how ranks meet, states. Of
 every rank it runs what fixes its share; a drawn few deliver all their batches. What is modelled: seconds of the object
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import cedar
-from benchmarks.harness import Figure, at_least, at_most, reported, show, write
+from benchmarks.harness import Figure, add_form, at_least, at_most, reported, show, write
 from benchmarks.scale_data import Numbered, Size, counted, uncounted
 from benchmarks.scale_reads import Dealt, Storage, dealt, lanes, took
 from benchmarks.scale_service import Service
@@ -257,7 +257,7 @@ def states_of(pipeline: cedar.Pipeline, size: Size) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> list[Figure]:
     """Runs the parts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="64 ranks, 6,000 splits, 3 million rows")
+    add_form(parser, "64 ranks, 6,000 splits, 3 million rows")
     for name in ("ranks", "splits", "rows", "batch", "row-bytes"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--drawn", type=int, default=8, help="ranks that deliver all of their batches")
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Figure]:
         parser.add_argument(f"--store-{each.name}", type=type(each.default), default=each.default)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     chosen = parser.parse_args(arguments)
-    size = QUICK if chosen.quick else Size()
+    size = chosen.form.pick(Size(), QUICK)
     given = {each.name: getattr(chosen, each.name) for each in fields(Size)}
     size = replace(size, **{name: value for name, value in given.items() if value is not None})
     model = Storage(**{each.name: getattr(chosen, f"store_{each.name}") for each in fields(Storage)})

@@ -43,13 +43,13 @@ class Agreed:
 @contextmanager
 def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
     """Where ranks can talk, in simulated seconds."""
-    lines = Lines(clock, model) if isinstance(model, Service) else None
+    place = Lines(clock, model) if isinstance(model, Service) else Store(clock, model)
     with (
         patch.object(agree, "time", clock),
         patch.object(meet, "time", clock),
-        patch("cedar.executors.service.line.Line", None if lines is None else lines.line),
+        patch("cedar.executors.service.line.Line", place.line if isinstance(place, Lines) else None),
     ):
-        yield lines or Store(clock, model)  # type: ignore[arg-type]
+        yield place
 
 
 def _board(place: Store | Lines, rank: int, world: int) -> agree.Board:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import ROOT, Figure, at_most, environment, reported, show, write
+from benchmarks.harness import ROOT, Figure, add_form, at_most, environment, reported, show, write
 from benchmarks.scale_data import Size, counted
 from cedar.datasets.manifest import write_manifest
 
@@ -121,7 +121,8 @@ def apart(function: str, argument: Any) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def of_splits(count: int, rounds: int) -> list[Figure]:
@@ -170,17 +171,19 @@ def of_files(count: int, rounds: int) -> list[Figure]:
 def main(arguments: Sequence[str] | None = None) -> list[Figure]:
     """Runs both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, nargs="*", default=list(SECONDS))
-    parser.add_argument("--files", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
+    add_form(parser)
+    parser.add_argument("--splits", type=int, nargs="*", help="default: " + " ".join(map(str, SECONDS)))
+    parser.add_argument("--files", type=int, help="default: 2000")
+    parser.add_argument("--rounds", type=int, help="default: 3")
     parser.add_argument("--only", nargs="*", choices=["splits", "manifest"], default=["splits", "manifest"])
     chosen = parser.parse_args(arguments)
+    splits, files, rounds = ([2000], 20, 1) if chosen.form else (list(SECONDS), 2000, 3)
     figures = []
     if "splits" in chosen.only:
-        for count in chosen.splits:
-            figures += of_splits(count, chosen.rounds)
+        for count in chosen.splits or splits:
+            figures += of_splits(count, chosen.rounds or rounds)
     if "manifest" in chosen.only:
-        figures += of_files(chosen.files, chosen.rounds)
+        figures += of_files(chosen.files or files, chosen.rounds or rounds)
     show("splits", figures)
     write("splits", figures)
     return figures

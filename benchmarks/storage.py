@@ -1,4 +1,4 @@
-"""A store over HTTP that fails, side by side with one that does not: ``python -m benchmarks.storage [--quick]``."""
+"""A store over HTTP that fails, side by side with one that does not: ``python -m benchmarks.storage [--form]``."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from benchmarks.harness import Figure
+    from benchmarks.harness import Figure, Form
 
 SHARES = (0.05, 0.1, 0.2, 0.3)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/storage.json; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller files: under a minute")
-    options = parser.parse_args(arguments)
     sys.path[:0] = [] if __package__ else [str(Path(__file__).resolve().parents[1])]
     from benchmarks import harness
 
-    figures = measure(options.quick)
-    harness.show("storage" + (" (quick)" if options.quick else ""), figures)
-    print(harness.write("storage", figures))
-    return int(any(figure.met is False for figure in figures))
+    parser = argparse.ArgumentParser(description=__doc__)
+    harness.add_form(parser, "fewer rounds and smaller files: under a minute")
+    options = parser.parse_args(arguments)
+    figures = measure(options.form)
+    return harness.finish("storage", "storage", figures, options.form)
 
 
-def measure(quick: bool) -> list[Figure]:
+def measure(form: Form) -> list[Figure]:
     """At each share of requests that end in 503, 429, a reset or too few bytes: rows, retries, the budget, seconds."""
     from benchmarks.harness import at_least, at_most, reported
 
-    count, rows, rounds = (8, 2_000, 2) if quick else (24, 20_000, 5)
+    count, rows, rounds = form.pick((24, 20_000, 5), (8, 2_000, 2))
     files = stored(count, rows)
-    chosen = SHARES[::3] if quick else SHARES
+    chosen = form.pick(SHARES, SHARES[::3])
     results: dict[float, list[dict[str, float]]] = {share: [] for share in (0.0, *chosen)}
     for number in range(rounds):
         shares = list(results)

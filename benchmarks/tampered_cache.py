@@ -234,7 +234,12 @@ def _outcome(store: Store, where: str) -> str:
     loaded: list[Any] = []
     place = store.place(where)
     real = place.load
-    place.load = lambda name: loaded.append(real(name)) or loaded[-1]  # type: ignore[method-assign, func-returns-value]
+
+    def load(name: str) -> Any:
+        loaded.append(real(name))
+        return loaded[-1]
+
+    place.load = load  # type: ignore[method-assign]  # to see what the store reads
     got = store.get(KEY, where)
     if got is None:
         if not store.notes:

@@ -1,4 +1,4 @@
-"""Executor "processes": its transport, its start and its end: ``python -m benchmarks.transport [--quick]``."""
+"""Executor "processes": its transport, its start and its end: ``python -m benchmarks.transport [--form]``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import transport_runs as runs
 from benchmarks.harness import (
     Contender,
     Figure,
+    Form,
+    add_form,
     at_least,
     at_most,
     environment,
+    finish,
     interleaved,
     ratios,
     reported,
-    show,
-    write,
 )  # fmt: skip
 
 
@@ -31,9 +33,9 @@ def _child(code: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def transport(quick: bool) -> list[Figure]:
+def transport(form: Form) -> list[Figure]:
     """Bytes per second to the consumer, side by side with threads; rows per second beside torch."""
-    blocks, rows = (1500, 30_000) if quick else (4000, 200_000)
+    blocks, rows = form.pick((4000, 200_000), (1500, 30_000), (30, 1000))
     contenders = {
         name: Contender(f"benchmarks.transport_runs:{target}", *arguments)
         for name, target, *arguments in (
@@ -42,7 +44,7 @@ def transport(quick: bool) -> list[Figure]:
         )
     }  # fmt: skip
     try:
-        found = interleaved({name: c.run for name, c in contenders.items()}, rounds=3 if quick else 7)
+        found = interleaved({name: c.run for name, c in contenders.items()}, rounds=form.pick(7, 3, 1))
     finally:
         for contender in contenders.values():
             contender.__exit__()
@@ -59,9 +61,9 @@ def transport(quick: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def first(quick: bool) -> list[Figure]:
+def first(form: Form) -> list[Figure]:
     """Time to the first batch."""
-    told = [_child(runs.FIRST).communicate()[0].split() for _ in range(3 if quick else 9)]
+    told = [_child(runs.FIRST).communicate()[0].split() for _ in range(form.pick(9, 3, 1))]
     cold, warm = [float(t[0]) for t in told], [float(word) for t in told for word in t[1:]]
     return [
         at_most("first batch, pool cold", 1.0, cold, "s", note="2 workers; the import of cedar is not in it"),
@@ -91,9 +93,9 @@ def _killed() -> tuple[list[int], float]:
     return [pid for pid in pids if _alive(pid)], took
 
 
-def orphans(quick: bool) -> list[Figure]:
+def orphans(form: Form) -> list[Figure]:
     """Parents killed with SIGKILL while workers and shared memory are in use."""
-    count = 8 if quick else 100
+    count = form.pick(100, 8, 1)
     before = set(os.listdir("/dev/shm"))
     ends = [_killed() for _ in range(count)]
     left = [name for name in set(os.listdir("/dev/shm")) - before if "cedar" in name]
@@ -105,9 +107,9 @@ def orphans(quick: bool) -> list[Figure]:
     ]
 
 
-def abandoned(quick: bool) -> list[Figure]:
+def abandoned(form: Form) -> list[Figure]:
     """Loaders made and forgotten in the middle; programs that end in the middle."""
-    count = 60 if quick else 1000
+    count = form.pick(1000, 60, 4)
     child = _child(runs.ABANDON, str(count))
     out, errors = child.communicate()
     exited = time.time()
@@ -115,7 +117,7 @@ def abandoned(quick: bool) -> list[Figure]:
     names = ("threads", "descriptors", "arenas", "children", "files in /dev/shm")
     more = ", ".join(f"{name} {a} to {b}" for name, a, b in zip(names, before, after, strict=True))
     exits = [exited - end]
-    for _ in range(3 if quick else 20):
+    for _ in range(form.pick(20, 3, 1)):
         child = _child(runs.BUSY.replace("{ends}", "True"))
         out, noise = child.communicate()
         exits.append(time.time() - float(out.split()[-1]))
@@ -128,7 +130,7 @@ def abandoned(quick: bool) -> list[Figure]:
     ]
 
 
-def small(_: bool) -> list[Figure]:
+def small(_: Form) -> list[Figure]:
     """64 MiB of /dev/shm, with a consumer that keeps 300 MiB; once with memfd, once with files of /dev/shm."""
     figures = []
     for how, most in (("memfd", 0), ("file", 1)):
@@ -148,23 +150,23 @@ def small(_: bool) -> list[Figure]:
     return figures
 
 
-PARTS = {"transport": transport, "first": first, "orphans": orphans, "abandoned": abandoned, "small": small}
+PARTS: dict[str, Callable[[Form], list[Figure]]] = {
+    "transport": transport, "first": first, "orphans": orphans, "abandoned": abandoned, "small": small,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/transport.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
+    add_form(parser, "fewer rounds: about a minute")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
     options = parser.parse_args(arguments)
     figures: list[Figure] = []
     for part in options.only:
         start = time.perf_counter()
-        figures += PARTS[part](options.quick)
+        figures += PARTS[part](options.form)
         print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-    show("transport" + (" (quick)" if options.quick else ""), figures)
-    print(write("transport", figures))
-    return int(any(figure.met is False for figure in figures))
+    return finish("transport", "transport", figures, options.form)
 
 
 if __name__ == "__main__":

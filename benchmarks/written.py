@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import cedar
-from benchmarks.harness import Figure, Sample, at_least, at_most, interleaved, ratios, show, timed, write
+from benchmarks.harness import Figure, Sample, add_form, at_least, at_most, interleaved, ratios, show, timed, write
 from benchmarks.written_kills import kill
 from cedar import col
 
@@ -91,19 +91,21 @@ def speed(folder: Path, rows: int, rounds: int) -> list[Figure]:
 def main() -> None:
     """Runs both parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    add_form(parser)
+    parser.add_argument("--kills", type=int, help="default: 100")
+    parser.add_argument("--rounds", type=int, help="default: 5")
+    parser.add_argument("--rows", type=int, help="default: 2,000,000")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=["kills", "speed"], default=["kills", "speed"])
     chosen = parser.parse_args()
+    kills, killed_rows, rounds, rows = (7, 2000, 1, 20_000) if chosen.form else (100, 20_000, 5, 2_000_000)
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         if "kills" in chosen.only:
-            met, jobs, bad = kill(Path(folder), chosen.kills, chosen.seed)
+            met, jobs, bad = kill(Path(folder), chosen.kills or kills, chosen.seed, killed_rows)
             figures.append(at_most(f"rows lost or repeated over {met} kills of {jobs} jobs", 0, [bad], "rows"))
         if "speed" in chosen.only:
-            figures += speed(Path(folder), chosen.rows, chosen.rounds)
+            figures += speed(Path(folder), chosen.rows or rows, chosen.rounds or rounds)
     show("written", figures)
     write("written", figures)
 

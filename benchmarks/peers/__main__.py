@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from benchmarks.harness import OUT
 from benchmarks.peers import entry as entries_module
 from benchmarks.peers import workload as workloads_module
 from benchmarks.peers.suite import Settings, measure
@@ -47,19 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.peers", description=__doc__)
-    out = Path(__file__).resolve().parents[1] / "out" / "peers"
     made.add_argument("--only", type=listed, metavar="A,B", help="these workloads")
     made.add_argument(
         "--peers", type=listed, metavar="A,B", help="these entries; cedar is ours, limits the parts alone"
     )
     made.add_argument("--rounds", type=int, help="how often each runs (default: 2, full 5)")
     made.add_argument("--full", action="store_true", help="more rows, more rounds, every setting")
-    made.add_argument("--tiny", action="store_true", help="a few rows, to see whether everything runs")
+    made.add_argument("--tiny", action="store_true", help="a few rows, to see whether all runs; targets do not count")
     made.add_argument("--all-settings", action="store_true", help="documented settings in the quick form, too")
     made.add_argument("--here", action="store_true", help="peers of this environment only; install nothing")
     made.add_argument("--data", type=Path, metavar="DIR", help="your own .jpg, .wav/.flac and .txt files")
     made.add_argument("--seconds", type=float, help="limit of a run")
-    made.add_argument("--out", type=Path, default=out, help="where results, inputs and environments go")
+    made.add_argument("--out", type=Path, default=OUT / "peers", help="where results, inputs and environments go")
     made.add_argument(
         "--environments", type=Path, metavar="DIR", help="where environments are kept (default: in --out)"
     )

@@ -140,7 +140,7 @@ class Seen:
         arrays = {"ids.first": np.concatenate(first), "ids.last": np.concatenate(last)}
         for row, columns in self.samples.items():
             arrays |= {f"row.{row}.{name}": value for name, value in columns.items()}
-        np.savez(path, **arrays)  # type: ignore[arg-type] # a name could be that of an option; ours hold a dot
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # a name could be that of an option; ours hold a dot
 
 
 if __name__ == "__main__":

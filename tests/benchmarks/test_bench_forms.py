@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import core, core_threads, features, harness
+from benchmarks import core, harness
 
 KEYS = {"what", "target", "measured", "unit", "met", "how", "low", "high", "note"}
 
@@ -49,26 +49,6 @@ def test_a_contender_that_fails_is_an_error_not_a_hang():
         contender.run()
 
 
-def test_the_work_by_hand_is_the_work_of_the_pipeline(tmp_path):
-    import pyarrow.parquet as pq
-
-    files = []
-    for number in range(2):
-        files.append(str(tmp_path / f"{number}.parquet"))
-        pq.write_table(features.feature_table(5000, seed=number), files[-1], row_group_size=3000)
-    mine, by_hand = features.cedar_batches(files), features.hand_batches(files)
-    rows = 0
-    for a, b in zip(mine, by_hand, strict=True):
-        assert features.same(features.plain(a), features.plain(b))
-        rows += len(a["label"])
-    assert 9000 < rows < 10_000
-
-
 def test_core_refuses_parts_that_do_not_exist():
     with pytest.raises(SystemExit):
         core.main(["--only", "nothing"])
-
-
-def test_functions_of_contenders_return_rows():
-    assert core_threads.hashes(20, "inline")()["rows"] == 0  # less than a batch
-    assert core_threads.hashes(100, "threads")()["rows"] == 100

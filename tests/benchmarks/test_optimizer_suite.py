@@ -1,10 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 
 import cedar
-from benchmarks import harness, optimizer, optimizer_orders, optimizer_run
+from benchmarks import optimizer_orders, optimizer_run
+from benchmarks.harness import Form
 from benchmarks.optimizer_run import stream_digest
 from benchmarks.suite.cases import CASES
 from cedar.core.jagged import JaggedTensor
@@ -41,17 +40,6 @@ _RANDOM = {"simclr", "ssd", "random_middle", "cached", "recommend", "inflate"}  
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_gives_batches_and_says_what_it_did(name, folder):
-    case = CASES[name]
-    result = optimizer_run.whole(name, place(name, folder), case.tiny, "auto", "threads")()
-    assert result["batches"] >= 2
-    assert result["rows"] > 0
-    assert result["first"] <= result["seconds"]
-    json.dumps(result)
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", PERMUTED)
 def test_steps_in_the_order_as_written_are_the_pipeline(name, folder):
     case, directory = CASES[name], place(name, folder)
@@ -69,13 +57,6 @@ def test_orders_that_change_the_stream_or_fail_are_not_legal(folder):
     assert ("tokenise", "look_up", "long", "truncate", "good") in optimizer_orders.legal_orders(
         CASES["text"], place("text", folder)
     )
-
-
-def test_all_orders_run_one_after_the_other(folder):
-    case = CASES["bad_filters"]
-    every = [list(case.module.STEPS), list(reversed(case.module.STEPS))]
-    found = optimizer_run.orders("bad_filters", place("bad_filters", folder), case.tiny, every)()
-    assert len(found["seconds"]) == 2
 
 
 @pytest.mark.heavy
@@ -118,18 +99,6 @@ def test_block_sizes_are_put_back():
     assert before == stage._MOST_ROWS
 
 
-@pytest.mark.heavy
-def test_the_command_writes_figures_of_the_shared_form(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(harness, "OUT", tmp_path)
-    monkeypatch.setattr("benchmarks.optimizer_runs.DATA", tmp_path / "data")
-    assert optimizer.main(["--quick", "--only", "digests", "--cases", "wide", "--name", "some"]) == 0
-    (row,) = json.loads((tmp_path / "some.json").read_text())
-    assert row["met"]
-    assert "same stream: wide" in row["what"]
-    with pytest.raises(SystemExit):
-        optimizer.main(["--only", "nothing"])
-
-
 def test_a_pipeline_that_fails_is_a_missed_figure(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("benchmarks.optimizer_runs.DATA", tmp_path)
     monkeypatch.setattr("benchmarks.optimizer_runs.fresh", None)
@@ -138,7 +107,7 @@ def test_a_pipeline_that_fails_is_a_missed_figure(tmp_path, monkeypatch, capfd):
     def fails(case):
         raise RuntimeError("it ended with code 1")
 
-    (figure,) = each(Scale(True, (CASES["wide"],)), fails, "whole run")
+    (figure,) = each(Scale(Form.QUICK, (CASES["wide"],)), fails, "whole run")
     assert figure.met is False
     assert "code 1" in figure.note
     assert cedar.__name__ == "cedar"

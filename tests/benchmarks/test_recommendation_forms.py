@@ -11,18 +11,10 @@ from benchmarks import harness, recommendation, recommendation_formats, recommen
 from cedar.trainers.dlrm.inputs import read_batch
 
 
-def test_every_part_has_figures():
-    import importlib
-
-    for module in recommendation.PARTS.values():
-        found = importlib.import_module(f"benchmarks.{module}")
-        assert hasattr(found, "figures") or all(callable(getattr(found, part)) for part in found.PARTS)
-
-
 def test_a_part_that_fails_is_told_and_the_others_are_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(harness, "OUT", tmp_path)
 
-    def apart(part, quick):
+    def apart(part, form):
         if part == "storage":
             raise RuntimeError("the part 'storage' ended with code 1")
         return [harness.at_least(part, 1.0, [2.0], "x")]
@@ -42,9 +34,8 @@ def test_factors_of_a_format_are_those_that_are_predicted(tmp_path, what):
     assert [figure.met for figure in found] == [True, True]
 
 
-def test_the_held_out_hour_is_another_and_its_best_auc_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(recommendation_quality, "HELD_OUT", 2000)
-    train, held_out, best = recommendation_quality.files(str(tmp_path), 4000)
+def test_the_held_out_hour_is_another_and_its_best_auc_is_known(tmp_path):
+    train, held_out, best = recommendation_quality.files(str(tmp_path), 4000, 2000)
     parts = [pq.read_table(path, columns=["session_id"])["session_id"].to_pylist() for path in (train, held_out)]
     assert [len(part) for part in parts] == [4000, 2000]
     assert not set(parts[0]) & set(parts[1])

@@ -4,15 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import harness, transport, transport_runs
+from benchmarks import transport, transport_runs
 from tests.how_much import LONG
-
-
-def test_its_runs_count_what_is_delivered():
-    assert transport_runs.blocks(5, "processes")()["rows"] == 5 << 20
-    assert transport_runs.cheap_cedar(300)()["rows"] == 300
-    pytest.importorskip("torch")
-    assert transport_runs.Items(4)[3] == {"x": 10}
 
 
 def test_a_killed_parent_leaves_no_worker():
@@ -29,10 +22,3 @@ def test_abandoned_loaders_are_counted_before_and_after():
     assert errors == ""
     assert (before[0], before[2:4]) == (after[0], after[2:4])
     assert after[1] <= before[1] + 3  # a worker's arena is made when it first sends something large
-
-
-def test_a_part_is_a_table_and_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(harness, "OUT", tmp_path)
-    monkeypatch.setitem(transport.PARTS, "first", lambda quick: [harness.reported("first", [float(quick)], "s")])
-    assert transport.main(["--quick", "--only", "first"]) == 0
-    assert json.loads((tmp_path / "transport.json").read_text())[0]["measured"] == 1.0

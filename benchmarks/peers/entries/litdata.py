@@ -27,7 +27,8 @@ class Sample:
 
     def __call__(self, i: int) -> dict[str, Any]:
         work = self.work
-        return {"id": i, "bin": work.read(i) if isinstance(work, Files) else work.content(i)}  # type: ignore[attr-defined]
+        assert isinstance(work, Files | Text)
+        return {"id": i, "bin": work.read(i) if isinstance(work, Files) else work.content(i)}
 
 
 class Finish:

@@ -36,7 +36,7 @@ def run(_workload: Workload, work: Work, setting: str) -> Iterable[Any]:
     finish, tuned = Finish(work), setting == "own files, tuned"
     whole = tuned and isinstance(work, Files)
 
-    class Dataset(streaming.StreamingDataset):  # type: ignore[misc]
+    class Dataset(streaming.StreamingDataset):  # type: ignore[misc]  # of a library without types
         def __getitem__(self, at: Any) -> Any:
             sample = super().__getitem__(at)
             return sample if whole else finish(sample)

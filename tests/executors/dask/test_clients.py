@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 from dask import config
 

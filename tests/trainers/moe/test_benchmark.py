@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks import harness, moe_exact, moe_language
+from benchmarks import harness, moe_language
 
 
 def test_iterations_are_compared_seed_by_seed():
@@ -29,7 +29,3 @@ def test_policies_train_on_the_same_text_in_the_same_order(tmp_path, monkeypatch
     assert first["static"]["survival"] < 1
     assert first["no drops"]["survival"] == 1
     assert first["symi"]["moved"] > 0 == first["static"]["moved"]
-
-
-def test_placement_is_measured_for_both_rules():
-    assert [figure.unit for figure in moe_exact.placement(True)] == ["ms", "ms"]

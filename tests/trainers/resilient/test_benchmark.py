@@ -65,7 +65,7 @@ def test_killed_runs_of_other_modes_and_numbers_are_other_runs(tmp_path, monkeyp
     monkeypatch.setattr(resilient, "_killed", lambda mode, n, *_: seen.append((mode, n)) or one | {"wrong": "x" * n})
     results = Kept("resilient")
     results.found["kills: whole"] = {}
-    sync, staggered = resilient.kills(results, True, str(tmp_path))
+    sync, staggered = resilient.kills(results, harness.Form.QUICK, str(tmp_path))
     assert len(set(seen)) == 12
     assert (sync.measured, sync.met) == (1, False)
     assert "NOT: xx" in sync.note

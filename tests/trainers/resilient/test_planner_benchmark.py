@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import resilient_plans
+from benchmarks.harness import Form
 from cedar.trainers.resilient.planner import Problem
 
 
@@ -32,6 +33,6 @@ def test_the_toy_row_prints_the_bound_of_the_solver(monkeypatch):
     pytest.importorskip("ortools")
     exact = resilient_plans.exact
     monkeypatch.setattr(resilient_plans, "exact", lambda problem, _: exact(problem, 0.5, 1))
-    free, capped, _ = resilient_plans.toy(quick=True)
+    free, capped, _ = resilient_plans.toy(Form.QUICK)
     assert (free.measured, free.met, capped.met) == (27, True, True)
     assert "its bound 27" in free.note
