@@ -69,6 +69,13 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; the tiny form shows that everything runs now, so nothing of it is kept."""
+    chosen = parser.parse_args(arguments)
+    chosen.fresh = chosen.fresh or chosen.form is Form.TINY
+    return chosen
+
+
 def suffix(form: Form) -> str:
     """Of the names of files with figures of this form."""
     return f"_{form.name.lower()}" * bool(form)
@@ -79,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser, parts: Sequence[str], name: s
     harness.add_form(parser, "fewer and smaller runs: minutes")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so many")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before, as --tiny always does")
     parser.add_argument("--name", default=name, help="of the files in benchmarks/out")
 
 

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--text", help="what the language model reads (default: Python's own sources)")
     parser.add_argument("--target", type=float, default=moe_language.TARGET, help="loss, in nats per byte, to reach")
     parser.add_argument("--jobs", type=int, default=1, help="language models that are trained at once (default: 1)")
-    options = parser.parse_args(arguments)
+    options = kept.parsed(parser, arguments)
     language = partial(
         moe_language.figures, text=options.text, jobs=options.jobs, target=options.target, minutes=options.minutes,
         fresh=options.fresh,

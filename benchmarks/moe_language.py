@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from benchmarks import harness
 from benchmarks.harness import Figure, Form
-from benchmarks.kept import whole_lines
+from benchmarks.kept import suffix, whole_lines
 
 if TYPE_CHECKING:
     from cedar.trainers.moe.placement import Kind
@@ -72,10 +72,10 @@ def train(policy: Policy, seed: int, steps: int, text: str, target: float = TARG
 def runs(
     form: Form, text: str | None, jobs: int, target: float, minutes: float = math.inf, fresh: bool = False
 ) -> list[dict[str, Any]]:
-    """All runs, each in a process of its own; those in benchmarks/out/moe_runs.jsonl already are taken from it."""
+    """All runs, each in a process of its own; those that are in the file of runs already are taken from it."""
     steps, seeds = form.pick((1000, 5), (40, 2), (3, 1))
     policies = form.pick(POLICIES, _QUICK)
-    path = harness.OUT / "moe_runs.jsonl"
+    path = harness.OUT / f"moe{suffix(form)}_runs.jsonl"
     harness.OUT.mkdir(parents=True, exist_ok=True)
     if fresh:
         path.unlink(missing_ok=True)

@@ -128,21 +128,21 @@ def _killed(mode: Mode, number: int, expected: dict[str, str], folder: str) -> d
     } | {name: events.count(name) for name in names}  # fmt: skip
 
 
-def machines(kept: Kept, _form: Form, folder: str) -> list[Figure]:
+def machines(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """Two supervisors; one is killed with its workers; another joins."""
-    one = kept.get("machines", lambda: _machines(folder))
+    one = kept.get("machines", partial(_machines, folder, form.pick(250, 250, 60)))
     what = "two supervisors, one killed with its workers, a new one joins: weights bitwise equal"
     note = f"{one['joined']} workers joined, {one['ended']} at the end"
     return [at_least(what, 1, [float(one["equal"] and one["joined"] == 2)], "run", note=note)]
 
 
-def _machines(folder: str) -> dict[str, Any]:
+def _machines(folder: str, steps: int) -> dict[str, Any]:
     path = Path(folder) / "machines.toml"
     made = options(f"{folder}/machines")
     path.write_text(
         f'[data]\npaths = "{made.data.paths}"\nlength = 8\nbatch = 8\n[model]\nlayers = 3\nwidth = 8\nheads = 2\n'
         f"dropout = 0.1\n[pipeline]\nmicro_batches = 2\n[optimizer]\nwarmup = 2\nclip = 0.5\n[run]\n"
-        f'folder = "{folder}/machines"\nsteps = 250\nsave_every = 0\npace = 0.01\nsilence = 1.5\n',
+        f'folder = "{folder}/machines"\nsteps = {steps}\nsave_every = 0\npace = 0.01\nsilence = 1.5\n',
         encoding="utf-8",
     )
     command = [sys.executable, "-m", "cedar", "train", "resilient", str(path)]
@@ -171,7 +171,7 @@ def _machines(folder: str) -> dict[str, Any]:
             process.kill()
             process.communicate()
     told = json.loads((Path(folder) / "machines" / "report.json").read_text(encoding="utf-8"))
-    whole = digests(_trained(options(f"{folder}/one", steps=250, save_every=0), 2, 2))
+    whole = digests(_trained(options(f"{folder}/one", steps=steps, save_every=0), 2, 2))
     stages = {worker[1]: one["digest"] for worker, one in told["ended"].items()}
     joined = sum(event["what"] == "join" for event in told["events"])
     return {"equal": stages == whole, "joined": joined, "ended": len(told["ended"])}
@@ -237,7 +237,7 @@ def calibrated(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """
     figures = []
     modes: tuple[Mode, ...] = form.pick(("sync", "staggered"), ("sync",))
-    for slot in form.pick((0.05, 0.1), (0.05,)):
+    for slot in form.pick((0.05, 0.1), (0.05,), (0.01,)):
         for mode in modes:
             for dead in (0, 1):
                 name = f"{1000 * slot:.0f} ms, {mode}, {dead} dead"
@@ -287,7 +287,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     keeping.add_arguments(parser, list(_PARTS), "resilient")
     parser.add_argument("--plans", action="store_true", help="the figures of benchmarks.resilient_plans, too")
-    chosen = parser.parse_args(arguments)
+    chosen = keeping.parsed(parser, arguments)
     kept = Kept(chosen.name + keeping.suffix(chosen.form), fresh=chosen.fresh, minutes=chosen.minutes)
     with tempfile.TemporaryDirectory() as folder:
         parts = {name: partial(part, kept, chosen.form, folder) for name, part in _PARTS.items()}

@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print a table, write benchmarks/out/resilient_plans.json; 1 if a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     keeping.add_arguments(parser, list(_PARTS), "resilient_plans")
-    options = parser.parse_args(arguments)
+    options = keeping.parsed(parser, arguments)
     kept = Kept(options.name + keeping.suffix(options.form), fresh=options.fresh, minutes=options.minutes)
     parts = {
         name: partial(part, options.form, kept) if name in _LONG else partial(part, options.form)
