@@ -32,6 +32,7 @@ PARTS = {
     "training": "recommendation_training", "hot": "recommendation_hot", "quality": "recommendation_quality",
     "whole": "recommendation_whole",
 }  # fmt: skip
+SEPARATE = ("storage", "training")  # have a command of their own: the tiny form leaves them to it
 
 
 def measured(part: str, form: Form) -> list[Figure]:
@@ -63,16 +64,18 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_form(parser, "small inputs, few rounds: minutes")
-    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--measure", nargs=2, metavar=("PART", "FILE"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.measure:
         part, path = chosen.measure
         Path(path).write_text(json.dumps([asdict(f) for f in measured(part, chosen.form)]), encoding="utf-8")
         return 0
+    every = tuple(PARTS)
+    parts = tuple(chosen.only or chosen.form.pick(every, every, tuple(p for p in every if p not in SEPARATE)))
     figures: list[Figure] = []
     failed = []
-    for part in chosen.only:
+    for part in parts:
         began = time.perf_counter()
         try:
             found = apart(part, chosen.form)
@@ -83,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         took = time.perf_counter() - began
         show(f"recommendation, {part}{chosen.form.label}, {took:.0f} s", found)
         figures += found
-        name = "recommendation" if tuple(chosen.only) == tuple(PARTS) else "recommendation_part"
+        name = "recommendation" if parts == every else "recommendation_part"
         path = write(name, figures)  # after each part: what was measured is not lost
     if figures:
         met = [figure.met for figure in figures if figure.met is not None]
