@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import time
 import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,9 +183,7 @@ def sparse_checkpoints(form: Form) -> list[Figure]:
             equal, records, saved = found.run(
                 sparse.recovered, chosen, str(folder / "run"), window, steps, (window // 2,), stops
             )[0]
-            seconds = [
-                max(found.run(sparse.timed_recovery, chosen, str(folder / "run"), window, steps)) for _ in range(3)
-            ]
+            seconds = [max(found.run(timed_recovery, chosen, str(folder / "run"), window, steps)) for _ in range(3)]
         sizes = saved_values(chosen, 2)
         dense = 12 * sum(sizes)
         formula = max(step_bytes(sizes, plan_window(sizes, window), at) for at in range(window))
@@ -203,6 +202,19 @@ def sparse_checkpoints(form: Form) -> list[Figure]:
         plain = fmean(record.seconds for record in records)
         rows.append(harness.reported(f"recovery, window of {window}", seconds, "s", note=f"a step takes {plain:.3f} s"))
     return rows
+
+
+def timed_recovery(group: Any, options: Options, folder: str, window: int, until: int) -> float:
+    """Seconds that a rank takes to recover."""
+    from cedar.trainers.moe.sparse import SparseCheckpoints
+    from cedar.trainers.moe.trainer import Trainer
+
+    trainer = Trainer(options, group)
+    with SparseCheckpoints(folder, trainer, window, keep=99) as checkpoints:
+        began = time.perf_counter()
+        checkpoints.recover(until)
+    trainer.close()
+    return time.perf_counter() - began
 
 
 def saved_values(options: Options, ranks: int) -> list[int]:
