@@ -62,7 +62,7 @@ def train(
     model = DCN(DedupEmbeddings(features, WIDTH, group, dtype=torch.float64, **how)).double()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02)
     losses = []
-    loader = read(path, dedup).batch(BATCH).loader(
+    loader = read(path, dedup).batch(BATCH, last="drop").loader(
         rank=group.rank, world=group.size, split_batches=True, subgroup=True, format="torch"
     )  # fmt: skip
     with loader:

@@ -62,7 +62,7 @@ def train(path: str, steps: int, group: Group | None = None, dtype: torch.dtype 
     group = group or Group()
     model = make_model(group, dtype)
     optimizer = SymiOptimizer(model, SymiOptions(rate=3e-3, clip=1.0))
-    rows = token_rows(path, LENGTH + 1).shuffle(seed=0).batch(BATCH)
+    rows = token_rows(path, LENGTH + 1).shuffle(seed=0).batch(BATCH, last="drop")
     losses: list[float] = []
     with rows.loader(rank=0, world=1, subgroup=True, format="torch") as batches:
         for batch in batches:

@@ -188,7 +188,7 @@ def ids(batches: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
-@pytest.mark.parametrize("last", ["drop", "keep", "pad"])
+@pytest.mark.parametrize("last", [None, "drop", "keep", "pad"])
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("steps", [1, 7])
 def test_steps_end_every_epoch_on_all_ranks_and_lose_nothing(known: bool, last: Any, world: int, steps: int) -> None:
@@ -212,7 +212,7 @@ def marked(pipeline: cedar.Pipeline) -> cedar.Pipeline:
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
-@pytest.mark.parametrize("last", ["drop", "keep"])
+@pytest.mark.parametrize("last", [None, "drop", "keep"])
 def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> None:
     pipeline = marked(numbers(23, known, splits=3)).shuffle(seed=3).batch(2, last=last)
     passes = [set(marks(run(pipeline.loader(epoch=e))[0])) for e in range(12)]
@@ -246,7 +246,8 @@ def test_steps_resume_anywhere_and_at_another_world(known: bool, last: Any) -> N
         assert len(set(got)) == len(got), "rows that came twice in an epoch"
         for number in range(min(len(passes), *through)):
             lost = passes[number] - set(got)
-            assert len(lost) < (2 * max(world, after) if last == "drop" else 1), (case, number, lost)
+            most = {None: max(world, after), "drop": 2 * max(world, after), "keep": 1}[last]
+            assert len(lost) < most, (case, number, lost)
 
 
 def marks(batches: list[Any]) -> list[int]:

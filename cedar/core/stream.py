@@ -250,6 +250,14 @@ class Stream(ABC):
         """Where the window that holds ``unit`` begins, and the number of its first unit; ``count`` is known."""
         raise TypeError(f"{type(self).__name__} has no windows")
 
+    def rows_of(self, unit: int) -> range | None:
+        """Which rows of the stream below a batch has; None where only a run can tell."""
+        return None
+
+    def cut(self, rows: range) -> Flow:
+        """One batch, of these rows of the stream below."""
+        raise TypeError(f"{type(self).__name__} makes no batches")
+
     def rebase(self, piece: Piece) -> At | None:
         """Where to open this stream so that ``piece`` comes first, under any plan; None where only counting tells."""
         return None

@@ -82,6 +82,7 @@ class Compiler:
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
         self._parted = self._parts(*physical.stages[physical.deal].inputs)
         self.streams: list[Stream] = []  # by the number of their stage
+        self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
         spot = -1 if arrivals is None else ready_spot(physical)
         for number, stage in enumerate(physical.stages[: physical.deal]):
@@ -101,6 +102,7 @@ class Compiler:
         """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
         dealt = DealtStream(self.dealt, share)
+        dealt.cuts = self._cuts
         if self.ready is not None:  # ranks that take turns need one order
             self.ready.free = self._slices is None and (dealt.whole or dealt.in_runs)
         top: Stream = dealt
@@ -154,14 +156,16 @@ class Compiler:
         context = self._context(stage.out)
         if operator.over_ranks:
             share = self._share
-            dealt = steps_from(inputs[0].count, list(share.history), share.last)
+            dealt = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
             context = replace(context, ranks=share.world, dealt=dealt)
         below = inputs[0] if inputs else None
         if isinstance(below, StageStream) and below.any_order and operator.any_order:
             below.batch = operator.batch_rows or 0
         stream = operator.stream(inputs, context)
         cuts = self._slices and work.batched and not self._below(stage).batched
-        return SliceStream(stream, *self._slices) if self._slices and cuts else stream
+        stream = SliceStream(stream, *self._slices, operator.last is None) if self._slices and cuts else stream
+        self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
+        return stream
 
     def _context(self, i: int) -> StreamContext:
         node = self._node(i)

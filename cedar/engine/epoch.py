@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,7 @@ from cedar.engine.check.check import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
+from cedar.engine.nodes import deal_mode, last_mode, over_ranks, rows_per_unit
 from cedar.engine.overlap import overlap, told
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
@@ -85,10 +86,10 @@ class Job:
             return Sharing(why='deal="global" asks for it', asked=True)
         if why := compiler.unshared(world):
             return Sharing(why=_or_counted(why, self.binding))
-        local = any(getattr(node.operator, "local", False) for node in self.binding.nodes)
-        together = last != "keep" and self.steps is None and not local
+        together = last != "keep" and self.steps is None and not self._local
         if together and self.place(self.rank.rank, world) is None:
-            return Sharing(why=_or_counted(UNTOLD.format(last=last), self.binding))
+            told = last and f'"{last}"'
+            return Sharing(why=_or_counted(UNTOLD.format(last=told), self.binding))
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
@@ -137,13 +138,14 @@ class Job:
         """The streams below the top, and what this rank has of them."""
         alone = self.split_batches or lane is not None
         turn, turns = (lane.turn, lane.turns) if lane is not None else (0, 1)
+        last = deal_mode(self.binding.root)
         share = Share(
             rank=turn if alone else self.rank.rank,
             world=turns if alone else self.rank.world,
             chunk=least_run(self.binding),
-            last=last_mode(self.binding.root),
+            last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
-            apart=alone,
+            apart=alone or (self._local and last is None),
             turns=self.balanced and not alone,
         )
         return self._compiler(runner, epoch, lane, dry, written, share), share
@@ -158,6 +160,11 @@ class Job:
         if len(sources) != 1:
             return ""
         return told(overlap(sources[0], dealt, rows_per_unit(self.binding.root)), self.rank.world)
+
+    @cached_property
+    def _local(self) -> bool:
+        """Ranks may end an epoch apart, as the user said of an operator."""
+        return any(getattr(node.operator, "local", False) for node in self.binding.nodes)
 
     @cached_property
     def balanced(self) -> bool:
@@ -225,6 +232,7 @@ class DataEpoch:
         self._ends: dict[int, Position | None] = {}  # of the lanes that were pulled to their end
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
+        self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
         self._pulled: tuple[DataEpoch, int] | None = None  # where the piece under way came from: which of its lanes
         self._last: tuple[int, Piece, int] | None = None
@@ -344,6 +352,7 @@ class DataEpoch:
                     piece = flow.pull(True)
                     opening = opening or time.perf_counter() - opened
                     if not isinstance(piece, Piece):
+                        self.left_out += self._dealt.left_out
                         return
                     if piece.units:
                         pieces = self._audited(piece, lane) if audits and plans.audit_due(opening) else []
@@ -394,15 +403,16 @@ class DataEpoch:
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
             top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
+            self._dealt = dealt
             self._job.plans.reads(1 / lane.of)
             return _at(top, position or [dealt.start(), 0])
         top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
-        self._compiled = None
+        self._compiled, self._dealt = None, dealt
         self._job.plans.reads(1.0 if dealt.count is None or dealt.share.turns else 1 / dealt.share.world)
         last = dealt.share.last
         if last == "drop" and dealt.count == 0 and dealt.source.count and not self._history:
             _log.warning(
-                'epoch %d has %d unit(s) for %d ranks: with last="drop" none is delivered; use smaller batches, '
+                'epoch %d has %d unit(s) for %d ranks: none is delivered, as they fill no step; use smaller batches, '
                 'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
             )  # fmt: skip
         return _at(top, position or [dealt.start(), 0])

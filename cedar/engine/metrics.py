@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -73,6 +73,7 @@ class Metrics:
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
     carried: int = 0  # batches of an epoch before, which opened the next
+    left_out: Counter[str] = field(default_factory=Counter)  # by unit: no rank was given them, as they fill no step
     rows_read: int = 0
     bytes_read: int = 0  # decoded, as metadata tell
     rows_kept: int = 0  # of splits that a cache gave

@@ -35,11 +35,24 @@ def rows_per_unit(node: Node) -> int:
     return 1
 
 
-def last_mode(node: Node) -> str:
-    """How the epoch ends: the mode of the nearest ``batch`` below, "keep" without one."""
+def last_mode(node: Node) -> str | None:
+    """How the epoch ends: the mode of what makes the batches, nearest below; "keep" without any."""
     current = node
     while current.inputs:
-        if isinstance(current.operator, StreamOperator) and current.operator.batch_rows is not None:
+        if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
             return current.operator.last
         current = current.inputs[0]
     return "keep"
+
+
+def deal_mode(node: Node) -> str | None:
+    """The same for ranks that share the units: None where these are as they were made, and can be cut anew; elsewhere
+    the units that do not fill a step on all ranks are left out.
+    """
+    current, last = node, last_mode(node)
+    while last is None and current.inputs:
+        operator = current.operator
+        if isinstance(operator, StreamOperator) and not operator.over_ranks:
+            return None if operator.most_rows is not None else "drop"
+        current = current.inputs[0]
+    return last

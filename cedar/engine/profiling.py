@@ -16,7 +16,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.machine import machine
 from cedar.engine.metrics import CallTimes, Metrics
-from cedar.engine.nodes import last_mode
+from cedar.engine.nodes import deal_mode
 from cedar.engine.observations import with_gil
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import Share
@@ -83,7 +83,7 @@ class _Work:
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
-        top, dealt = compiler.top(Share(chunk=least_run(binding), last=last_mode(root)))
+        top, dealt = compiler.top(Share(chunk=least_run(binding), last=deal_mode(root)))
         flow = top.open([dealt.start(), 0])
         try:
             while isinstance(flow.pull(True), Piece):

@@ -166,6 +166,9 @@ class BalanceStream(Stream):
     def start(self) -> At:
         return [[self.source.start(), 0], 0]
 
+    def rows_of(self, unit: int) -> range | None:
+        return self.source.rows_of(unit)  # a step keeps its rows, and each batch as many
+
     def seek(self, unit: int, lap: int = 0) -> Position:
         if self.source.count is None:
             return [self.start(), unit]

@@ -462,7 +462,7 @@ class StreamOperator(Operator):
     over_ranks: ClassVar[bool] = False  # it moves rows between the units that ranks get at one step, in turns
     shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes
-    last: str = "keep"  # what becomes of the short one at the end: "drop", "keep" or "pad"
+    last: str | None = "keep"  # the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
     most_rows: int | None = None  # of a unit that it makes
     first: int | None = None  # it takes the first so many units
 

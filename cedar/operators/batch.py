@@ -19,7 +19,7 @@ from cedar.core.sizes import as_int
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import Effects, Env, Schema, StreamContext, StreamOperator
 
-Last = Literal["drop", "keep", "pad"]
+Last = Literal["drop", "keep", "pad"] | None
 Counted: TypeAlias = "npt.NDArray[np.bool_] | None"  # which slots of a piece count; None: all
 
 
@@ -29,10 +29,11 @@ class Batch(StreamOperator):
 
     Batches are cut on row numbers before skipping, so a bad row shortens its own batch and shifts no other.
     ``last``: "drop" the short batch at the end, "keep" it, or "pad" it to ``size`` and add a boolean column ``valid``.
+    None keeps it here; where ranks part, they share the rows that do not fill a step.
     """
 
     size: int
-    last: Last = "drop"
+    last: Last = None
     local: bool = False
     name = "batch"
     shares = True
@@ -47,14 +48,14 @@ class Batch(StreamOperator):
             raise PipelineError(
                 f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site()
             )
-        if self.last not in ("drop", "keep", "pad"):
-            raise PipelineError(f'last={self.last!r}: it is "drop", "keep" or "pad"', site=user_site())
+        if self.last not in (None, "drop", "keep", "pad"):
+            raise PipelineError(f'last={self.last!r}: it is "drop", "keep", "pad" or None', site=user_site())
 
     def resized(self, few: Callable[[int, int, int], int]) -> Batch:
         return replace(self, size=few(self.size, 4, 3))
 
     def label(self) -> str:
-        return f"batch({self.size}, last={self.last!r})"
+        return f"batch({self.size})" if self.last is None else f"batch({self.size}, last={self.last!r})"
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset({"valid"} if self.last == "pad" else ()), rows="stream")
@@ -98,6 +99,7 @@ class BatchStream(Stream):
         self._size = size
         self._last = last
         self._refills = refills
+        self.left_out = 0  # rows that a flow dropped at its end
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -114,16 +116,27 @@ class BatchStream(Stream):
             return [self.start(), unit]
         return [self._source.seek(unit * self._size, lap), 0]
 
+    def rows_of(self, unit: int) -> range | None:
+        rows = self._source.count
+        if rows is None or rows == math.inf:
+            return None
+        return range(min(unit * self._size, int(rows)), min((unit + 1) * self._size, int(rows)))
+
+    def cut(self, rows: range) -> Flow:
+        flow = _BatchFlow(self._source.open(self._source.seek(rows.start)), len(rows), "keep", False, self)
+        flow.limit(1)
+        return flow
+
     def fits(self, at: At) -> bool:
         return self._source.fits_position(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _BatchFlow(self._source.open(at, lap), self._size, self._last, self._refills)
+        return _BatchFlow(self._source.open(at, lap), self._size, self._last, self._refills, self)
 
 
 class _BatchFlow(Flow):
-    def __init__(self, source: Flow, size: int, last: Last, refills: bool) -> None:
-        self._source = source
+    def __init__(self, source: Flow, size: int, last: Last, refills: bool, stream: BatchStream) -> None:
+        self._source, self._stream = source, stream
         self._size = size
         self._last = last
         self._wanted = size + refills
@@ -149,7 +162,11 @@ class _BatchFlow(Flow):
                 self._waiting.append((piece, 0, counted))
                 self._have += piece.units if counted is None else int(counted.sum())
         all_dead = self._waiting and not self._cuts  # counted as skipped at hand-over, so not passed over here
-        if (self._have == 0 and not all_dead) or (self._have < self._size and self._last == "drop"):
+        if self._have < self._size and self._last == "drop":
+            self._stream.left_out += self._have
+            self._have = 0
+            return None
+        if self._have == 0 and not all_dead:
             return None
         return self._cut()
 

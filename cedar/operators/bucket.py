@@ -51,6 +51,7 @@ class BucketByLength(StreamOperator):
     batch_sizes: tuple[int, ...]
     local: bool = False
     name: ClassVar[str] = "bucket_by_length"
+    last = None
     shares = True
 
     def __post_init__(self) -> None:

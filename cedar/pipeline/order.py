@@ -58,20 +58,22 @@ class OrderMethods:
         """
         return self._on(Sample(weights, n, seed, local))
 
-    def batch(self, size: int, *, last: Literal["drop", "keep", "pad"] = "drop", local: bool = False) -> Pipeline:
+    def batch(self, size: int, *, last: Literal["drop", "keep", "pad"] | None = None, local: bool = False) -> Pipeline:
         """Batches of ``size`` rows (on each rank). From here on the unit is the batch.
 
         Args:
             size: rows.
-            last: "drop" the short batch at the end and the last batches that do not fill all ranks; "keep" them;
-                "pad" them, and add a boolean column ``valid``.
+            last: the end of an epoch. None: one rank gets all rows; several take equally many steps, the last with
+                fewer rows, and leave out fewer rows than there are ranks, which the report counts. "drop" the short
+                batch and the last batches that do not fill all ranks; "keep" them, so that ranks may differ by a batch;
+                "pad" them, and add a boolean column ``valid``: for evaluation, where every row counts once.
             local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
                 alone, and may get different numbers of batches.
 
         Example:
             >>> import cedar
             >>> [b["x"].tolist() for b in cedar.from_items([{"x": i} for i in range(5)]).batch(2)]
-            [[0, 1], [2, 3]]
+            [[0, 1], [2, 3], [4]]
         """
         return self._on(Batch(size, last, local))
 

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,7 +28,10 @@ from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
+from cedar.operators.batch import Batch
 from cedar.pipeline.planning import PlanOptions, choose_plan
+from cedar.plan import graph
+from cedar.plan.graph import Node
 from cedar.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -264,7 +267,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
         encode = _encode(settings, form)
-    node, progress = pipeline.node, None
+    node, progress = graph.replace(pipeline.node, _kept), None
     if settings.progress is not False:
         progress = Progress("write", plain=bool(settings.progress))
     planner, _ = choose_plan(
@@ -278,6 +281,12 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if progress is not None:
         progress.position = loader.position
     return loader
+
+
+def _kept(node: Node) -> Node | None:
+    """A batch that keeps its last rows on several ranks, too: those who write need no equal steps."""
+    batch = node.operator
+    return replace(node, operator=replace(batch, last="keep")) if isinstance(batch, Batch) and not batch.last else None
 
 
 def _encode(settings: Settings, form: Format) -> Encode:

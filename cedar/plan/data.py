@@ -104,7 +104,7 @@ class Plan:
             >>> print(cedar.Plan.load(path, p))
             plan (loaded): 2 nodes
               0  from_items(list of 1)
-              1  batch(1, last='drop')  of 0
+              1  batch(1)  of 0
         """
         from cedar.plan.saved import write
 

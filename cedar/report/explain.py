@@ -13,7 +13,7 @@ from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import over_ranks
+from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.task_context import Tasks
@@ -161,7 +161,8 @@ def _ranks(compiler: Compiler) -> str:
         return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
     if compiler.dealt.count is not None:
         least = least_run(compiler.binding)
-        return f"contiguous runs of at least {least:,} units, the same units at any number of ranks"
+        end = " up to the last step" if deal_mode(compiler.binding.root) is None else ""
+        return f"contiguous runs of at least {least:,} units, the same at any number of ranks{end}"
     if why := compiler.unshared(2):
         return f"every rank computes the stream and keeps its turns: {why}"
     return "row counts are unknown before a run: each rank reads splits of its own"

@@ -92,7 +92,7 @@ def _difference(expected: Any, got: Any) -> str | None:
 def _of_column(expected: Any, got: Any) -> str | None:
     if plain(expected) == plain(got):
         return None
-    mine, other = _rows(expected), _rows(got)
+    mine, other = rows_of(expected), rows_of(got)
     if mine is None or other is None:
         return f": {_short(got)}, not {_short(expected)}"
     if len(mine) != len(other):
@@ -103,7 +103,8 @@ def _of_column(expected: Any, got: Any) -> str | None:
     return f": of type {_kind(got)}, not {_kind(expected)}"
 
 
-def _rows(value: Any) -> list[Any] | None:
+def rows_of(value: Any) -> list[Any] | None:
+    """The rows of a column; None where it is of a kind that has none by themselves."""
     for name in ("to_list", "to_pylist", "tolist"):
         if hasattr(value, name):
             rows = getattr(value, name)()

@@ -110,5 +110,5 @@ def test_a_graph_is_lowered_once_and_its_operators_are_called_as_written() -> No
     pipeline = cedar.from_items([{"x": 1}]).map(abs, "x", dtype=int).batch(1)
     binding = Binding(pipeline.node, cedar.Skip(max_count=3), Env())
     assert binding.lowered(binding.root) is binding.written
-    assert [binding.label(node) for node in binding.nodes][1:] == ["map(abs)", "batch(1, last='drop')"]
+    assert [binding.label(node) for node in binding.nodes][1:] == ["map(abs)", "batch(1)"]
     assert [binding.policy(node) for node in binding.nodes][1] == cedar.Skip(max_count=3)

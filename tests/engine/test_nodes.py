@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.nodes import cost_note, last_mode, over_ranks, rows_per_unit
+from cedar.engine.nodes import cost_note, deal_mode, last_mode, over_ranks, rows_per_unit
 from cedar.plan.graph import walk
 from tests.toy_stream import ListStream
 
@@ -15,16 +15,21 @@ ROWS = cedar.from_items([{"x": i, "l": [i]} for i in range(8)])
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "rows", "last"),
+    ("pipeline", "rows", "last", "deal"),
     [
-        (ROWS.map(str, "x"), 1, "keep"),
-        (ROWS.batch(3), 3, "drop"),
-        (ROWS.batch(3, last="pad").map(str, "x").take(2), 3, "pad"),
-        (ROWS.bucket_by_length("l", [2], [4, 6]), 6, "keep"),
+        (ROWS.map(str, "x"), 1, "keep", "keep"),
+        (ROWS.batch(3), 3, None, None),
+        (ROWS.batch(3).map(sum, "x").balance("x"), 3, None, None),
+        (ROWS.batch(3, last="pad").map(str, "x").take(2), 3, "pad", "pad"),
+        (ROWS.batch(3).take(2), 3, None, "drop"),
+        (ROWS.bucket_by_length("l", [2], [4, 6]), 6, None, None),
     ],
 )
-def test_the_nearest_batch_below_says_how_units_are_cut(pipeline: cedar.Pipeline, rows: int, last: str) -> None:
-    assert (rows_per_unit(pipeline.node), last_mode(pipeline.node)) == (rows, last)
+def test_the_nearest_batch_below_says_how_units_are_cut(
+    pipeline: cedar.Pipeline, rows: int, last: str | None, deal: str | None
+) -> None:
+    node = pipeline.node
+    assert (rows_per_unit(node), last_mode(node), deal_mode(node)) == (rows, last, deal)
 
 
 def test_what_moves_rows_between_ranks_is_found() -> None:

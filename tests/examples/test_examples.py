@@ -55,5 +55,5 @@ def test_audio(run, shared_data):
 
 def test_dataset(run, shared_data):
     said = run("dataset.py", shared_data / "movielens_sample.csv")
-    assert "12 batches; stopped after 5" in said
+    assert "13 batches; stopped after 5" in said
     assert said.endswith("the same batches as without a stop: True\n")

@@ -18,7 +18,7 @@ def test_people_see_a_node_a_line():
         "  2  cache('memory')  of 1",
         "  3  with_columns(a, b, c), items [0, 2]  of 2",
         "  4  shuffle(seed=3, window='256MiB')  of 3",
-        "  5  batch(4, last='drop')  of 4",
+        "  5  batch(4)  of 4",
         "  applied  push_filter: filter below map(decode)",
         "  refused  cache: map(decode)  (random)",
     ]

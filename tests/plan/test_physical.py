@@ -18,7 +18,7 @@ def test_what_reads_also_does_what_is_cheap_for_many_rows_at_once():
         "read from_items(list of 40) -> filter([(col(\"x\")) > (3)]) windows of shuffle(seed=0, window='256MiB')",
         "task map(plus) -> with_columns(z) small tasks of 0",
         "stream shuffle(seed=0, window='256MiB') of 1",
-        "stream batch(4, last='drop') of 2",
+        "stream batch(4) of 2",
         "deal gather of 3",
         "task gather of 4",
     ]

@@ -42,13 +42,13 @@ def test_a_plan_reads_like_this():
     {"is": "from_items(list of 20)"},
     {"is": "map(decode)", "digest": "...", "code": "..."},
     {"is": "filter([(col(\\"y\\")) > (3)])", "digest": "...", "code": "..."},
-    {"is": "batch(4, last='drop')", "digest": "..."}
+    {"is": "batch(4)", "digest": "..."}
   ],
   "nodes": [
     {"id": 0, "op": 0, "is": "from_items(list of 20)"},
     {"id": 1, "op": 2, "is": "filter([(col(\\"y\\")) > (3)])", "inputs": [0]},
     {"id": 2, "op": 1, "is": "map(decode)", "inputs": [1], "place": "processes"},
-    {"id": 3, "op": 3, "is": "batch(4, last='drop')", "inputs": [2]}
+    {"id": 3, "op": 3, "is": "batch(4)", "inputs": [2]}
   ],
   "decisions": [
     {"rule": "push_filter", "what": "filter below map(decode)", "applied": true, "why": "it reads y"}

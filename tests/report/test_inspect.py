@@ -70,7 +70,7 @@ def test_a_crop_behind_decode_is_that_of_the_batch_that_a_loader_gives():
         batch = next(iter(loader))
     sheet = p.inspect(3, seed=5)
     assert np.array_equal(np.stack([last(row).values["image"] for row in sheet.rows]), batch["image"])
-    assert sheet.notes == ("the sheet ends at batch(3, last='drop'): it makes batches",)
+    assert sheet.notes == ("the sheet ends at batch(3): it makes batches",)
 
 
 COLOURS = [

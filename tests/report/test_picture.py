@@ -40,5 +40,5 @@ def test_a_picture_has_a_box_for_every_operator():
     picture = ET.fromstring(html.partition("<pre>")[0])
     labels = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert "from_items(list of 100) #2" in labels
-    assert "batch(4, last='drop')" in labels
+    assert "batch(4)" in labels
     assert len(list(picture.iter("{http://www.w3.org/2000/svg}line"))) == 5

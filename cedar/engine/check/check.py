@@ -25,7 +25,7 @@ from cedar.engine.check.sample_rows import SampleRows, made_up
 from cedar.engine.check.stand_ins import NoStandIn, TwinGraphs
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import last_mode
+from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.programs import Programs
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import Share
@@ -375,7 +375,8 @@ class _Check:
             for epoch in self._epochs:
                 tasks = Tasks(self._runner, dataclasses.replace(self._env, epoch=epoch), metrics)
                 compiler = Compiler(physical, binding, tasks, store)
-                share = Share(rank, world, least_run(binding), last_mode(binding.root))
+                turns = over_ranks(binding.nodes) is not None
+                share = Share(rank, world, least_run(binding), deal_mode(binding.root), turns=turns)
                 runs.append(_units(compiler, share, most, self.going))
         return runs, metrics.fell_back
 

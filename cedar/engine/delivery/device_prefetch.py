@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -98,6 +99,11 @@ class AheadEpoch:
     def left(self) -> bool:
         """As of ``DataEpoch``."""
         return self._data.left
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """As of ``DataEpoch``."""
+        return self._data.left_out
 
     # ---- the caller's thread -----------------------------------------------------------------------------------------
 

@@ -198,6 +198,7 @@ class Loader(ByStep, Resharding):
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
         self._left = data.left
+        self._metrics.left_out += data.left_out
         self._live = None
 
     def _finish_epoch(self) -> None:

@@ -90,6 +90,10 @@ class Reporting(LoaderPosition):
     def _carried(self) -> list[str]:
         carried = self._metrics.carried
         notes = [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
+        notes += [
+            f"{number:,} {unit} left out at the end of an epoch: too few for a batch on every rank"
+            for unit, number in self._metrics.left_out.items()
+        ]
         if self._left and self._job.sharing.together:
             notes.append("this rank had batches left when all ranks ended the epoch: they open the next")
         return notes

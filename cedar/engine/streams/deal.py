@@ -1,7 +1,8 @@
 """Deal the units of an epoch to ranks.
 
 Where the number of units is known, ranks take contiguous runs: the epoch is cut into rounds, each round into one run
-per rank, so that a rank reads little of what others keep. Where it is unknown, ranks take turns unit by unit. A state
+per rank, so that a rank reads little of what others keep. Where it is unknown, ranks take turns unit by unit. With
+``last=None`` the units that do not fill a step on all ranks are cut anew, into one shorter batch for each. A state
 saved by N ranks is a list of how many units each had taken, so the rest can be dealt anew to M.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from cedar.core.errors import ResumeError
 from cedar.core.stream import Count
@@ -19,9 +20,10 @@ Interval: TypeAlias = tuple[int, float]  # up to infinity
 EVERYTHING = 1 << 60  # taken by a rank that is through an epoch
 _APART = 1 << 17  # units that one rank may be ahead of another: they are listed one by one
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
+RowsOf: TypeAlias = Callable[[int], "range | None"]  # of a unit, as of ``Stream.rows_of``
 
 
-def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str) -> Iterator[tuple[int, int]]:
+def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
     """The runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
     if total == math.inf:
         start = rank * chunk
@@ -40,22 +42,70 @@ def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str) -> It
         yield each * world + rank, each * world + rank + 1
 
 
-def units_of(total: Count, world: int, rank: int, last: str) -> Count:
-    """How many units a rank takes."""
-    if total is None or total == math.inf:
-        return total
-    each, rest = divmod(int(total), world)
-    if last == "keep":
-        return each + (rank < rest)
-    return each + (1 if last == "pad" and rest else 0)
+class End(NamedTuple):
+    """How an epoch ends on all ranks.
+
+    Args:
+        each: units of a rank before.
+        rest: the rows of each unit that is left then, as of ``Stream.rows_of``; None where only a run can tell.
+        rows: that each rank gets of the rest, as its last batch: with ``last=None``, where there are enough.
+    """
+
+    each: int
+    rest: list[range | None]
+    rows: int
+
+    def units(self, rank: int, last: str | None) -> int:
+        """How many units a rank takes."""
+        return self.each + (
+            rank < len(self.rest) if last == "keep" else bool((self.rest and last == "pad") or self.rows)
+        )
+
+    def of(self, rank: int) -> list[range]:
+        """The rows of the last batch of a rank."""
+        mine: list[range] = []
+        low, high = rank * self.rows, (rank + 1) * self.rows
+        for rows in filter(None, self.rest):
+            part = rows[max(low, 0) : max(high, 0)]
+            low, high = low - len(rows), high - len(rows)
+            if part and mine and mine[-1].stop == part.start:
+                mine[-1] = range(mine[-1].start, part.stop)
+            elif part:
+                mine.append(part)
+        return mine
 
 
-def remaining(total: Count, history: History, last: str) -> list[Interval]:
+def end_of(left: Numbers, world: int, last: str | None, rows_of: RowsOf) -> End:
+    """The end of an epoch of which these units are left."""
+    total = int(left.total)
+    each, rest = divmod(total, world)
+    if last is None and world > 1 and each and not rest and _size(rows_of(left.at(total - 1))) < _size(rows_of(0)):
+        each, rest = each - 1, world
+    units = [rows_of(left.at(number)) for number in range(total - rest, total)]
+    return End(each, units, sum(map(_size, units)) // world if last is None else 0)
+
+
+def _size(rows: range | None) -> int:
+    return 0 if rows is None else len(rows)
+
+
+def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf) -> list[Interval]:
     """What the ranks of all earlier worlds have left, as intervals of unit numbers."""
     left: list[Interval] = [(0, math.inf if total is None else total)]
     for world, chunk, taken in history:
-        count = _length(left)
+        count = whole = _length(left)
         consumed: list[tuple[int, int]] = []
+        if last is None and total is not None and count != math.inf:
+            end = end_of(Numbers(left), world, last, rows_of)
+            whole = end.each * world
+            if min(taken) > end.each:
+                consumed.append((whole, int(count)))
+            elif max(taken) > end.each and end.rows:
+                raise ResumeError(
+                    "some ranks have had the last step of the epoch, of rows that all of them share, and others not",
+                    done="nothing was read",
+                    fix="save the states of all ranks at the same step",
+                )
         if total is None:
             if max(taken) >= EVERYTHING:
                 raise ResumeError(
@@ -73,7 +123,7 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
         else:
             for r, mine in enumerate(taken):
                 need = mine
-                for low, high in dealt_runs(count, world, r, chunk, last):
+                for low, high in dealt_runs(whole, world, r, chunk, last):
                     if need <= 0:
                         break
                     consumed.append((low, min(high, low + need)))
@@ -82,23 +132,24 @@ def remaining(total: Count, history: History, last: str) -> list[Interval]:
     return left
 
 
-def steps_from(total: Count, history: History, last: str) -> int:
+def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf) -> int:
     """The first unit that is left, where ranks took units in turns, and all of them as many.
 
     Raises:
         ResumeError: some rank had taken its part of a step, and another had not.
     """
     for place, (world, _, taken) in enumerate(history):
-        length = None if total is None else _length(remaining(total, history[:place], last))
-        most = [units_of(length, world, rank, last) for rank in range(world)]
+        left = Numbers(remaining(total, history[:place], last, rows_of))
+        end = None if left.total == math.inf else end_of(left, world, last, rows_of)
+        most = [end and end.units(rank, last) for rank in range(world)]
         if any(mine < max(taken) and (m is None or mine < m) for mine, m in zip(taken, most, strict=True)):
             raise ResumeError(
                 f"balance() deals the rows of whole steps, and the ranks had taken {taken} batches",
                 done="nothing was read",
                 fix="save the states of all ranks at the same step, or go on with the same number of ranks",
             )
-    left = remaining(total, history, last)
-    return int(left[0][0]) if left else 0
+    intervals = remaining(total, history, last, rows_of)
+    return int(intervals[0][0]) if intervals else 0
 
 
 def _length(intervals: list[Interval]) -> int | float:

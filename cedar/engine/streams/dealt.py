@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
-from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, is_count, is_list
-from cedar.engine.streams.deal import EVERYTHING, Numbers, dealt_runs, remaining
+from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
+from cedar.engine.streams.deal import EVERYTHING, End, Numbers, dealt_runs, end_of, remaining
+from cedar.engine.streams.slices import counted_slots
+
+ROWS, BATCHES = "row(s)", "batch(es)"
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Share:
     Args:
         rank, world: this rank's number and how many there are.
         chunk: least units of a contiguous run.
-        last: the pipeline's mode at the end: "drop", "keep" or "pad".
+        last: the pipeline's mode at the end, as of ``deal_mode``.
         history: what earlier worlds had taken when the epoch was dealt anew.
         turns: ranks take turns, unit by unit, though counts may be known: what is below moves rows between the units
             of a step.
@@ -30,7 +36,7 @@ class Share:
     rank: int = 0
     world: int = 1
     chunk: int = 1
-    last: str = "keep"
+    last: str | None = "keep"
     history: tuple[Any, ...] = ()
     turns: bool = False
     apart: bool = False
@@ -51,17 +57,26 @@ class DealtStream(Stream):
         self.source = source
         self.share = share
         self._world, self._rank = share.world, share.rank
-        self._numbers = Numbers(remaining(source.count, list(share.history), share.last))
+        self._numbers = Numbers(remaining(source.count, list(share.history), share.last, source.rows_of))
         self._known = source.count is not None
+        self._left_out: Counter[str] = Counter()
+        self.cuts: Sequence[Any] = ()  # the streams below that count what they left out
+        self.end = End(0, [], 0)
+        if finite := self._numbers.total != math.inf:
+            self.end = end_of(self._numbers, self._world, share.last, source.rows_of)
         if self._known and not alone:
-            total = self._numbers.total
-            self.count = math.inf if total == math.inf else self._units(int(total))
+            self.count = self.end.units(share.rank, share.last) if finite else math.inf
 
-    def _units(self, total: int) -> int:
-        each, rest = divmod(total, self._world)
-        if self.share.last == "keep":
-            return each + (self._rank < rest)
-        return each + (self.share.last == "pad" and rest > 0)
+    @property
+    def left_out(self) -> Counter[str]:
+        """What no rank was given, as far as flows came to their end: so many rows, or batches of unknown size."""
+        return self._left_out + Counter({ROWS: sum(cut.left_out for cut in self.cuts)})
+
+    def leave_out(self, units: Iterable[range | None], given: int = 0) -> None:
+        """Count units that do not fill a step, without the rows that were given of them."""
+        for rows in units:
+            self._left_out[BATCHES if rows is None else ROWS] += 1 if rows is None else len(rows)
+        self._left_out[ROWS] -= given
 
     def start(self) -> At:
         return [0, None, None]
@@ -102,6 +117,8 @@ class DealtStream(Stream):
             if taken < total:
                 yield taken, total
             return
+        if self.share.last is None and total != math.inf:
+            total = self.end.each * self._world
         for low, high in dealt_runs(total, self._world, self._rank, self.share.chunk, self.share.last):
             skipped = min(taken, high - low)
             taken -= skipped
@@ -146,16 +163,19 @@ class _RunsFlow(Flow):
         self._spans = stream.spans(taken)
         self._flow: Flow | None = None
         self._left = 0
+        self._rest: deque[range] | None = None  # rows of the last batch, once the runs are through
+        self._shared: list[Rows] = []
 
     def pull(self, wait: bool) -> Pulled:
-        while self._flow is None or self._left == 0:
+        while self._rest is None and (self._flow is None or self._left == 0):
             if self._flow is not None:
                 self._flow.close()
                 self._flow = None
             try:
                 span = next(self._spans)
             except StopIteration:
-                return None
+                self._end()
+                break
             if span is None:
                 self._taken += 1
                 return _padding(self._taken - 1)
@@ -163,6 +183,9 @@ class _RunsFlow(Flow):
             self._below = None
             self._left = span[1] - span[0]
             self._flow.limit(self._left)
+        if self._rest is not None:
+            return self._share(self._rest, wait)
+        assert self._flow is not None
         piece = self._flow.pull(wait)
         if piece is PENDING:
             return PENDING
@@ -180,6 +203,33 @@ class _RunsFlow(Flow):
             at[1] = piece.position()
             end = [[self._taken, piece.end if self._left else None, None], 0]
         return Piece(piece.rows, at, 0, piece.batch, False, end=end)
+
+    def _end(self) -> None:
+        stream, self._rest = self._stream, deque()
+        end, share = stream.end, stream.share
+        if share.last is None and end.rows and self._taken == end.each:
+            self._rest.extend(end.of(share.rank))
+        rest = end.rest if share.last in (None, "drop") else []
+        after = stream.source.rows_of(int(stream.source.count or 0))  # what is less than a batch
+        stream.leave_out([*rest, after or range(0)], end.rows * share.world)
+
+    def _share(self, rest: deque[range], wait: bool) -> Pulled:
+        """The last batch, of rows that are less than a batch for each rank."""
+        while rest:
+            self._flow = self._flow or self._stream.source.cut(rest[0])
+            piece = self._flow.pull(wait)
+            if piece is PENDING:
+                return PENDING
+            if isinstance(piece, Piece):
+                self._shared.append(piece.rows)
+            self._flow.close()
+            self._flow = None
+            rest.popleft()
+        if not self._shared:
+            return None
+        rows, self._shared = concat_rows(self._shared), []
+        self._taken += 1
+        return Piece(rows, [self._taken - 1, None, None], 0, batch=True)
 
     def close(self) -> None:
         if self._flow is not None:
@@ -216,6 +266,8 @@ class _TurnsFlow(Flow):
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # mine, until its round is known to be full
+        self._round: list[Piece] = []  # all of the round at hand
+        self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.apart
         self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
         self._ended = False
@@ -250,19 +302,32 @@ class _TurnsFlow(Flow):
             if owner[0] < self._taken:
                 continue
             turn, rank = owner
+            mine = Piece(one.rows, [turn, one.position(), number], 0, one.batch, False)
+            if self._shares and self._round and self._round[0].at[0] < turn:  # the round before was not the last
+                self._release(turn - 1)
+            if self._strict:
+                self._round.append(mine)
             if rank == self._stream.share.rank:
-                self._held.append(Piece(one.rows, [turn, one.position(), number], 0, one.batch, False))
-            if not self._strict or rank == self._stream.share.world - 1:
+                self._held.append(mine)
+            if not self._strict or (rank == self._stream.share.world - 1 and not self._shares):
                 self._release(turn)
 
     def _release(self, turn: int) -> None:
+        self._round.clear()
         while self._held and self._held[0].at[0] <= turn:
             self._ready.append(self._held.popleft())
             self._taken = self._ready[-1].at[0] + 1
 
     def _end(self) -> None:
         self._ended = True
-        share = self._stream.share
+        share, last = self._stream.share, self._round
+        sizes = [len(counted_slots(piece.rows)) for piece in last]
+        if self._shares and len(last) == share.world and sizes[-1] >= sizes[0]:
+            self._release(last[0].at[0])
+        elif self._shares and last:
+            self._share(last, sum(sizes) // share.world)
+        elif share.last == "drop" and last and last[0].batch:
+            self._stream.leave_out(map(range, sizes))
         if share.last == "pad" and self._strict and self._in_open_round():
             if self._held:
                 self._release(self._held[-1].at[0])
@@ -270,6 +335,19 @@ class _TurnsFlow(Flow):
                 self._ready.append(_padding(self._taken))
                 self._taken += 1
         self._ready.extend(self._skipped)
+
+    def _share(self, last: list[Piece], rows: int) -> None:
+        """Cut the units of the last round anew, into one batch of so many rows for each rank.
+
+        Rows are taken by turns, so that no rank has all those of a bucket of long rows, whose batches are small.
+        """
+        share, joined = self._stream.share, concat_rows([piece.rows for piece in last])
+        counted = counted_slots(joined)
+        self._stream.leave_out([range(len(counted) - rows * share.world)])
+        if rows:
+            beside = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped, and replaced
+            mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], beside))
+            self._ready.append(Piece(joined.take(mine).compact(), last[0].at, 0, batch=True))
 
     def _in_open_round(self) -> bool:
         """Whether some rank got a unit of the round that is not full."""

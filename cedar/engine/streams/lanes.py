@@ -17,9 +17,9 @@ import numpy.typing as npt
 Past: TypeAlias = Sequence[Any]  # how an epoch was dealt before, oldest first: [lanes, what each of them keeps]
 DONE = -1  # a lane that was through: it keeps nothing, and left nothing
 UNTOLD = (
-    'with last="{last}" all ranks take as many steps, and these cannot tell each other when one of them is through. '
-    'Ways out: last="keep" on batch(); loader(steps=); loader(agree=), a folder that all ranks see or the address of a '
-    "service; or torch.distributed, initialised before the loader is made"
+    "with last={last} all ranks take as many steps, and these cannot tell each other when one of them is through. "
+    'Ways out: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
+    "that all ranks see or the address of a service; or torch.distributed, initialised before the loader is made"
 )
 
 

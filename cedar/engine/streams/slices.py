@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from cedar.core.columns import Index
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, Stream
 
 
 class SliceStream(Stream):
-    """Batches of global size, cut evenly; the position is the whole batch's."""
+    """Batches of global size, cut evenly; the position is the whole batch's. With ``even`` the rows of the last batch
+    that not all ranks would have are left out.
+    """
 
-    def __init__(self, source: Stream, rank: int, world: int) -> None:
+    def __init__(self, source: Stream, rank: int, world: int, even: bool = False) -> None:
         self._source = source
-        self._rank = rank
-        self._world = world
+        self.rank, self.world, self.even = rank, world, even
+        self.left_out = 0  # rows, as far as flows came to their end
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return self._source.count
+        count = self._source.count
+        if not self.even or not count or count == math.inf:
+            return count
+        return count - (len(self.rows_of(int(count) - 1) or range(self.world)) < self.world)
 
     def start(self) -> At:
         return self._source.start()
@@ -25,35 +33,43 @@ class SliceStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         return self._source.seek(unit, lap)
 
+    def rows_of(self, unit: int) -> range | None:
+        return self._source.rows_of(unit)
+
     def fits(self, at: At) -> bool:
         return self._source.fits(at)
 
     def open_at(self, at: At, lap: int) -> Flow:
-        return _SliceFlow(self._source.open([at, 0], lap), self._rank, self._world)
+        return _SliceFlow(self._source.open([at, 0], lap), self)
 
 
 class _SliceFlow(Flow):
-    def __init__(self, source: Flow, rank: int, world: int) -> None:
-        self._source = source
-        self._rank = rank
-        self._world = world
+    def __init__(self, source: Flow, stream: SliceStream) -> None:
+        self._source, self._stream = source, stream
 
     def pull(self, wait: bool) -> Pulled:
         piece = self._source.pull(wait)
         if not isinstance(piece, Piece) or not piece.batch:
             return piece
-        mine = piece.rows.slice(self._bound(piece.rows, self._rank), self._bound(piece.rows, self._rank + 1))
+        rank, world = self._stream.rank, self._stream.world
+        slots = counted_slots(piece.rows)
+        over = len(slots) % world if self._stream.even else 0
+        self._stream.left_out += over
+        if over and over == len(slots):
+            return self.pull(wait)
+        ends = [
+            0,
+            *(slots + 1).tolist(),
+        ]  # where so many counted slots end: those that the next row replaced come after them
+        low, high = (ends[(len(slots) - over) * each // world] for each in (rank, rank + 1))
+        mine = piece.rows.slice(low, high if rank + 1 < world or over else len(piece.rows))
         return Piece(mine, piece.at, piece.skip, True, piece.ends_window, piece.unit_key)
-
-    def _bound(self, rows: Rows, rank: int) -> int:
-        """Where a rank's slice begins; slots that the next row replaced do not count."""
-        counted = rows.counted()
-        if counted is None:
-            return len(rows) * rank // self._world
-        before = int(counted.sum()) * rank // self._world
-        return (
-            len(rows) if rank == self._world else int(np.searchsorted(np.cumsum(counted), before)) + 1 if before else 0
-        )
 
     def close(self) -> None:
         self._source.close()
+
+
+def counted_slots(rows: Rows) -> Index:
+    """The slots that count in a batch: all but those that the next row replaced."""
+    counted = rows.counted()
+    return np.arange(len(rows)) if counted is None else np.flatnonzero(counted)

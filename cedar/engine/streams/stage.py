@@ -87,6 +87,9 @@ class StageStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         return self.source.seek(unit, lap) if self.keeps_rows else [self.start(), unit]
 
+    def rows_of(self, unit: int) -> range | None:
+        return self.source.rows_of(unit) if self.keeps_rows else None
+
     def seek_window(self, unit: int, lap: int = 0) -> tuple[Position, int]:
         return self.source.seek_window(unit, lap)
 

@@ -124,7 +124,7 @@ class Batches(Endless):
                 raise CedarError(f"data.held_out is {data.held_out}, of {total} rows", fix="hold out fewer")
             rows, self.held_out = rows.take(total - data.held_out), rows.skip(total - data.held_out)
         self.rows = prepared(rows, options)
-        self.pipeline = self._ordered(self.rows).batch(data.batch)
+        self.pipeline = self._ordered(self.rows).batch(data.batch, last="drop")
         none = CedarError(f"the data has no batch of {data.batch} rows", fix="set a smaller data.batch")
         super().__init__(self._loader(self.pipeline, group.rank, group.size, serve=options.run.serve), none)
         self.vocabularies = {path: _digest(path) for path in files_of(data)}

@@ -36,7 +36,7 @@ class Batches(Endless):
             f"{options.paths} has no batch of {options.batch} rows of {options.length + 1} tokens",
             fix="give more text, shorter rows, a smaller batch, or fewer rows to data.held_out",
         )
-        super().__init__(_loader(rows.batch(options.batch), seed, serve), none)
+        super().__init__(_loader(rows.batch(options.batch, last="drop"), seed, serve), none)
 
     def __next__(self) -> torch.Tensor:
         tokens: torch.Tensor = super().__next__()["tokens"]

@@ -47,7 +47,7 @@ class LoaderSource(Source):
     def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
         super().__init__(self._read)
         self.split = split
-        self.loader = rows.batch(batch).loader(
+        self.loader = rows.batch(batch, last="drop").loader(
             plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch", steps=_ENDLESS
         )
 

@@ -66,8 +66,10 @@ class RandomJob(Job):
     """Ranks of a random pipeline, which count rows."""
 
     def __init__(self, draw: random.Random) -> None:
-        self.last = draw.choice(["keep", "keep", "pad", "drop"])
-        self.toy: Toy | Known = Known(draw, self.last) if draw.random() < 0.25 else Toy(draw, self.last)
+        self.last: str | None = draw.choice(["keep", "keep", "pad", "drop"])
+        known = draw.random() < 0.25
+        self.last = draw.choice([None, self.last]) if known else self.last
+        self.toy: Toy | Known = Known(draw, self.last) if known else Toy(draw, self.last)
         executor, plan = draw.choice([("inline", "off")] * 4 + [("threads", "off"), ("threads", "auto")])
         super().__init__(self.toy.pipeline, Shelf(), draw.randint(1, WORLD), executor=executor, workers=2, plan=plan)
 
@@ -93,7 +95,7 @@ def check(draw: random.Random) -> None:
     expected: Counter[Any] = job.toy.expected
     assert not got - expected, "rows that came twice"
     if job.last != "drop":  # which leaves rows to the next epoch
-        assert got == expected, "rows that were lost"
+        assert (expected - got).total() < (1 if job.last else WORLD), "rows that were lost"
 
 
 @pytest.mark.heavy

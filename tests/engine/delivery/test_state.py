@@ -216,4 +216,4 @@ def test_the_same_code_in_another_process_or_place_is_no_change() -> None:
 
     loader = make().loader(executor="inline")
     loader.load_state_dict(state_of(make()))
-    assert len(run(loader)[0]) == 7
+    assert len(run(loader)[0]) == 8

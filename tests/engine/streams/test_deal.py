@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar import ResumeError
-from cedar.engine.streams.deal import Numbers, dealt_runs, remaining, steps_from, units_of
+from cedar.engine.streams.deal import Numbers, dealt_runs, end_of, remaining, steps_from
 
 WORLDS = st.integers(1, 6)
+
+
+def unknown(unit):
+    """Units whose rows only a run can tell."""
+    return None  # noqa: RET501
 
 
 def units(total, world, rank, chunk, last):
@@ -28,7 +33,8 @@ def test_runs_cover_each_unit_once(total, world, chunk, last):
         assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
     else:
         assert flat == list(range(-(-total // world) * world))
-    assert [len(d) for d in dealt] == [units_of(total, world, rank, last) for rank in range(world)]
+    end = end_of(Numbers([(0, total)]), world, last, unknown)
+    assert [len(d) for d in dealt] == [end.units(rank, last) for rank in range(world)]
 
 
 @given(st.integers(1, 5), WORLDS, st.integers(1, 9))
@@ -48,7 +54,7 @@ def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
     left = set(range(total))
     history = []
     for world, wanted in worlds:
-        numbers = Numbers(remaining(total, history, "keep"))
+        numbers = Numbers(remaining(total, history, "keep", unknown))
         taken = []
         for rank in range(world):
             mine = units(numbers.total, world, rank, chunk, "keep")[: wanted[rank]]
@@ -57,7 +63,7 @@ def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
             assert left.issuperset(got)
             left -= set(got)
         history.append([world, chunk, taken])
-    intervals = remaining(total, history, "keep")
+    intervals = remaining(total, history, "keep", unknown)
     assert [n for low, high in intervals for n in range(low, int(high))] == sorted(left)
 
 
@@ -66,14 +72,14 @@ def test_turns_leave_what_nobody_took(worlds):
     taken_units = set()
     history = []
     for world, wanted in worlds:
-        numbers = Numbers(remaining(None, history, "keep"))
+        numbers = Numbers(remaining(None, history, "keep", unknown))
         taken = wanted[:world]
         for rank, count in enumerate(taken):
             got = {numbers.at(turn * world + rank) for turn in range(count)}
             assert not got & taken_units
             taken_units |= got
         history.append([world, 1, taken])
-    intervals = remaining(None, history, "keep")
+    intervals = remaining(None, history, "keep", unknown)
     assert intervals[-1][1] == math.inf
     left = {n for low, high in intervals for n in range(low, int(min(high, 500)))}
     assert left == set(range(500)) - taken_units
@@ -96,18 +102,18 @@ def test_numbers_find_their_way_back():
 def test_whole_steps_leave_all_from_one_unit_on(total, worlds, last):
     history = []
     for world, steps in worlds:
-        left = None if total is None else sum(high - low for low, high in remaining(total, history, last))
-        most = [units_of(left, world, rank, last) for rank in range(world)]
+        left = Numbers(remaining(total, history, last, unknown))
+        most = [None if total is None else end_of(left, world, last, unknown).units(r, last) for r in range(world)]
         history.append([world, 1, [steps if m is None else min(steps, m) for m in most]])
     taken = sum(sum(each) for _, _, each in history)
-    left = [run for run in remaining(total, history, last) if run[0] < run[1]]
+    left = [run for run in remaining(total, history, last, unknown) if run[0] < run[1]]
     end = math.inf if total is None else total
     assert left == ([(taken, end)] if taken < end else [])
-    assert steps_from(total, history, last) == (taken if left else 0)
+    assert steps_from(total, history, last, unknown) == (taken if left else 0)
 
 
 @pytest.mark.parametrize("total", [None, 100])
 def test_parts_of_steps_are_refused(total):
     for taken in ([1, 0, 0], [3, 3, 2]):
         with pytest.raises(ResumeError, match="whole steps"):
-            steps_from(total, [[2, 1, [4, 4]], [3, 1, taken]], "keep")
+            steps_from(total, [[2, 1, [4, 4]], [3, 1, taken]], "keep", unknown)

@@ -44,7 +44,7 @@ class Toy:
         if draw.random() < 0.3:
             self.pipeline, self.rows = self.pipeline.repeat(2), self.rows * 2
         if draw.random() < 0.2 and last == "keep":
-            self.pipeline = self.pipeline.bucket_by_length("l", [1, 2], [4, 3, 2]).drop("l")
+            self.pipeline = self.pipeline.bucket_by_length("l", [1, 2], [4, 3, 2], local=True).drop("l")
         else:
             self.pipeline = self.pipeline.drop("l").batch(draw.randint(1, 5), last=last)
         self.expected = Counter(self.rows)
