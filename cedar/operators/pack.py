@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -11,11 +11,12 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, ColumnType, TensorType, blank
 from cedar.core.cursor import no_keys
-from cedar.core.errors import PipelineError, ResumeError, missing_column, user_site
+from cedar.core.errors import PipelineError, ResumeError, Site, missing_column, user_site
 from cedar.core.stream import At, Flow, Pending, Piece, Position, Pulled, Rows, Stream, is_count, is_list
 from cedar.operators.base import Effects, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Ahead, Step, narrow, over
 from cedar.operators.documents import ADDED, Documents, documents, documents_of, token_columns, token_dtype
+from cedar.operators.fill_values import as_fill, check_fill
 from cedar.operators.packing import pack_best, pack_concat
 from cedar.operators.take import whole
 
@@ -34,17 +35,18 @@ class Pack(StreamOperator):
     Each packed column becomes an array of shape (length,) and keeps its dtype. ``segment_ids`` (int32) numbers the
     documents of a row from 1, and is 0 where the row is padded; ``positions`` (int32) counts from 0 inside each
     document, and on where a document is cut. Columns that are not packed are dropped. Nothing else is: the last row is
-    padded.
+    padded (each row, if the fit is "best"): packed columns hold ``value`` there, ``positions`` 0.
 
     Args:
         length: tokens per row.
         columns: the columns to pack; none given: all that are lists of numbers. Their lengths agree in every row.
         fit: "concat": documents run on and are cut at the ends of rows; "best": documents are kept whole where they fit
             (longer ones are cut), and rows close at the end of a window.
+        value: fills what is padded; a dict has a value by column, and the other columns get 0.
         local: True packs each rank's share by itself.
 
     Raises:
-        PipelineError: a bad length or fit; columns that are missing or no lists of numbers.
+        PipelineError: a bad length or fit; columns that are missing or no lists of numbers, or cannot hold ``value``.
         RowError: while running, missing values, or columns of different length in a row.
 
     Example:
@@ -57,6 +59,7 @@ class Pack(StreamOperator):
     columns: tuple[str, ...] = ()
     fit: Fit = "concat"
     local: bool = False
+    value: Any = 0
     name: ClassVar[str] = "pack"
     shares = True
     recounts = True
@@ -70,6 +73,7 @@ class Pack(StreamOperator):
                 site=user_site(),
                 fix='"concat" cuts documents at the ends of rows, "best" keeps them whole where it can',
             )
+        object.__setattr__(self, "value", as_fill(self.value, "pack"))
 
     @property
     def windowed(self) -> bool:  # type: ignore[override]
@@ -77,7 +81,9 @@ class Pack(StreamOperator):
 
     def label(self) -> str:
         parts = [str(self.length), *map(repr, self.columns)]
-        return f"pack({', '.join(parts + ([] if self.fit == 'concat' else ['fit=' + repr(self.fit)]))})"
+        parts += [] if self.fit == "concat" else [f"fit={self.fit!r}"]
+        value = dict(self.value) if isinstance(self.value, tuple) else self.value
+        return f"pack({', '.join(parts + ([f'value={value!r}'] if value else []))})"
 
     def effects(self) -> Effects:
         if not self.columns:  # all lists of numbers, which only types tell
@@ -97,7 +103,13 @@ class Pack(StreamOperator):
                 raise missing_column(name, list(types), "pack")
         if not self.columns and UNKNOWN in types.values():
             return None  # any of these may be a list of numbers
-        return {name: self._packed(types[name]) for name in token_columns(types, self.columns)} | self._added()
+        return {name: self._packed(types[name]) for name in self.names(types, None)} | self._added()
+
+    def names(self, types: Mapping[str, ColumnType], site: Site | None) -> tuple[str, ...]:
+        """The columns to pack, which can hold ``value``."""
+        names = token_columns(types, self.columns, site)
+        check_fill(self.value, {name: token_dtype(types.get(name, UNKNOWN)) for name in names}, "pack", site)
+        return names
 
     def _packed(self, kind: ColumnType) -> ColumnType:
         dtype = token_dtype(kind)
@@ -141,16 +153,15 @@ class PackStream(Stream):
         position, offset = at
         source = self._source.open(position, lap)
         measured = Ahead(over(source, self._measure))
-        length, submit = self._operator.length, self._context.submit
-        if self._operator.fit == "best":
-            return PackFlow(source, measured, Windows(measured, length, submit).step, ends_window=True)
-        return PackFlow(
-            source, measured, RunOnPacker(measured, length, submit, position, offset).step, ends_window=False
-        )
+        operator, submit = self._operator, self._context.submit
+        if operator.fit == "best":
+            return PackFlow(source, measured, Windows(measured, operator, submit).step, ends_window=True)
+        step = RunOnPacker(measured, operator, submit, position, offset).step
+        return PackFlow(source, measured, step, ends_window=False)
 
     def _measure(self, piece: Piece) -> Any:
         site = self._context.site
-        names = token_columns(piece.rows.blocks[0].types, self._operator.columns, site)
+        names = self._operator.names(piece.rows.blocks[0].types, site)
         return self._context.submit(documents, narrow(piece.rows, names, "pack", site), names, site)
 
 
@@ -219,9 +230,9 @@ class WaitingDocuments:
 class RunOnPacker:
     """Starts packing whenever a row is full; what is left over opens the next."""
 
-    def __init__(self, measured: Ahead[Piece], length: int, submit: Any, position: Position, offset: int) -> None:
+    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any, position: Position, offset: int) -> None:
         self._measured = measured
-        self._length = length
+        self._length, self._fill = operator.length, operator.value
         self._submit = submit
         self._held = WaitingDocuments()
         self._position = position
@@ -274,15 +285,15 @@ class RunOnPacker:
 
     def _start(self, runs: Sequence[Documents], rows: int) -> Started:
         at = [self._position, self._offset]
-        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length)
+        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill)
 
 
 class Windows:
     """Starts packing whenever a window is complete."""
 
-    def __init__(self, measured: Ahead[Piece], length: int, submit: Any) -> None:
+    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any) -> None:
         self._measured = measured
-        self._length = length
+        self._length, self._fill = operator.length, operator.value
         self._submit = submit
         self._held = WaitingDocuments()
         self._rest: tuple[Piece, Any] | None = None  # of a piece, beyond the largest window
@@ -312,4 +323,4 @@ class Windows:
     def _start(self) -> Started:
         at = [self._held.position(), 0]
         runs, self._held = self._held.runs, WaitingDocuments()
-        return at, self._submit(pack_best, runs, self._length)
+        return at, self._submit(pack_best, runs, self._length, self._fill)

@@ -15,6 +15,7 @@ from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import concat_keys
 from cedar.operators.documents import ADDED, Documents, concat_documents
+from cedar.operators.fill_values import Fill, fill_of
 
 _STRETCH = 1 << 17  # tokens laid at a time; not part of any result
 
@@ -101,19 +102,19 @@ def best_fit(sizes: Index, room: int) -> Index:
     return bins
 
 
-def pack_concat(runs: Sequence[Documents], offset: int, rows: int, length: int) -> Block:
+def pack_concat(runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0) -> Block:
     """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into."""
     docs = concat_documents(runs)
     starts = np.concatenate([[0], np.cumsum(docs.lengths)]) - offset
-    return _fill(docs, layout_concat(docs.lengths, offset, rows, length), rows, length, starts[:-1] // length)
+    return _fill(docs, layout_concat(docs.lengths, offset, rows, length), rows, length, starts[:-1] // length, fill)
 
 
-def pack_best(runs: Sequence[Documents], length: int) -> Block:
+def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0) -> Block:
     """A window of documents, packed for itself. Slots of skipped documents come last."""
     docs = concat_documents(runs)
     layout = layout_best(docs.lengths, length)
     rows = int(layout.row[-1]) + 1 if len(layout.row) else 0
-    return _fill(docs, layout, rows, length, np.full(len(docs), rows))
+    return _fill(docs, layout, rows, length, np.full(len(docs), rows), fill)
 
 
 def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
@@ -131,9 +132,9 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
     return _counted(begins, lengths, np.int64)
 
 
-def _fill(docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index) -> Block:
+def _fill(docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index, fill: Fill) -> Block:
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
-    columns = _columns(docs, layout, rows, length, heads)
+    columns = _columns(docs, layout, rows, length, heads, fill)
     keys = docs.keys.take(layout.document[heads]).items(layout.offset[heads])
     if not docs.dead:
         return Block(columns, keys)
@@ -144,10 +145,15 @@ def _fill(docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: 
     return Block(columns, concat_keys([keys, docs.keys.take(slots)]).take(order), dead)
 
 
-def _columns(docs: Documents, layout: Layout, rows: int, length: int, heads: Index) -> dict[str, npt.NDArray[Any]]:
+def _columns(
+    docs: Documents, layout: Layout, rows: int, length: int, heads: Index, fill: Fill
+) -> dict[str, npt.NDArray[Any]]:
     """The packed columns, laid a stretch at a time, so that the places of the tokens stay in the processor's cache."""
     dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))
     flat = {name: np.zeros(rows * length, dtype=dtype) for name, dtype in dtypes.items()}
+    for name in docs.values:
+        if value := fill_of(fill, name):
+            flat[name].fill(value)
     begins = (np.cumsum(docs.lengths) - docs.lengths)[layout.document] + layout.offset
     places = layout.row * length + layout.column
     segment = (np.arange(len(layout.row)) - heads[layout.row] + 1).astype(np.int32)

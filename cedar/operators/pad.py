@@ -19,8 +19,9 @@ from cedar.core.jagged import JaggedTensor, pad_values
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.documents import token_dtype
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.fit import misfits
+from cedar.operators.fill_values import Fill, as_fill, check_fill, fill_of
 from cedar.operators.merging import by_content
 
 
@@ -31,7 +32,8 @@ class Pad(RowOperator):
     Args:
         columns: list columns of numbers; none for all of them.
         to: the length; None for the longest list of the batch, which needs a ``batch`` above.
-        value: fills the places behind the end of a list; must fit the dtype of the lists.
+        value: fills the places behind the end of a list; must fit the dtype of the lists. A dict has a value by
+            column, and the other columns get 0.
 
     Raises:
         PipelineError: ``to=None`` outside of batches, a length that is none, a column that is no list of numbers.
@@ -51,7 +53,7 @@ class Pad(RowOperator):
 
     columns: tuple[str, ...] = ()
     to: int | None = None
-    value: float = 0
+    value: Any = 0
     on_error: Skip | None = None
     name: ClassVar[str] = "pad"
 
@@ -62,8 +64,7 @@ class Pad(RowOperator):
         object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
             raise PipelineError(f"pad(to={self.to!r}): a length is a whole number, not negative", site=user_site())
-        if not isinstance(self.value, int | float | np.number | np.bool_):
-            raise PipelineError(f"pad(value={self.value!r}): pads lists of numbers with a number", site=user_site())
+        object.__setattr__(self, "value", as_fill(self.value, "pad"))
 
     def label(self) -> str:
         names = ", ".join(self.columns) or "all lists"
@@ -78,15 +79,14 @@ class Pad(RowOperator):
         if known is None:
             return None
         if not self.columns and UNKNOWN in known.values():  # which columns are lists, only a run can tell
-            return {name: UNKNOWN if kind is UNKNOWN or _is_list(kind) else kind for name, kind in known.items()}
+            return {name: UNKNOWN if kind is UNKNOWN or token_dtype(kind) else kind for name, kind in known.items()}
         blame = ErrorContext(0, self.label(), None, None)
         padded = {name: self._padded(known[name]) for name in _targets(self.columns, known, blame, self.value)}
         return {**known, **padded}
 
     def _padded(self, kind: ColumnType) -> ColumnType:
-        if self.to is None or kind is UNKNOWN:
-            return UNKNOWN
-        return TensorType((self.to,), str(_dtype(kind)))
+        dtype = token_dtype(kind)
+        return UNKNOWN if self.to is None or dtype is None else TensorType((self.to,), str(dtype))
 
     def policy(self) -> Skip | None:
         return self.on_error
@@ -113,7 +113,7 @@ class PadKernel:
 
     columns: tuple[str, ...]
     to: int | None
-    value: float
+    value: Fill
     blame: ErrorContext
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -136,56 +136,28 @@ class PadKernel:
             lengths = np.full(len(values), values.shape[1], dtype=np.int64)
             flat = values.reshape(-1)
         to = self.to if self.to is not None else int(lengths.max(initial=0))
-        return pad_values(flat, lengths, to, self.value)
+        return pad_values(flat, lengths, to, fill_of(self.value, name))
 
 
-def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: float) -> list[str]:
+def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: ErrorContext, value: Fill) -> list[str]:
     """The columns to pad: the given ones, or every list of numbers.
 
     Raises:
         PipelineError: one that is not there or no list of numbers, or whose dtype cannot hold ``value``.
     """
-    names = list(columns) or [name for name, kind in types.items() if _is_list(kind)]
+    names = list(columns) or [name for name, kind in types.items() if token_dtype(kind) is not None]
     for name in names:
         if name not in types:
             raise missing_column(name, list(types), blame.label, blame.site)
-        kind = types[name]
-        if kind is UNKNOWN:
-            continue
-        if not _is_list(kind):
+        if types[name] is not UNKNOWN and token_dtype(types[name]) is None:
             raise PipelineError(
-                f"{blame.label}: column {name!r} is {kind}, not lists of numbers",
+                f"{blame.label}: column {name!r} is {types[name]}, not lists of numbers",
                 site=blame.site,
                 fix="pad list columns; .map(fn, column) reshapes other things",
             )
-        dtype = _dtype(kind)
-        if not _holds(dtype, value):
-            raise PipelineError(
-                f"{blame.label}: column {name!r} of {dtype} cannot hold the value {value!r}",
-                site=blame.site,
-                fix=f"give a value of {dtype}, or cast the lists first",
-            )
+    filled = {name: token_dtype(kind) for name, kind in types.items() if name in names or kind is UNKNOWN}
+    check_fill(value, filled, blame.label, blame.site)
     return names
-
-
-def _is_list(kind: ColumnType) -> bool:
-    if isinstance(kind, TensorType):
-        return len(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf"
-    if not isinstance(kind, pa.DataType) or not (pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
-        return False
-    inner = kind.value_type
-    return bool(pt.is_integer(inner) or pt.is_floating(inner) or pt.is_boolean(inner))
-
-
-def _dtype(kind: ColumnType) -> np.dtype[Any]:
-    return np.dtype(kind.dtype if isinstance(kind, TensorType) else kind.value_type.to_pandas_dtype())
-
-
-def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    if dtype.kind == "b":
-        return value in (0, 1)
-    whole = isinstance(value, bool | np.bool_) or (dtype.kind != "f" and float(value).is_integer())
-    return not misfits([int(value) if whole else value], pa.from_numpy_dtype(dtype))
 
 
 def _misfits(name: str, column: Column, to: int | None, label: str) -> dict[int, Failure]:

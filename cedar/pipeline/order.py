@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.operators.balance import Balance
@@ -114,17 +114,33 @@ class OrderMethods:
         return self._on(BucketByLength(column, tuple(boundaries), tuple(batch_sizes), local))
 
     def pack(
-        self, length: int, *columns: str, fit: Literal["concat", "best"] = "concat", local: bool = False
+        self,
+        length: int,
+        *columns: str,
+        fit: Literal["concat", "best"] = "concat",
+        value: float | Mapping[str, float] = 0,
+        local: bool = False,
     ) -> Pipeline:
-        """Pack lists into rows of exactly ``length`` values; adds ``segment_ids`` and ``positions``.
+        """Pack lists into rows of exactly ``length`` values; adds ``segment_ids`` and ``positions``, 0 in padding.
+
+        Args:
+            length: values per row.
+            *columns: list columns of equal lengths in each row; by default all lists of numbers. Others are dropped.
+            fit: "concat" cuts lists at the ends of rows, "best" keeps them whole where it can.
+            value: what padding holds; a dict has a value by column, and the other columns get 0.
+            local: pack each rank's own rows.
+
+        Raises:
+            PipelineError: columns that are not lists of numbers, or whose type cannot hold ``value``.
 
         Example:
             >>> import cedar
-            >>> p = cedar.from_items([{"t": [1, 2, 3]}, {"t": [4, 5]}]).pack(4, "t")
-            >>> [row["t"].tolist() for row in p]
-            [[1, 2, 3, 4], [5, 0, 0, 0]]
+            >>> rows = [{"t": [1, 2, 3], "labels": [2, 3, 9]}]
+            >>> row = next(iter(cedar.from_items(rows).pack(4, "t", "labels", value={"labels": -100})))
+            >>> row["t"].tolist(), row["labels"].tolist()
+            ([1, 2, 3, 0], [2, 3, 9, -100])
         """
-        return self._on(Pack(length, columns, fit, local))
+        return self._on(Pack(length, columns, fit, local, value))
 
     def take(self, n: int, *, local: bool = False) -> Pipeline:
         """The first ``n`` rows, or batches.

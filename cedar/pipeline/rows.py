@@ -172,6 +172,8 @@ class RowMethods:
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
         """List columns as arrays of fixed length: ``to``, or below ``batch`` the longest of the batch.
 
+        ``value`` fills the rest; a dict has a value by column, and the other columns get 0.
+
         Example:
             >>> import cedar
             >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]

@@ -1,12 +1,15 @@
 """pack."""
 
+import inspect
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.columns import UNKNOWN, TensorType
 from cedar.core.errors import PipelineError
 from cedar.operators import pack
@@ -115,6 +118,43 @@ def test_bad_arguments(arguments, text):
         Pack(*arguments)
 
 
+LISTS = {"t": [[1, 2, 3], [4]], "n": [[9, 8, 7], [6]]}
+
+
+@pytest.mark.parametrize("fit", ["concat", "best"])
+@pytest.mark.parametrize("kind", ["bool", "int8", "int32", "uint16", "int64", "uint64", "float16", "float64"])
+def test_padding_holds_the_value_of_its_column(fit, kind):
+    lists = pa.array([[1, 0, 1], [1]]).cast(pa.list_(pa.from_numpy_dtype(kind)))
+    table = pa.table({"t": pa.array(LISTS["t"]), "n": lists})
+    rows = list(cedar.from_arrow(table).pack(3, "t", "n", fit=fit, value={"n": 1}))
+    assert [row["n"].tolist() for row in rows] == [[1, 0, 1], [1, 1, 1]]
+    assert [row["t"].tolist() for row in rows] == [[1, 2, 3], [4, 0, 0]]
+    assert (rows[1]["segment_ids"].tolist(), rows[1]["positions"].tolist()) == ([1, 0, 0], [0, 0, 0])
+    assert rows[0]["n"].dtype == kind
+    assert [row["t"].tolist() for row in cedar.from_arrow(table).pack(3, fit=fit, value=1)][-1] == [4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"t": 1 << 31}, "column 't' of int32 cannot hold the value 2147483648"),
+        (0.5, "cannot hold"), (float("nan"), "cannot hold"), ({"x": 1e5}, "'x' of float16 cannot hold"),
+        ({"labels": -100}, "value= names 'labels'"), ("0", "filled with a number"), ({3: 0}, "filled with a number"),
+        (None, "filled with a number"),
+    ],
+)  # fmt: skip
+def test_values_that_padding_cannot_hold_are_refused_at_the_users_line(value, text):
+    lists, broken = pa.array([[1, 2]], pa.list_(pa.int32())), pa.array([[1, 2]], pa.list_(pa.float16()))
+    given = cedar.from_arrow(pa.table({"t": lists, "x": broken}))
+    typed_by_the_run = given.map(lambda t, x: (np.int32(t), np.float16(x)), "t", "x", into=("t", "x"))
+    for p in (given, typed_by_the_run):
+        with pytest.raises(PipelineError, match=text) as caught:
+            list(
+                p.pack(3, value=value),
+            )
+        assert caught.value.site.line == inspect.currentframe().f_lineno - 2
+
+
 def test_schema():
     lists, added = pa.large_list(pa.int32()), TensorType((4,), "int32")
     known = Pack(4).schema({"t": lists, "name": pa.large_string()})
@@ -137,3 +177,4 @@ def test_nothing_from_nothing():
     assert check(Pack(4, fit="best"), [stream_of([0, 0])]) == []
     assert Pack(4, fit="best").windowed
     assert not Pack(4).windowed
+    assert Pack(4, value={"t": -1}).label() == "pack(4, value={'t': -1})"

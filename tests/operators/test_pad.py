@@ -113,7 +113,7 @@ def test_columns_are_checked() -> None:
             run(Pad(columns, 2), given_block)
         with pytest.raises(PipelineError, match=message):
             Pad(columns, 2).schema(given_block.types)
-    for value in (0.5, float("nan")):
+    for value in (0.5, float("nan"), float("inf"), 1 << 63, {"ids": -(1 << 64)}):
         with pytest.raises(PipelineError, match="cannot hold"):
             run(Pad(("ids",), 2, value), given_block)
     for value, kind in ((1e39, pa.float32()), (70_000, pa.float16()), (2**53 + 1, pa.float64()), (300, pa.int8())):
@@ -121,6 +121,13 @@ def test_columns_are_checked() -> None:
             run(Pad(("x",), 2, value), block(x=pa.array([[]], pa.large_list(kind))))
     assert run(Pad(("x",), 1, -float("inf")), block(x=pa.array([[]], FLOATS))).columns["x"].tolist() == [[-np.inf]]
     assert np.isnan(run(Pad(("x",), 1, float("nan")), block(x=pa.array([[]], FLOATS))).columns["x"]).all()
+
+
+def test_a_dict_has_a_value_by_column() -> None:
+    out = run(Pad(to=2, value={"ids": -1}), block(ids=[[1]], x=[[2.0]])).columns
+    assert (out["ids"].tolist(), out["x"].tolist()) == ([[1, -1]], [[2.0, 0.0]])
+    with pytest.raises(PipelineError, match=r"value= names 'idz'.*\n(.*\n)*.*name one of 'ids'"):
+        run(Pad(("ids",), 2, {"idz": 1}), block(ids=[[1]]))
 
 
 def test_schema_effects_and_label() -> None:

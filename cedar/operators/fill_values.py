@@ -1,0 +1,72 @@
+"""Fill values: what ``pad`` and ``pack`` write after the end of a list, one number or one by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.errors import PipelineError, Site, user_site
+from cedar.operators.fit import misfits
+
+Fill: TypeAlias = "float | tuple[tuple[str, float], ...]"
+
+
+def as_fill(value: Any, label: str) -> Fill:
+    """A number, or numbers by column as pairs in order of names, so that operators stay hashable.
+
+    Raises:
+        PipelineError: at the user's line, for anything else.
+
+    Example:
+        >>> as_fill({"labels": -100}, "pack")
+        (('labels', -100),)
+    """
+    given = dict(value) if isinstance(value, Mapping | tuple) else {"": value}
+    for name, number in given.items():
+        if not isinstance(name, str) or not isinstance(number, int | float | np.number | np.bool_):
+            raise PipelineError(
+                f"{label}(value={value!r}): lists of numbers are filled with a number",
+                site=user_site(),
+                fix='give a number, or a dict of numbers by column such as {"labels": -100}',
+            )
+    return tuple(sorted(given.items())) if isinstance(value, Mapping | tuple) else value
+
+
+def fill_of(fill: Fill, column: str) -> float:
+    """The number for a column; 0 for a column that a dict does not name."""
+    return dict(fill).get(column, 0) if isinstance(fill, tuple) else fill
+
+
+def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: str, site: Site | None) -> None:
+    """Refuse a fill value that its column cannot hold, and one for a column that is not filled.
+
+    Args:
+        fill: see ``as_fill``.
+        dtypes: of all columns that are filled; None where only a run can tell.
+        label: of the operator.
+        site: the user's line.
+    """
+    for name in dict(fill) if isinstance(fill, tuple) else ():
+        if name not in dtypes:
+            raise PipelineError(
+                f"{label}: value= names {name!r}, which is not one of its columns",
+                site=site,
+                fix=f"name one of {', '.join(map(repr, dtypes)) or 'the list columns'}",
+            )
+    for name, dtype in dtypes.items():
+        if dtype is not None and not _holds(dtype, fill_of(fill, name)):
+            raise PipelineError(
+                f"{label}: column {name!r} of {dtype} cannot hold the value {fill_of(fill, name)!r}",
+                site=site,
+                fix=f"give a value of {dtype}, or cast the lists first",
+            )
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    if dtype.kind == "b":
+        return value in (0, 1)
+    whole = isinstance(value, bool | np.bool_) or (dtype.kind != "f" and float(value).is_integer())
+    return not misfits([int(value) if whole else value], pa.from_numpy_dtype(dtype))
