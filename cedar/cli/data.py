@@ -90,6 +90,7 @@ def _add_vocab(kinds: Adder) -> None:
     vocab.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out what is rarer (default: 1)")
     vocab.add_argument("--most", type=int, metavar="N", help="keep so many at most")
     vocab.add_argument("--oov", type=int, default=0, metavar="ID", help="the id of what is left out (default: 0)")
+    vocab.add_argument("--null", choices=("oov", "own", "keep"), default="oov", help="the id of nulls (default: oov)")
     vocab.add_argument("--format", default="parquet", choices=_KINDS, help="of the files (default: parquet)")
     vocab.add_argument("--memory", default="512MiB", help="before counts are spilled (default: 512MiB)")
 
@@ -172,7 +173,8 @@ def _vocab(chosen: argparse.Namespace) -> None:
     read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
     vocabularies = recommendation.build_vocabularies(
         read(chosen.paths), names(chosen.columns),
-        min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, memory=chosen.memory,
+        min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, null=chosen.null,
+        memory=chosen.memory,
     )  # fmt: skip
     recommendation.save_vocabularies(vocabularies, chosen.out)
     for vocabulary in vocabularies.values():

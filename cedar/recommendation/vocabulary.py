@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import polars as pl
@@ -24,6 +24,7 @@ from cedar.pipeline.core import Pipeline
 
 _META = b"cedar.vocabulary"
 _ROWS = 65_536
+Null: TypeAlias = Literal["oov", "own", "keep"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Vocabulary:
         counts: int64, how often each was seen.
         oov: the number of every other value.
         seen: how many values were counted, with repetitions; rare: how many of them are not in it.
+        null: what ``transform`` makes of nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
 
     Example:
         >>> import cedar
@@ -51,11 +53,12 @@ class Vocabulary:
     oov: int = 0
     seen: int = 0
     rare: int = 0
+    null: Null = "oov"
 
     @property
     def size(self) -> int:
-        """How many rows a table needs: the values, and the one for all others."""
-        return len(self.values) + 1
+        """How many rows a table needs: the values, the one for all others, and that of nulls where they have one."""
+        return len(self.values) + 1 + (self.null == "own")
 
     @property
     def ids(self) -> pa.Array:
@@ -64,8 +67,12 @@ class Vocabulary:
         return pa.array(numbers + (numbers >= self.oov))
 
     def transform(self) -> MapId:
-        """For ``p.map(vocabulary.transform(), "column")``: numbers, or lists of them, in the place of values."""
-        return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), default=self.oov)
+        """For ``p.map(vocabulary.transform(), "column")``: numbers, or lists of them, in the place of values.
+
+        A null, also one inside a list, gets the number that ``null`` says; then a null list becomes an empty one.
+        """
+        null = {"oov": self.oov, "own": self.size - 1, "keep": None}[self.null]
+        return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), self.oov, null)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file of ``value``, ``id`` and ``count``, under its name once it is whole.
@@ -73,7 +80,7 @@ class Vocabulary:
         Raises:
             SourceError: it cannot be written.
         """
-        told = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare}
+        told = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
         table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
         table = table.replace_schema_metadata({_META: json.dumps(told).encode()})
         path = os.fspath(path)
@@ -99,7 +106,8 @@ class Vocabulary:
             ) from error
         values, counts = (_array(table.column(name)) for name in ("value", "count"))
         values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
-        return Vocabulary(told["column"], values, counts, told["oov"], told["seen"], told["rare"])
+        null = told.get("null", "oov")
+        return Vocabulary(told["column"], values, counts, told["oov"], told["seen"], told["rare"], null)
 
     def __str__(self) -> str:
         share = self.rare / max(self.seen, 1)
@@ -113,6 +121,7 @@ def build_vocabularies(
     min_count: int = 1,
     most: int | None = None,
     oov: int = 0,
+    null: Null = "oov",
     memory: str = "512MiB",
     executor: str = "auto",
 ) -> dict[str, Vocabulary]:
@@ -127,6 +136,8 @@ def build_vocabularies(
         min_count: leave out what was seen less often.
         most: keep so many at most.
         oov: the number of what is left out.
+        null: what the vocabularies make of nulls: "oov" gives them that number, "own" one of their own (the last),
+            "keep" leaves them null.
         memory: what the counts of all columns may hold before they are spilled, about.
         executor: of the pass over the rows.
 
@@ -137,6 +148,8 @@ def build_vocabularies(
         raise PipelineError(
             "build_vocabularies: a list of columns, min_count and most from 1, oov from 0", site=user_site()
         )
+    if null not in get_args(Null):
+        raise PipelineError(f"build_vocabularies(null={null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
     known: Mapping[str, Any] = pipeline.schema
     for name in columns:
         if "?" not in known and name not in known:
@@ -154,7 +167,7 @@ def build_vocabularies(
             values, counts, seen = counter.frequent(min_count, most)
             oov_here = min(oov, len(values))
             kept = int(np.sum(counts.to_numpy())) if len(counts) else 0
-            vocabularies[name] = Vocabulary(name, values, counts, oov_here, seen, seen - kept)
+            vocabularies[name] = Vocabulary(name, values, counts, oov_here, seen, seen - kept, null)
         return vocabularies
     finally:
         for counter in counters.values():
@@ -233,6 +246,8 @@ class Counter:
         """
         while pt.is_large_list(column.type) or pt.is_list(column.type) or pt.is_fixed_size_list(column.type):
             column = column.flatten()
+        if pt.is_null(column.type):  # nulls alone
+            return
         if not (pt.is_integer(column.type) or pt.is_large_string(column.type) or pt.is_string(column.type)):
             raise PipelineError(
                 f"a vocabulary of column {self.name!r}: it holds {column.type}",

@@ -54,6 +54,43 @@ def test_nulls_are_not_counted():
     assert found.seen == 2
 
 
+@pytest.mark.parametrize(
+    ("values", "mapped"),
+    [
+        ([3, None, 3, 4], [1, "null", 1, 2]),
+        (["b", None, "b", "c"], [1, "null", 1, 2]),
+        ([[3, None], None, [], [3, 4]], [[1, "null"], [], [], [1, 2]]),
+        ([["b"], [None], None, ["c", "b"]], [[1], ["null"], [], [2, 1]]),
+        ([None, None], ["null", "null"]),
+    ],
+)
+def test_nulls_get_oov_or_a_number_of_their_own(tmp_path, values, mapped):
+    p = cedar.from_arrow(pa.table({"x": pa.array(values)}))
+    for null in ("oov", "own", "keep"):
+        save_vocabularies(build_vocabularies(p, ["x"], null=null), tmp_path / null)
+        words = load_vocabularies(tmp_path / null)["x"]
+        number = {"oov": 0, "own": words.size - 1, "keep": None}[null]
+        assert words.size == len(words.values) + (2 if null == "own" else 1)
+        expected = [[number if i == "null" else i for i in row] if isinstance(row, list) else row for row in mapped]
+        expected = [number if row == "null" else row for row in expected]
+        if null == "keep":
+            expected = [None if value is None else row for value, row in zip(values, expected, strict=True)]
+        assert p.map(words.transform(), "x").to_arrow()["x"].to_pylist() == expected
+        if null != "keep":  # the loader gives arrays of integers
+            (batch,) = p.map(words.transform(), "x").batch(9, last="keep").loader(executor="inline")
+            assert [getattr(x, "tolist", lambda x=x: x)() for x in batch["x"]] == expected
+    with pytest.raises(PipelineError, match="null='zero'") as caught:
+        build_vocabularies(p, ["x"], null="zero")
+    assert caught.value.site.file == __file__
+
+
+def test_a_vocabulary_without_values_maps_to_oov():
+    p = cedar.from_arrow(pa.table({"x": pa.array(["a", None]), "n": pa.array([7, 8])}))
+    for name in ("x", "n"):
+        nothing = build_vocabularies(p, [name], min_count=2, oov=5)[name]
+        assert p.map(nothing.transform(), name).to_arrow()[name].to_pylist() == [0, 0]
+
+
 @pytest.mark.parametrize("values", [[5, 5, 9], ["b", "b", "a"]])
 def test_a_vocabulary_is_the_same_after_a_file(tmp_path, values):
     found = build_vocabularies(cedar.from_arrow(pa.table({"x": values})), ["x"], oov=1)

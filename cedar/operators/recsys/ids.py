@@ -97,11 +97,12 @@ class PositiveModulus(Items):
 class MapId(Transform):
     """Ids, or strings, to whole numbers by a table.
 
-    Each id by itself: order and length of a list stay, an empty list stays empty, nulls stay null.
+    Each id by itself: order and length of a list stay, an empty list stays empty.
 
     Args:
         table: from what to what (int64).
         default: of what is not in the table; None: its row fails.
+        null: of nulls, inside lists too, and a null list becomes an empty one; None: nulls stay null.
 
     Raises:
         PipelineError: keys that are not all whole numbers or all strings, or a column of another type.
@@ -113,6 +114,7 @@ class MapId(Transform):
 
     table: Mapping[Any, int] = field(hash=False)
     default: int | None = None
+    null: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -120,7 +122,7 @@ class MapId(Transform):
             keys, values = pa.array(list(self.table), wide), pa.array(list(self.table.values()), pa.int64())
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
-        if not (is_ids(keys.type) or pt.is_string(keys.type)) or values.null_count:
+        if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:
             raise PipelineError(
                 f"MapId: the table leads from {keys.type}", site=user_site(), fix="from whole numbers, or from strings"
             )
@@ -132,7 +134,8 @@ class MapId(Transform):
         (kind,) = types
         inner = kind.value_type if is_lists(kind) else kind
         keys = self._arrays[0].type  # type: ignore[attr-defined]
-        if not (is_ids(inner) and is_ids(keys)) and inner != keys:
+        empty = pt.is_null(keys) and (is_ids(inner) or inner == pa.large_string())
+        if not (is_ids(inner) and is_ids(keys)) and inner not in (keys, pa.null()) and not empty:
             raise self.unfit(kind, f"{keys} or lists of it, as in its table")
         return pa.large_list(pa.int64()) if is_lists(kind) else pa.int64()
 
@@ -141,11 +144,13 @@ class MapId(Transform):
         if not is_lists(array.type):
             return self._mapped(array, None)
         lists = Lists.of(array)
-        return lists_from(self._mapped(lists.items, lists), lists.offsets, lists.missing)
+        return lists_from(self._mapped(lists.items, lists), lists.offsets, lists.missing if self.null is None else None)
 
     def _mapped(self, array: pa.Array, lists: Lists | None) -> pa.Array:
         keys, values = self._arrays  # type: ignore[attr-defined]
-        if is_ids(array.type) and array.type != keys.type:
+        if pt.is_null(array.type) or pt.is_null(keys.type):  # no value is known, or none is in the table
+            array, keys = (array.cast(keys.type), keys) if pt.is_null(array.type) else (array, keys.cast(array.type))
+        elif is_ids(array.type) and array.type != keys.type:
             wide = pa.uint64() if array.type == pa.uint64() else pa.int64()
             keys, values = _fitting(keys, values, wide)
             array = array.cast(wide)
@@ -159,7 +164,7 @@ class MapId(Transform):
                 whys = {row: f"MapId: {name!r} is not in the table" for row, name in sorted(firsts.items())}
                 raise BadValues(whys, "give default=, or a table with all of them")
             mapped = pc.if_else(pa.array(unknown), pa.scalar(self.default, pa.int64()), mapped)
-        return mapped
+        return mapped if self.null is None else pc.if_else(array.is_valid(), mapped, pa.scalar(self.null, pa.int64()))
 
 
 def _fitting(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:

@@ -87,9 +87,9 @@ def mapped(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
         if not feature.vocabulary:
             continue
         made = words[feature.vocabulary]
+        if feature.missing != "oov" and made.null == "oov":
+            made = replace(made, null="keep")
         rows = rows.map(made.transform(), feature.column)
-        if feature.missing == "oov":
-            rows = rows.with_columns(**{feature.column: col(feature.column).fill_null(made.oov)})
     return rows
 
 
