@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cedar.core import listen
 from cedar.core.errors import CedarError, PipelineError
+from cedar.core.printable import escape
 
 _EVERY = 2  # seconds between two looks of a browser
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+from cedar.core.printable import one_line, printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -64,9 +66,9 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", caption=Text("\n".join(told)), caption_justify="left")
+    made = Table(title=title, title_justify="left", caption=Text(printable("\n".join(told))), caption_justify="left")
     for at, name in enumerate(header):
-        made.add_column(Text(name), justify="right" if at else "left")
+        made.add_column(Text(one_line(name)), justify="right" if at else "left")
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
-        made.add_row(*map(Text, row), style=style)
+        made.add_row(*map(Text, map(one_line, row)), style=style)
     return made

@@ -18,6 +18,7 @@ import cedar
 from cedar.cli.arguments import command
 from cedar.cli.ranks_page import page_of, watch
 from cedar.core.errors import PipelineError
+from cedar.core.printable import printable
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
@@ -110,7 +111,7 @@ def ask(url: str, seconds: float = 10) -> bytes:
 def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
     """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
     each = [told(now, then) for now, then in zip(statuses, before, strict=True)]
-    return each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each])
+    return printable(each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each]))
 
 
 def headline(statuses: Sequence[dict[str, Any]]) -> str:

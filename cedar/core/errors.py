@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from cedar.core.printable import one_line
 from cedar.core.redact import redact
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -143,7 +144,7 @@ class RowRef:
     unit: str = "row"
 
     def __str__(self) -> str:
-        where = self.url if self.url is not None else f"source {self.source}, file {self.file}"
+        where = one_line(self.url) if self.url is not None else f"source {self.source}, file {self.file}"
         text = f"{where}, {self.unit} {self.row}"
         if self.sub >= 0:
             text += f", item {self.sub}"

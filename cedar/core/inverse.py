@@ -15,6 +15,7 @@ from cedar.core.errors import PipelineError
 from cedar.core.groups.encode import distinct, renumber
 from cedar.core.groups.gather import gather, join, join_jagged
 from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
+from cedar.core.printable import one_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +193,8 @@ class InverseKeyedJaggedTensor:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"InverseKeyedJaggedTensor({', '.join(self.keys)}; rows={len(self)}, unique={self.unique})"
+        keys = one_line(", ".join(self.keys))
+        return f"InverseKeyedJaggedTensor({keys}; rows={len(self)}, unique={self.unique})"
 
     # ---- elsewhere ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cedar.core.printable import printable
+
 # Each pattern begins at a mark that it consumes, or at the beginning of a word: the work grows as the text does.
 _URL = re.compile(r"://[^\s'\"<>`]+")
 _USER = re.compile(  # up to the last "@" before a slash: a password may hold one; and one that holds a slash, up to "@"
@@ -38,7 +40,7 @@ def redact(text: str) -> str:
     """``text`` with ``***`` in place of the user and the query of every URL, and of values that are named as secrets.
 
     Local paths stay as they are, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
-    16,000 letters loses its middle.
+    16,000 letters loses its middle. Control characters are escaped.
 
     Example:
         >>> redact("cannot list s3://me:secret@bucket/a?.csv or https://host/b.csv?sig=abc")
@@ -50,7 +52,7 @@ def redact(text: str) -> str:
         text = text.replace(secret, "***")
     if "://" in text:
         text = _URL.sub(_plain, text)
-    text = _PAIR.sub(_hidden, text)
+    text = printable(_PAIR.sub(_hidden, text))
     if len(text) <= _MOST:
         return text
     told = f" ... {len(text):,} letters ... "

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from cedar.core.printable import one_line
 from cedar.datasets.tensors import with_bytes
 
 Layout: TypeAlias = "dict[str, list[str]]"  # by column: encoding, compression
@@ -112,7 +113,7 @@ def told(layout: Mapping[str, Sequence[str]]) -> str:
     groups: dict[str, list[str]] = {}
     for name, (encoding, compression) in layout.items():
         how = encoding if compression == "none" else f"{encoding}, {compression}"
-        groups.setdefault(how, []).append(name)
+        groups.setdefault(how, []).append(one_line(name))
     return "; ".join(f"{how}: {_some(names)}" for how, names in groups.items())
 
 

@@ -12,6 +12,7 @@ from cedar.core.columns import UNKNOWN, ColumnType, blank
 from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.errors import CedarError
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.printable import one_line
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
@@ -100,7 +101,7 @@ class Binding:
 
     def label(self, node: Node) -> str:
         """What messages call a node."""
-        return self.labels.get(id(node.logical)) or node.operator.label()
+        return self.labels.get(id(node.logical)) or one_line(node.operator.label())
 
     def ordinal(self, node: Node) -> int:
         """A node's number in the pipeline as written; -1 for what an optimizer put in."""

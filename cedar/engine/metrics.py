@@ -14,6 +14,7 @@ from cedar.control.timeline import Line, Timeline
 from cedar.core.asking import Use
 from cedar.core.memory import resident
 from cedar.core.observation import Observation
+from cedar.core.printable import escape, printable
 from cedar.core.quota import cores
 from cedar.engine.memory import Bound
 from cedar.executors.recovery.deaths import Deaths
@@ -318,11 +319,9 @@ class Report:
         lines += [f"  {death}" for death in self.deaths[:_DEATHS]]
         if len(self.deaths) > _DEATHS:
             lines.append(f"  and {len(self.deaths) - _DEATHS:,} more")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         return f"<pre>{escape(str(self))}</pre>" if self.view is None else self.view.part(self)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.printable import one_line
 from cedar.engine.delivery.drop_in import NotIndexed
 from cedar.operators.base import Operator
 from cedar.optimizer.live import leave_unread
@@ -15,6 +16,13 @@ from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
 from cedar.plan.graph import Node, batched, schemas
+
+
+class Columns(dict[str, Any]):
+    """Names and types; fields of structs come from files, as names do."""
+
+    def __repr__(self) -> str:
+        return one_line(super().__repr__())
 
 
 class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
@@ -78,7 +86,7 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         columns = schemas(self.node)[id(self.node)]
         if columns is None:
             return {"?": "?"}
-        return {name: "?" if str(kind) == "?" else kind for name, kind in columns.items()}
+        return Columns((name, "?" if str(kind) == "?" else kind) for name, kind in columns.items())
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader()
@@ -102,4 +110,4 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         )
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.given.operator.label()}; print(p.explain()) shows its plan>"
+        return f"<Pipeline {one_line(self.given.operator.label())}; print(p.explain()) shows its plan>"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.printable import escape
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.profile import Profile

@@ -13,6 +13,7 @@ from typing import Any
 
 from cedar.core.digests import digest_of
 from cedar.core.errors import CedarError, PipelineError, Site
+from cedar.core.printable import one_line
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 
@@ -139,11 +140,11 @@ def batched(node: Node) -> dict[int, bool]:
 
 
 def labels(node: Node) -> dict[int, str]:
-    """What each node is called, by id; equal labels are numbered."""
+    """What each node is called in messages, by id; equal labels are numbered."""
     names: dict[int, str] = {}
     seen: dict[str, int] = {}
     for current in walk(node):
-        label = current.operator.label()
+        label = one_line(current.operator.label())
         seen[label] = seen.get(label, 0) + 1
         names[id(current)] = label if seen[label] == 1 else f"{label} #{seen[label]}"
     return names

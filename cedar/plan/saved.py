@@ -16,6 +16,7 @@ from cedar.core import quota
 from cedar.core.digests import digest_of
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.printable import one_line
 from cedar.core.redact import redacted
 from cedar.core.whole_files import write_whole
 from cedar.plan import graph
@@ -132,7 +133,7 @@ def shown(plan: Plan) -> str:
         below = ", ".join(map(str, entry.get("inputs", ())))
         place = f" in {entry['place']}" if "place" in entry else ""
         lines.append(f"  {entry['id']}  {_work(entry, logical)}{place}" + (f"  of {below}" if below else ""))
-    return "\n".join([*lines, *(f"  {decision}" for decision in plan.decisions)])
+    return "\n".join(map(one_line, [*lines, *(f"  {decision}" for decision in plan.decisions)]))
 
 
 def _work(entry: Mapping[str, Any], logical: list[Node]) -> str:

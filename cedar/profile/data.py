@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from typing import Protocol
 
 from cedar.core.errors import PlanError, user_site
+from cedar.core.printable import escape, printable
 from cedar.profile import saved, text
 from cedar.profile.figures import Machine, OperatorProfile, Subject, refreshed
 
@@ -85,7 +85,7 @@ class Profile:
         lines = text.aligned(self.cells())
         where = f"{self.executor}, {self.workers} worker(s), {self.machine.cores} core(s)"
         told = f"{self.rows:,} rows in {self.seconds:.2f} s, {where}; bottleneck: {self.bottleneck}"
-        lines.append(text.cut(told, text.WIDTH))
+        lines.append(printable(text.cut(told, text.WIDTH)))
         if self.gil > 0.5:
             lines.append(f"the GIL is held {self.gil:.0%} of the time: threads give at most {1 / self.gil:.1f}x")
         return "\n".join(lines)

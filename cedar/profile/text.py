@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cedar.core.printable import one_line
 from cedar.profile.figures import OperatorProfile
 
 WIDTH = 100
@@ -14,7 +15,7 @@ _LEFT = (0, 3, 4)
 def cells(figures: OperatorProfile, share: float) -> tuple[str, ...]:
     """The cells of one operator."""
     return (
-        figures.label,
+        one_line(figures.label),
         micros(figures.wall),
         micros(figures.cpu),
         f"{figures.keep:.3g}",

@@ -15,6 +15,7 @@ from cedar import Pipeline
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
+from cedar.core.printable import one_line
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource, read_parquet
 from cedar.datasets.to_arrow import arrow_batch
@@ -41,7 +42,8 @@ class Feature:
     clustered: float
 
     def __str__(self) -> str:
-        return f"{self.name:<24} {self.length:>12.3g} {self.repeats:>6.3f} {self.now:>11.2f} {self.clustered:>10.2f}"
+        name = one_line(self.name)
+        return f"{name:<24} {self.length:>12.3g} {self.repeats:>6.3f} {self.now:>11.2f} {self.clustered:>10.2f}"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, missing_column, user_site
 from cedar.core.ownership import remove_tree, temporary_folder
+from cedar.core.printable import one_line
 from cedar.core.sizes import parse_bytes
 from cedar.core.whole_files import temporary_name
 from cedar.operators.recsys.ids import MapId
@@ -111,7 +112,7 @@ class Vocabulary:
 
     def __str__(self) -> str:
         share = self.rare / max(self.seen, 1)
-        return f"{self.column}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are out of it"
+        return f"{one_line(self.column)}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are out of it"
 
 
 def build_vocabularies(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import reprlib
-from html import escape
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cedar.core.printable import escape
 
 _HIGH, _WIDE = 128, 256  # pixels of a thumbnail, at most
 _SEEN = 64  # pixels of a side, up to which a smaller one is enlarged by a whole number

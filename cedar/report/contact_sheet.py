@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
+from cedar.core.printable import escape, one_line, printable
 from cedar.report import cells
 
 _MOST = 16  # columns of a cell
@@ -91,7 +91,7 @@ class Sheet:
             lines += ["", row.place]
             for step, cell, before in zip(self.steps, row.cells, (None, *row.cells), strict=False):
                 lines.append(f"  {step:<{wide}}  {_line(cell, before)}".rstrip())
-        return "\n".join([*lines, *([""] if self.notes else []), *self.notes])
+        return printable("\n".join([*lines, *([""] if self.notes else []), *self.notes]))
 
     def _repr_html_(self) -> str:
         heads = "".join(f'<th scope="col">{escape(step)}</th>' for step in self.steps)
@@ -123,14 +123,14 @@ def _beside(cell: Cell, before: Cell | None) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST
-    return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(one_line, names[:_MOST])) + (f" and {more} more" if more > 0 else "")
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
 def _line(cell: Cell, before: Cell | None) -> str:
-    told = [f"{name} {cells.text(cell.values[name])}" for name in cell.shown[:_MOST]]
+    told = [f"{one_line(name)} {cells.text(cell.values[name])}" for name in cell.shown[:_MOST]]
     parts = [*told, *_beside(cell, before), *([cell.note] if cell.note else []), *([cell.end] if cell.end else [])]
     return "; ".join(parts) + (f"  [{_drew(cell)}]" if cell.draws else "")
 
@@ -147,7 +147,7 @@ def _row(row: SheetRow, steps: int) -> str:
 
 def _cell(cell: Cell, before: Cell | None) -> str:
     parts = [("drew", escape(f"drew: {_drew(cell)}"))] if cell.draws else []
-    shown = {name: cells.markup(name, cell.values[name]) for name in cell.shown[:_MOST]}
+    shown = {one_line(name): cells.markup(one_line(name), cell.values[name]) for name in cell.shown[:_MOST]}
     parts += [("is", f"<b>{escape(name)}</b> {said}") for name, said in shown.items()]
     parts += [("was", escape(line)) for line in (*_beside(cell, before), cell.note) if line]
     parts += [("end", escape(cell.end))] if cell.end else []

@@ -11,6 +11,7 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.groups.column import plain
+from cedar.core.printable import one_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,7 +56,8 @@ class Description:
         """A row for each column, all cells text."""
         import polars as pl
 
-        return pl.DataFrame([{"column": name, **_cells(figures, self.rows)} for name, figures in self.columns.items()])
+        rows = [{"column": name, **_cells(figures, self.rows)} for name, figures in self.columns.items()]
+        return pl.DataFrame([{head: one_line(cell) for head, cell in row.items()} for row in rows])
 
     @property
     def _title(self) -> str:

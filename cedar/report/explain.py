@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from cedar.cache.cached import Store
 from cedar.core.errors import CedarError
+from cedar.core.printable import escape, printable
 from cedar.core.stream import Count
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
@@ -85,7 +85,7 @@ def explain(
     lines += headed("CACHE", cache, _CACHES)
     lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
     lines += headed("RANKS", [_ranks(compiler)])
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib.resources import files
 from itertools import pairwise
 
 from cedar.control.timeline import DATA
+from cedar.core.printable import escape
 from cedar.engine.metrics import Report
 from cedar.profile.text import byte_size
 from cedar.report.picture import Box, svg

@@ -8,8 +8,8 @@ import linecache
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 
+from cedar.core.printable import escape
 from cedar.core.redact import redact
 from cedar.plan.graph import Node, walk
 

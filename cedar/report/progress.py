@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
+from cedar.core.printable import one_line
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
 
@@ -110,7 +111,7 @@ class Progress(Observer):
             parts += [f"{left[0]:.0%}", *([] if left[1] is None else [f"{clock(left[1])} left"])]
         name, why = metrics.bottleneck
         parts += [f"{rate:,.0f} rows/s", f"waited for data {stall:.0%}", f"bottleneck: {name}{why and f' ({why})'}"]
-        return f"{self._title}: {', '.join(parts)}"
+        return one_line(f"{self._title}: {', '.join(parts)}")
 
     def ended(self) -> None:
         """Take the line away."""

@@ -1,0 +1,40 @@
+"""Text for people: names and values from files reach no terminal or page with control characters in them."""
+
+from __future__ import annotations
+
+import html
+import re
+
+# C0 and C1 controls, marks that turn or hide text, line separators, and halves of characters that no encoding holds.
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_ODD_IN_LINE = re.compile(f"[\t\n]|{_ODD.pattern}")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with escapes such as ``\x1b`` in place of control characters, which could move a terminal's cursor,
+    set its title, or make a line read as another. Newlines and tabs stay.
+
+    Example:
+        >>> print(printable("a\x1b[2Jb"))
+        a\x1b[2Jb
+    """
+    return _ODD.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    r"""As ``printable``, for a name within a line: it cannot begin a line of its own.
+
+    Example:
+        >>> print(one_line("a\nb"))
+        a\nb
+    """
+    return _ODD_IN_LINE.sub(_escaped, text)
+
+
+def escape(text: str) -> str:
+    """``text`` as HTML that shows it."""
+    return html.escape(printable(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return ascii(match[0])[1:-1]
