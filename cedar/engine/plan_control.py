@@ -17,7 +17,7 @@ from cedar.core.columns import OBJECT
 from cedar.datasets.base import Read
 from cedar.engine.background_calls import Calls, RunOver, beside
 from cedar.engine.binding import Binding
-from cedar.engine.check.admission import Admission
+from cedar.engine.check.admission import NOT_COMPARED, Admission
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner
@@ -133,8 +133,8 @@ class Plans:
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
         self._state = State(self._key)
-        if self.current is not plan:
-            _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
+        if self.current is not plan and (why := self.current.decisions[-1].why) != NOT_COMPARED.what:
+            _log.warning("the plan is not taken as it was: %s", why)
 
     def _admitted_of(self, plan: Plan) -> Plan:
         if self.planner is not None:

@@ -7,7 +7,7 @@ the terms differ, nothing is said, and the plans are compared on sample rows. No
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,7 +159,8 @@ class _Meaning:
         counted = self.terms.of("stream", ordinal, *((each.counted, each.passed) for each in inputs))
         if operator.batch_rows is not None and effects.writes == frozenset():
             counted = inputs[0].counted  # the same rows, of which the short batch may be dropped
-        schema = node.schema
+        unchanged = len(inputs) == 1 and effects.writes == frozenset()
+        schema: Collection[str] | None = inputs[0].columns if node.schema is None and unchanged else node.schema
         if schema is None:
             raise _Unknown
         if len(inputs) == 1 and effects.writes is not None and effects.reads is not None:
@@ -198,6 +199,9 @@ class _Meaning:
             rows = replace(rows, passed=rows.passed | {self.terms.of("passes", *value)})
             if effects.writes == frozenset():
                 return rows
+        if effects.writes is None and effects.reads is None and node.schema is None:
+            # Columns that only a run can tell are one term: of all columns that come in, by their names and order.
+            return replace(rows, columns={"*": self.terms.of(*value, tuple(rows.columns))})
         if node.schema is None or (effects.writes is None and effects.reads is not None):
             raise _Unknown
         writes = frozenset(node.schema) if effects.writes is None else effects.writes

@@ -69,6 +69,7 @@ SAME: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.map(plus, "x", dtype=int).batch(7, last="keep"),
     lambda p: p.map(lambda x, rng: x, "x", random=True, dtype=int).batch(7),
     lambda p: p.select("x", "z").batch(7),
+    lambda p: p.map(plus, "x", dtype=int).filter(col("y") > 2).map(lambda row: row).batch(7).map(lambda batch: batch),
 ]
 OTHERS: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.map(plus, "x", dtype=int).filter(col("x") > 2),
@@ -80,6 +81,7 @@ OTHERS: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.shuffle(window=9).filter(col("y") > 2).shuffle(window=9),  # whose windows count what is not dropped yet
     lambda p: p.skip(3).take(9),
     lambda p: p.with_columns(a=col("x") + 1).with_columns(b=col("y") + 1),  # in another order of columns
+    lambda p: p.with_columns(a=col("x") + 1).with_columns(b=col("y") + 1).map(lambda row: row),  # which it may see
     lambda p: p.filter(col("y") > 2).map(plus, "x", dtype=int),  # the function meets other rows, and may fail on them
     lambda p: p.map(plus, "x", dtype=int).take(9),
     lambda p: p.flat_map(lambda x: [x] * 2, "x", into="x", dtype=int).filter(col("y") > 2),

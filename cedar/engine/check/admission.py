@@ -15,6 +15,7 @@ from cedar.plan.physical import Work
 from cedar.plan.planner import Difference
 
 _FEW_ROWS = 16  # that functions are called on for a plan that the user gave, where nothing else tells
+NOT_COMPARED = Difference("not before it is compared on rows of the run")  # and made-up rows are not shown
 _compared: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
 
 
@@ -51,10 +52,8 @@ class Admission:
             if difference is None and key[0] is not None:
                 _compared.setdefault(binding.root, []).append(key)
             return difference
-        except Unclear as why:
-            if self._given:
-                return check_plan(binding, plan, _FEW_ROWS, self.world)
-            return Difference(f"not before it is compared on rows of the run ({why})")
+        except Unclear:
+            return check_plan(binding, plan, _FEW_ROWS, self.world) if self._given else NOT_COMPARED
 
     def sampled(self, plan: Plan, rows: int, calls: Calls) -> Difference | None:
         """What differs on so many sample rows, while a run goes on: functions are called where it lets them be."""

@@ -15,6 +15,7 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import Unclear, check, check_effects
 from cedar.engine.check.sample_rows import SIZES, SampleRows, made_up
@@ -158,6 +159,28 @@ def test_a_sample_that_cannot_be_computed_starts_as_written(path: str) -> None:
     next(iter(loader))
     assert not loader._plans.rewrites
     assert "not before it is compared on rows of the run" in loader.explain()
+
+
+@pytest.mark.parametrize("above", [lambda p: p, lambda p: p.map(lambda batch: batch)])
+def test_no_made_up_row_is_shown(path: str, caplog: pytest.LogCaptureFixture, above: Any) -> None:
+    """Made-up lists may be empty, and then their columns differ in length, as those of the files never do."""
+    p = cedar.read_parquet(path).map(lambda y: [y, y + 1], "y", into="ids", dtype=list[int])
+    p = p.with_columns(labels=pl.concat_list(col("ids").list.slice(1), pl.lit(-100))).pack(16, "ids", "labels")
+    loader = above(p.batch(4)).loader(executor="inline")
+    next(iter(loader))
+    assert "RowError" not in loader.explain() + str(loader.report()) + str(loader.plan)
+    assert loader._plans.rewrites, "columns that nobody reads are left out"
+    assert not caplog.records
+
+
+def test_a_plan_that_waits_for_rows_of_the_run_is_no_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    p = cedar.read_parquet(path).map(lambda y: [y, y + 1], "y", into="ids", dtype=list[int])
+    p = p.with_columns(labels=pl.concat_list(col("ids").list.slice(1), pl.lit(-100))).filter(col("id") >= 0)
+    p = p.filter(lambda x: True, "id", on_error=Skip()).pack(16, "ids", "labels").batch(4)
+    loader = p.loader(executor="inline")
+    next(iter(loader))
+    assert "not before it is compared on rows of the run)" in loader.explain()
+    assert not caplog.records
 
 
 def test_a_changed_order_is_checked_with_the_functions_on_rows_of_the_source(path: str) -> None:
