@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from struct import pack, unpack
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["read", "operator", "stream", "gather", "convert", "cache", "ship", "around"]
+Kind: TypeAlias = Literal[
+    "read", "operator", "stream", "gather", "convert", "cache", "ship", "around", "import", "compile"
+]
 Part: TypeAlias = tuple[Kind, tuple[int, ...]]  # what was done, and the ordinals of the operators that it is done for
 
 Ends: TypeAlias = tuple[int, int, int, int, int, int] | tuple[()]  # of a run of rows: the first and the last
@@ -25,6 +27,7 @@ TRAINER, START, DATA, IDLE = "the trainer", "start", "waiting for data", "idle"
 _NAMES: dict[Kind, str] = {
     "gather": "gathering rows", "convert": "converting batches", "cache": "keeping rows for cache()",
     "ship": "sending code and rows", "around": "around operators",
+    "import": "importing libraries", "compile": "compiling functions",
 }  # fmt: skip
 AROUND: Part = ("around", ())
 _STALLED = 0.1  # of the time: who waits less for data is limited by something else
@@ -303,10 +306,12 @@ class Timeline:
         workers = self.capacity / self.elapsed
         if workers > 1 and self.own / self.elapsed > max(_BUSY, most.wall / self.capacity):
             return "the loader's thread", "it cuts batches and hands them over, in one thread"
-        why = self._why(most, min(workers, cores), cores)
+        why = self._why(part[0], most, min(workers, cores), cores)
         return name_of(part, labels), f"{why}; cache() is cold: later epochs do without it" if filling else why
 
-    def _why(self, most: Spent, workers: float, cores: int) -> str:
+    def _why(self, kind: Kind, most: Spent, workers: float, cores: int) -> str:
+        if kind in ("import", "compile"):
+            return "once in each process, in the first tasks: nothing in a longer run"
         cpu = sum(spent.cpu for spent in self.parts.values())
         wanted = 1 + self.crowded / cpu if cpu else 1.0  # times as many seconds of a core as it had
         busy = cpu * wanted / self.elapsed
@@ -319,6 +324,8 @@ class Timeline:
             return told
         if busy >= _BUSY:
             return f"workers take turns with the GIL, processes would help; {told}"
+        if kind not in ("read", "operator"):
+            return told
         return f"it waits for storage, a network or a lock, more workers would help; {told}"
 
 

@@ -20,7 +20,7 @@ from cedar.core.limits import Account, Passing
 from cedar.core.observation import Observation
 from cedar.operators.base import Env, Kernel
 from cedar.operators.marks import Marks
-from cedar.tasks import clocks
+from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
 
 CONVERT: Part = ("convert", ())
@@ -111,6 +111,9 @@ class Timing(TaskTime):
     fell_back: int = 0
     storage: Use = field(default_factory=Use)
 
+    def __post_init__(self) -> None:
+        preparing.watch()
+
     def ended(self) -> None:
         """To be called by the thread that did the task; what no part has is what is around them."""
         self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
@@ -119,6 +122,7 @@ class Timing(TaskTime):
             around -= wall
         if around > 0:
             self.parts.append((AROUND, around, 0.0))
+        preparing.separate(self.parts, self.began)
         if self.took > _LONG:
             self.crowded = clocks.crowded_lately()
 

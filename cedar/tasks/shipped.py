@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cedar.control.timeline import Part
 from cedar.core.block import Block
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.operators.base import Env
-from cedar.tasks import clocks
+from cedar.tasks import clocks, preparing
 from cedar.tasks.chain import Result, run_block
 from cedar.tasks.code import Code
 from cedar.tasks.reading import read_split
@@ -67,7 +68,8 @@ def same(value: Any) -> Any:
 
 def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
     """A task's result, with what it took to get the task and to send the one before."""
-    loaded = time.perf_counter() - began
+    loading: list[tuple[Part, float, float]] = [(("ship", ()), time.perf_counter() - began + clocks.shipped(), 0.0)]
+    preparing.separate(loading, 0.0)
     result = run(*args)
-    result.timing.parts.append((("ship", ()), loaded + clocks.shipped(), 0.0))
+    result.timing.parts += loading
     return result

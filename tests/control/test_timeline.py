@@ -78,6 +78,9 @@ def test_tasks_are_kept_one_by_one_only_where_somebody_asks_and_never_more_than_
         ({("operator", (2,)): Spent(18, 17)}, {}, "map(f)", "1.7 of 2 core(s) busy; more cores would help"),
         ({("operator", (2,)): Spent(19, 9.5)}, {}, "map(f)", "with the GIL, processes would help; 0.9 of 2"),
         ({("read", (0,)): Spent(19, 0.5)}, {}, "read", "or a lock, more workers would help; 0.1 of 2"),
+        ({("convert", ()): Spent(19, 0.5)}, {}, "converting batches", "0.1 of 2 core(s) busy"),
+        ({("import", ()): Spent(19, 0.5)}, {}, "importing libraries", "once in each process"),
+        ({("compile", ()): Spent(19, 19)}, {}, "compiling functions", "once in each process"),
         ({("read", (0,)): Spent(1, 1)}, {"trains": 9.5}, TRAINER, "data are there"),
         ({("operator", (2,)): Spent(19, 9.5)}, {"crowded": 9.0}, "map(f)", "other programs have the cores"),
         ({("gather", ()): Spent(9, 9), ("read", (0,)): Spent(2, 2)}, {}, "gathering rows", "1.1 of 2"),
@@ -88,6 +91,7 @@ def test_what_limits_a_run_is_named(parts: dict[Part, Spent], options: dict[str,
     seconds = {key: options.pop(key) for key in ("trains",) if key in options}
     found = timeline(task(parts, **{"began": 100.0, **options}), **seconds).bottleneck(LABELS, cores=2)
     assert (found[0], why in found[1]) == (name, True), found
+    assert next(iter(parts))[0] in ("read", "operator") or "would help" not in found[1]
 
 
 def test_a_loader_that_does_everything_itself_and_a_cold_cache_are_named() -> None:

@@ -1,0 +1,84 @@
+"""Preparing: imports of libraries and compilation, which tasks meet once in a process and which are no work on rows."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from cedar.control.timeline import Kind, Part
+
+
+@dataclass
+class _Span:
+    """What a thread did: by the clock, and the CPU seconds of the thread at its begin and, as far as known, its end."""
+
+    kind: Kind
+    module: str = ""
+    thread: int = field(default_factory=threading.get_ident)
+    began: float = field(default_factory=time.perf_counter)
+    worked: float = field(default_factory=time.thread_time)
+    ended: float = 0.0
+    cpu: float = 0.0
+
+    def extend(self) -> None:
+        self.ended, self.cpu = time.perf_counter(), time.thread_time() - self.worked
+
+
+_spans: deque[_Span] = deque(maxlen=256)  # of all threads
+_mine = threading.local()
+
+
+class _Imports:
+    """Asked for each module that is not loaded, it finds none, but sees how long an import goes on bringing others."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
+        span = getattr(_mine, "span", None)
+        outer = None if span is None else sys.modules.get(span.module)
+        if span is None or not getattr(getattr(outer, "__spec__", None), "_initializing", False):
+            _mine.span = span = _Span("import", name)
+            _spans.append(span)
+        span.extend()
+
+
+def watch() -> None:
+    """See what numba compiles from here on."""
+    events: Any = sys.modules.get("numba.core.event")
+    if events is not None and not hasattr(events, "cedar_listens"):
+        open_spans = threading.local()
+
+        class Compiles(events.Listener):  # type: ignore[misc]
+            def on_start(self, _event: Any) -> None:
+                open_spans.depth = getattr(open_spans, "depth", 0) + 1
+                if open_spans.depth == 1:
+                    open_spans.span = _Span("compile")
+
+            def on_end(self, _event: Any) -> None:
+                open_spans.depth -= 1
+                if not open_spans.depth:
+                    open_spans.span.extend()
+                    _spans.append(open_spans.span)
+
+        events.cedar_listens = Compiles()
+        events.register("numba:compile", events.cedar_listens)
+
+
+def separate(parts: list[tuple[Part, float, float]], since: float) -> None:
+    """Take what was prepared since then out of the part that took most: by this thread, or while it waited for it."""
+    own, now = threading.get_ident(), time.perf_counter()
+    for span in [span for span in _spans.copy() if span.ended > since] if parts else ():
+        at = max(range(len(parts)), key=lambda i: parts[i][1])
+        part, wall, cpu = parts[at]
+        overlap = max(min(span.ended, now) - max(span.began, since), 0.0)
+        took = min(overlap, wall if span.thread == own else max(wall - cpu, 0.0))
+        used = min(span.cpu, took, cpu) if span.thread == own else 0.0
+        if took > 0 and part[0] not in ("import", "compile"):
+            parts[at] = part, wall - took, cpu - used
+            parts.append(((span.kind, ()), took, used))
+
+
+sys.meta_path.insert(0, _Imports)
