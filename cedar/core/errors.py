@@ -14,13 +14,14 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from cedar.core.printable import one_line
+from cedar.core.printable import one_line, printable
 from cedar.core.redact import redact
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -298,6 +299,15 @@ class ResumeError(CedarError):
 
 class PlanError(CedarError):
     """A plan does not fit this pipeline, or a feature of plans is not there."""
+
+
+_warned: dict[Any, int] = {}
+
+
+def warn_user(text: str, site: Site | None) -> None:
+    """A warning at the user's line that built an operator; Python shows it once."""
+    file, line = (site.file, site.line) if site is not None else (_NAME, 1)
+    warnings.warn_explicit(printable(text), UserWarning, file, line, registry=_warned)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class Binding:
         self.apart = apart
         # Only functions, and sources of the user's, can tell one numeric environment from another.
         self.numeric = env.numeric if graph.calls_functions(root) else None
-        self.check_env = Env(env.seed, 0, env.instances, sampling=True, apart=apart, numeric=self.numeric)
+        self.check_env = replace(env, epoch=0, sampling=True, apart=apart, numeric=self.numeric)
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}

@@ -186,7 +186,8 @@ class Job:
         metrics = self.metrics if written is None else Metrics()
         watch: Literal["", "audit"] = "" if written is None else "audit"
         numeric, limits = self.binding.numeric, self.limits
-        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits)
+        unsteady = self.binding.check_env.unsteady
+        env = Env(self.seed, epoch, self.instances, watch=watch, numeric=numeric, limits=limits, unsteady=unsteady)
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root

@@ -169,6 +169,7 @@ class Env:
     numeric: NumericEnvironment | None = None  # of functions; None where there are none
     limits: Limits = DEFAULT  # of what a task holds
     place: Place | None = None  # of the task's rows in their batch, for arrays that leave it
+    unsteady: dict[int, str] | None = None  # of samples: by operator, what two calls showed; None makes no second call
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process, once for each task: what all tasks have in common is pickled, and loaded, once."""

@@ -15,15 +15,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.asking import WhileWanted, asker
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
-from cedar.core.errors import PipelineError, raised
+from cedar.core.errors import PipelineError, raised, warn_user
 from cedar.core.numeric import NumericEnvironment
+from cedar.operators import unsteady
 from cedar.operators.arguments import key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.constructing import constructed
@@ -46,6 +47,7 @@ class Call:
         random: pass ``rng=``, a generator keyed by the row.
         timeout: seconds for one call.
         items: the result is an iterable, collected within the call.
+        twice: each call is made twice, and its result is whether the results differ.
     """
 
     fn: Callable[..., Any]
@@ -54,6 +56,7 @@ class Call:
     random: bool = False
     timeout: float | None = None
     items: bool = False
+    twice: bool = False
 
     def run(
         self,
@@ -73,8 +76,44 @@ class Call:
             keep: takes the number of a call and its result, as soon as it is there, and returns what stands for it;
                 of calls that are not one after the other, the results are as they are.
         """
+        first = bool(n) and env.unsteady is not None and self.blame.index not in env.unsteady
+        if not first and not env.sampling:
+            return self._run(env, arguments, n, hashes, keep)
+        columns = [list(column) for column in arguments]
         if env.apart is not None:
-            return env.apart(self, env, arguments, n, hashes)  # type: ignore[no-any-return]
+            outcome: Outcome = env.apart(self, env, columns, n, hashes)
+        else:
+            before = unsteady.states()
+            outcome = self._run(env, columns, n, hashes, keep)
+            if unsteady.states() != before:
+                outcome = unsteady.Drew(outcome[0]), outcome[1]
+        if first:
+            self._look_again(env, isinstance(outcome[0], unsteady.Drew), columns, hashes)
+        return outcome
+
+    def _look_again(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
+        """What draws from a global generator, or runs beside what does, may be deterministic: other calls tell."""
+        assert env.unsteady is not None
+        env.unsteady[self.blame.index] = ""
+        few, seeds = [column[: unsteady.ROWS] for column in columns], None
+        if not drew or is_async(self.fn):
+            return
+        if hashes is not None:
+            seeds = hashes[: unsteady.ROWS]
+        with unsteady.restored():
+            again, _ = replace(self, twice=True).run(env, few, len(few[0]), seeds)
+        if any(again):
+            env.unsteady[self.blame.index] = text = unsteady.TEXT.format(self.blame.label)
+            warn_user(text, self.blame.site)
+
+    def _run(
+        self,
+        env: Env,
+        arguments: Sequence[Iterable[Any]],
+        n: int,
+        hashes: Hashes | None,
+        keep: Callable[[int, Any], Any] | None,
+    ) -> Outcome:
         keyed = hashes.tolist() if hashes is not None and self.random else None
         seed = env.draw_seed(self.draw)
         with self._borrow(env) as borrowed:
@@ -105,7 +144,8 @@ class Call:
         return [{"rng": f"keyed_generator({key:#x}, {seed:#x})"} for key in keys]
 
     def callable(self, borrowed: _Callee) -> Callable[..., Any]:
-        return functools.partial(_collected, borrowed.fn) if self.items else borrowed.fn
+        fn = functools.partial(_collected, borrowed.fn) if self.items else borrowed.fn
+        return functools.partial(unsteady.differs, fn) if self.twice else fn
 
     def _each(
         self,

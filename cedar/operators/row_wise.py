@@ -73,8 +73,12 @@ def same_value(a: Any, b: Any) -> bool:
     """Whether two Python values are the same, as far as their types allow to tell."""
     if type(a) is not type(b):
         return False
-    if isinstance(a, np.ndarray):
-        return same_column(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(map(same_value, a.values(), b.values()))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if hasattr(a, "__array__") or hasattr(a, "__array_interface__"):  # tensors, images, frames
+        return same_column(np.asarray(a), np.asarray(b))
     if getattr(type(a), "__eq__", None) is object.__eq__:  # compares by identity, which says nothing here
         return True
     try:

@@ -66,7 +66,7 @@ class Parts(DataLoaderLike):
         self._metrics = Metrics()
         apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
         self._kept: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
-        env = Env(options.seed, options.epoch, instances, numeric=self._environment())
+        env = Env(options.seed, options.epoch, instances, numeric=self._environment(), unsteady={})
         self._counting = Counting(options)
         counts = self._counting if options.counts == "exact" else None
         binding = self._binding = Binding(root, options.on_error, env, apart, counts)

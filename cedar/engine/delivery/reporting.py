@@ -76,9 +76,15 @@ class Reporting(LoaderPosition):
             epoch=self.epoch, plan=self._plans.current.method, view=self._options.view, graph=self._graph(),
             plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
-            notes=(*self._plans.notes(), *self._job.store.told(), *self._account.left_behind(), *self._carried()),
+            notes=(
+                *self._unsteady(), *self._plans.notes(), *self._job.store.told(), *self._account.left_behind(),
+                *self._carried(),
+            ),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
+
+    def _unsteady(self) -> list[str]:
+        return [text for text in (self._binding.check_env.unsteady or {}).values() if text]
 
     def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         index, labels = self._binding.index, self._metrics.told
@@ -110,4 +116,5 @@ class Reporting(LoaderPosition):
         top = f"RANKS  {beyond}\n" if beyond else ""
         order = "" if self._job.orders is None else f"ORDER  {self._job.order_told()}\n"
         text = "" if explainer is None else explainer(self._binding.root, self._plans)
-        return "".join([top, order, *(f"COUNTS {told}\n" for told in self._counting.told), text])
+        notes = (f"NOTE   {text}\n" for text in self._unsteady())
+        return "".join([top, order, *notes, *(f"COUNTS {told}\n" for told in self._counting.told), text])

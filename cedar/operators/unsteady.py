@@ -1,0 +1,53 @@
+"""Unsteady functions: those that draw from a global generator, so that no other run gives their rows again."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cedar.operators.row_wise import same_value
+
+ROWS = 8  # that are looked at again
+TEXT = (
+    "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
+    "other results. Runs and resumes differ. Give random=True, and draw from the generator that it passes as rng=; "
+    "docs/functions.md has recipes"
+)
+
+
+class Drew(list[Any]):
+    """Results of calls during which a global generator was drawn from."""
+
+
+def states() -> bytes:
+    """Those of the global generators of this process."""
+    torch = sys.modules.get("torch")
+    bits = None if torch is None else torch.get_rng_state().numpy()
+    return pickle.dumps((random.getstate(), np.random.get_state(), bits))  # noqa: NPY002
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Draws of the block leave the global generators where they were."""
+    torch = sys.modules.get("torch")
+    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(before[2])
+
+
+def differs(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether two calls return different values."""
+    first = fn(*copy.deepcopy(args), **copy.deepcopy(named))  # it may change what it is given
+    return not same_value(first, fn(*args, **named))
