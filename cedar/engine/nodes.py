@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cedar.core.errors import warn_user
 from cedar.core.stream import Stream
 from cedar.operators.base import StreamOperator
-from cedar.plan.graph import Node
+from cedar.operators.repeat import Repeat
+from cedar.operators.take import SkipRows, Take
+from cedar.plan.graph import Node, walk
 
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
@@ -56,3 +59,25 @@ def deal_mode(node: Node) -> str | None:
             return None if operator.most_rows is not None else "drop"
         current = current.inputs[0]
     return last
+
+
+def warn_of_cuts(root: Node, epoch: int) -> None:
+    """A warning for each ``take`` or ``skip`` above a shuffle, once the rows that it leaves are others than before.
+
+    Looking at a few rows of one epoch is not disturbed.
+    """
+    nodes = walk(root)
+    repeated = {id(node) for each in nodes if isinstance(each.operator, Repeat) for node in walk(each)}
+    for node in nodes:
+        if not isinstance(node.operator, (Take, SkipRows)) or not (epoch > 0 or id(node) in repeated):
+            continue
+        label, name = node.operator.label(), next(iter(node.schema or ()), "id")
+        for below in walk(node):
+            if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
+                warn_user(
+                    f"{label} is above {below.operator.label()}, whose order changes in every epoch: so do the rows "
+                    f"that {label} leaves, and rows of a split by take() and skip() leak. Split by a hash, such as "
+                    f"filter(col({name!r}).hash(7) % 10 != 0), or put take() and skip() before shuffle()",
+                    node.site,
+                )
+                break

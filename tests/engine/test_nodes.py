@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
 import cedar
+from cedar import col
 from cedar.engine.nodes import cost_note, deal_mode, last_mode, over_ranks, rows_per_unit
 from cedar.plan.graph import walk
 from tests.toy_stream import ListStream
@@ -47,3 +49,36 @@ def test_what_an_operator_costs_several_ranks_is_told() -> None:
     assert note(ROWS.take(3), False).startswith("global: it counts rows whose number is unknown")
     assert note(ROWS.take(3, local=True), False) == "local to each rank"
     assert note(ROWS.batch(2).balance("x"), True).startswith("each rank computes what is below for all ranks")
+
+
+CUTS = [
+    lambda p: p.shuffle(seed=1).take(3),
+    lambda p: p.shuffle(seed=1).filter(col("x") > 1).map(str, "x").skip(3),
+    lambda p: p.shuffle(seed=1).batch(2).take(2),
+    lambda p: p.sample(n=5).take(2),
+]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_rows_that_take_and_skip_leave_above_a_shuffle_are_told_in_the_second_epoch(cut: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(cut(ROWS))  # a look at a few rows is no split
+        loader = cut(ROWS).loader(executor="inline")
+        list(loader)
+    with pytest.warns(UserWarning, match=r"changes in every epoch.*filter\(col\('x'\)\.hash\(7\)") as caught:
+        list(loader)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="changes in every epoch"):
+        list(cut(ROWS).loader(executor="inline", epoch=3))
+    with pytest.warns(UserWarning, match="changes in every epoch"):
+        next(iter(cut(ROWS).repeat(2).loader(executor="inline")))
+
+
+@pytest.mark.parametrize(
+    "keep", [lambda p: p.take(3).shuffle(seed=1), lambda p: p.skip(2), lambda p: p.repeat(2).take(3).batch(2)]
+)
+def test_cuts_that_leave_the_same_rows_are_not_blamed(keep: Any) -> None:
+    loader = keep(ROWS).loader(executor="inline")
+    for _ in range(2):
+        list(loader)

@@ -20,6 +20,7 @@ from cedar.engine.delivery.resharding import Resharding
 from cedar.engine.delivery.standing import carries
 from cedar.engine.delivery.units import left
 from cedar.engine.epoch import DataEpoch
+from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
 from cedar.plan.graph import digest, topology
 
@@ -49,6 +50,7 @@ class Loader(ByStep, Resharding):
         if sharing.why and not sharing.asked and not self._warned:
             self._warned = True
             _log.warning("%s", sharing.warning(self.rank.world))
+        warn_of_cuts(self._binding.root, self.epoch)
         again, self._started = self._started, True
         self._new = False
         return self._iterate(again)
