@@ -1,7 +1,8 @@
-"""sample: weighted, with replacement, as a stream.
+"""sample: weighted or not, with or without replacement, as a stream.
 
 A first pass adds up the weights of runs of rows; how often each run is drawn is settled there. A second pass settles
-inside each run how often each row is drawn. Nothing but a number per run is held in memory.
+inside each run how often each row is drawn. Nothing but a number per run is held in memory, but for weights without
+replacement: a number per row. ``Pipeline.sample`` puts shuffles around it, for a random order.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from cedar.operators.weights import live_weights, require_weights, weight_column
 RUN = 1024  # rows of a run: part of the result, so it never changes
 _NOTED = 64  # where the count is unknown, the position of every so many runs is kept
 _GAP = 16  # so many runs without a draw are jumped over
+_EXACT = 10**9  # rows up to which numpy draws exactly without replacement
 _LAPS = 4  # laps whose first pass is remembered
 
 
 @dataclass(frozen=True, eq=False)
 class Sample(StreamOperator):
-    """``n`` rows drawn with replacement; they come in the order of the input, copies of a row together.
+    """``n`` rows drawn at random; they come in the order of the input, copies of a row together.
 
     Rows that were skipped above weigh as much as the average row of their run of 1,024, so that what they cost shows.
 
@@ -41,10 +43,13 @@ class Sample(StreamOperator):
         n: how many; None for as many as the input has.
         seed: mixed into the seed of the run.
         local: True draws from each rank's share by itself.
+        fraction: of the rows of the input, in place of ``n``.
+        replace: a row may be drawn more than once.
 
     Raises:
-        PipelineError: a bad ``n``, weights that are not row-wise, or that a selector picks;
-            while running, an input without end, without rows or with weights that are all zero or have no finite sum.
+        PipelineError: a bad ``n`` or ``fraction``, weights that are not row-wise, or that a selector picks;
+            while running, an input without end, without rows or with weights that are all zero or have no finite sum,
+            or more rows to draw than there are.
         RowError: while running, a weight that is null, NaN, infinite or negative.
 
     Example:
@@ -57,12 +62,21 @@ class Sample(StreamOperator):
     n: int | None = None
     seed: int = 0
     local: bool = False
+    fraction: float | None = None
+    replace: bool = True
     name: ClassVar[str] = "sample"
     recounts = True
 
     def __post_init__(self) -> None:
         if self.n is not None:
             object.__setattr__(self, "n", whole(self.n, "sample(n)"))
+        most = math.inf if self.replace else 1
+        if self.fraction is not None and (self.n is not None or not 0 <= self.fraction <= most):
+            raise PipelineError(
+                f"sample(n={self.n!r}, fraction={self.fraction!r}, replace={self.replace})",
+                site=user_site(),
+                fix="give n or fraction, a share of the rows from 0 to 1, above 1 with replace=True alone",
+            )
         if self.weights is not None and not isinstance(self.weights, str) and not hasattr(self.weights, "meta"):
             raise PipelineError(
                 f"sample(weights={self.weights!r})",
@@ -78,6 +92,7 @@ class Sample(StreamOperator):
 
     def label(self) -> str:
         shown = [] if self.n is None else [f"n={self.n}"]
+        shown += [] if self.fraction is None else [f"fraction={self.fraction}"]
         if self.weights is not None:
             shown.insert(0, repr(self.weights) if isinstance(self.weights, str) else str(self.weights))
         return f"sample({', '.join(shown)})"
@@ -98,7 +113,12 @@ class Sample(StreamOperator):
 
     def parameters(self) -> dict[str, Any]:
         weights = None if self.weights is None else str(self.weights)
-        return {"weights": weights, "n": self.n, "seed": self.seed, "local": self.local}
+        chosen = {"weights": weights, "n": self.n, "seed": self.seed, "local": self.local}
+        return chosen | {"fraction": self.fraction, "replace": self.replace}
+
+    def wanted(self, rows: int) -> int:
+        """How many rows are drawn of so many."""
+        return self.n if self.n is not None else rows if self.fraction is None else round(self.fraction * rows)
 
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return SampleStream(inputs[0], self, context)
@@ -116,7 +136,10 @@ class SampleStream(Stream):
 
     @property
     def count(self) -> Count:  # type: ignore[override]
-        return self.operator.n if self.operator.n is not None else self.source.count
+        count = self.source.count
+        if self.operator.n is not None or count is None or count == math.inf:
+            return count if self.operator.n is None else self.operator.n
+        return self.operator.wanted(int(count))
 
     def start(self) -> At:
         return 0
@@ -153,6 +176,8 @@ class DrawSurvey:
         self._lap = lap
         self._key = hash_ints(stream.key, lap)
         self._sums: list[float] = []
+        self._races: list[npt.NDArray[np.float64]] = []  # of weights without replacement: of each run
+        self._weighed = 0  # runs that were submitted
         self._rows = 0
         self._noted: list[Position] = []
         self._ahead: Ahead[Piece] | None = None
@@ -189,10 +214,13 @@ class DrawSurvey:
             self._flow.close()
         return True
 
-    def _note(self, piece: Piece, weight: float) -> None:
+    def _note(self, piece: Piece, weighed: float | npt.NDArray[np.float64]) -> None:
+        if not isinstance(weighed, float):
+            self._races.append(weighed)
+            weighed = float(np.isfinite(weighed).sum())  # rows that may be drawn
         if len(self._sums) % _NOTED == 0:
             self._noted.append(piece.position())
-        self._sums.append(weight)
+        self._sums.append(weighed)
         self._rows += piece.units
 
     def close(self) -> None:
@@ -201,17 +229,19 @@ class DrawSurvey:
             self._ahead.close()
             self._flow.close()
             self._ahead = self._flow = None
-            self._sums, self._noted, self._rows = [], [], 0
+            self._sums, self._noted, self._races, self._rows, self._weighed = [], [], [], 0, 0
 
     def _weigh(self, piece: Piece) -> Any:
         operator, site = self._stream.operator, self._stream.context.site
         rows = narrow(piece.rows, weight_columns(operator.weights), "sample(weights)", site)
-        return self._stream.context.submit(run_weight, rows, operator.weights, site)
+        self._weighed += 1
+        races = None if operator.replace or operator.weights is None else self.seed(self._weighed - 1)
+        return self._stream.context.submit(run_weight, rows, operator.weights, site, races)
 
     def _settle(self) -> None:
         operator = self._stream.operator
         sums = np.array(self._sums, dtype=np.float64)
-        n = self._rows if operator.n is None else operator.n
+        n = operator.wanted(self._rows)
         if n and not sums.any():
             raise PipelineError(
                 f"sample: {'the weights of all rows are zero' if self._rows else 'the input has no rows'}",
@@ -224,7 +254,21 @@ class DrawSurvey:
                 site=self._stream.context.site,
                 fix="scale them down: only what they are of their sum counts",
             )
-        self.draws = draw(n, sums, self.seed(-1))
+        if not operator.replace and n > (there := int(sums.sum())):
+            raise PipelineError(
+                f"sample: {n:,} rows are to be drawn without replacement, and there are {there:,} to draw from",
+                site=self._stream.context.site,
+                fix="draw fewer, or give replace=True",
+            )
+        if operator.replace:
+            self.draws = draw(n, sums, self.seed(-1))
+        elif self._races:
+            first = np.argsort(np.concatenate(self._races), kind="stable")[:n]
+            ends = np.cumsum([len(race) for race in self._races])
+            self.draws = np.bincount(np.searchsorted(ends, first, side="right"), minlength=len(sums))
+        else:
+            self.draws = without_replacement(n, sums.astype(np.int64), self.seed(-1))
+        self._races = []
         self.ends = np.cumsum(self.draws)
         self.ready = True
 
@@ -259,6 +303,23 @@ def draw(n: int, weights: npt.NDArray[np.float64], seed: int) -> Index:
     return counts
 
 
+def without_replacement(n: int, sizes: Index, seed: int) -> Index:
+    """How many of ``n`` rows fall into each of the runs of these sizes."""
+    rng, counts, left = np.random.default_rng(seed), np.zeros(len(sizes), dtype=np.int64), int(sizes.sum())
+    for i, size in enumerate(sizes.tolist()):
+        left -= size
+        taken = rng.hypergeometric(size, left, n) if left < _EXACT else rng.binomial(n, size / (left + size))
+        counts[i] = min(max(taken, n - left), size)
+        n -= int(counts[i])
+    return counts
+
+
+def race(weights: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+    """When each row comes, by an exponential clock at the rate of its weight: the first n are a weighted sample."""
+    with np.errstate(divide="ignore"):
+        return np.random.default_rng(seed).exponential(size=len(weights)) / weights
+
+
 def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float64]:
     """The weight of each slot; dead ones weigh as much as the average live one."""
     live = live_weights(block, weights, site)
@@ -267,16 +328,22 @@ def slot_weights(block: Block, weights: Any, site: Any) -> npt.NDArray[np.float6
     return slots
 
 
-def run_weight(rows: Rows, weights: Any, site: Any) -> float:
-    """What a run of rows weighs."""
+def run_weight(rows: Rows, weights: Any, site: Any, seed: int | None) -> float | npt.NDArray[np.float64]:
+    """What a run of rows weighs; with a seed, the race of its rows."""
     with np.errstate(over="ignore"):  # the survey refuses sums that are infinite
-        return float(slot_weights(rows.gather(), weights, site).sum())
+        each = slot_weights(rows.gather(), weights, site)
+        return float(each.sum()) if seed is None else race(each, seed)
 
 
-def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any) -> Block:
+def draw_rows(rows: Rows, weights: Any, n: int, seed: int, site: Any, replace_rows: bool) -> Block:
     """``n`` rows drawn from a run; copies of a row have their own keys."""
     block = rows.gather()
-    counts = draw(n, slot_weights(block, weights, site), seed)
+    each = slot_weights(block, weights, site)
+    if replace_rows:
+        counts = draw(n, each, seed)
+    else:
+        counts = np.zeros(block.slots, dtype=np.int64)
+        counts[np.argsort(race(each, seed), kind="stable")[:n]] = 1
     copies = block.take(np.repeat(np.arange(block.slots), counts))
     return replace(copies, keys=block.keys.expand(counts))
 
@@ -320,7 +387,8 @@ class SampleFlow(Flow):
 
     def _draw(self, rows: Rows, n: int, seed: int) -> Any:
         context = self._stream.context
-        return context.submit(draw_rows, rows, self._stream.operator.weights, n, seed, context.site)
+        operator = self._stream.operator
+        return context.submit(draw_rows, rows, operator.weights, n, seed, context.site, operator.replace)
 
     def _close_source(self) -> None:
         if self._source is not None:

@@ -11,7 +11,7 @@ from cedar.operators.bucket import BucketByLength
 from cedar.operators.dedup import dedup
 from cedar.operators.pack import Pack
 from cedar.operators.repeat import Repeat
-from cedar.operators.sample import Sample
+from cedar.operators.sample import RUN, Sample
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.take import SkipRows, Take
 
@@ -48,15 +48,42 @@ class OrderMethods:
         """
         return self._on(Shuffle(seed, window, by, interleave))
 
-    def sample(self, weights: Any = None, n: int | None = None, *, seed: int = 0, local: bool = False) -> Pipeline:
-        """Draw ``n`` rows with replacement, by weight: a column or an expression.
+    def sample(
+        self,
+        weights: Any = None,
+        n: int | None = None,
+        *,
+        fraction: float | None = None,
+        replace: bool | None = None,
+        seed: int = 0,
+        local: bool = False,
+    ) -> Pipeline:
+        """Draw ``n`` rows, or a ``fraction`` of them, in random order; by default as many as there are.
+
+        Args:
+            weights: a column or an expression, not negative; None weighs all rows alike.
+            n: rows.
+            fraction: of the rows, in place of ``n``.
+            replace: draw a row more than once; by default only with weights.
+            seed: mixed into the seed of the run; every epoch draws anew.
+            local: draw from each rank's own rows.
+
+        Raises:
+            PipelineError: both ``n`` and ``fraction``, or weights that are none; while running, more rows to draw
+                without replacement than there are.
 
         Example:
             >>> import cedar
             >>> cedar.from_items([{"w": 0.0}, {"w": 1.0}]).sample("w", n=3).count()
             3
         """
-        return self._on(Sample(weights, n, seed, local))
+        repeats = weights is not None if replace is None else bool(replace)
+        drawn = Sample(weights, n, seed, local, fraction, repeats)
+        # It draws in the order of its input: the shuffle above mixes that within its window, the one below what a
+        # window does not reach, such as files in the folders of classes.
+        few = drawn.n is not None and drawn.n <= RUN
+        below = self if few else self.shuffle(seed=seed)
+        return below._on(drawn).shuffle(seed=seed)
 
     def batch(self, size: int, *, last: Literal["drop", "keep", "pad"] | None = None, local: bool = False) -> Pipeline:
         """Batches of ``size`` rows (on each rank). From here on the unit is the batch.

@@ -67,6 +67,33 @@ def test_shares_follow_the_weights():
     assert np.array([seen[i] for i in range(8)]) / 1000 == pytest.approx(weights, abs=0.5)
 
 
+@given(toys(), st.floats(0, 1), st.sampled_from([None, "w"]), SEEDS)
+def test_without_replacement_no_row_comes_twice(drawn, fraction, by, seed):
+    weights, source = drawn
+    there = len(weights) if by is None else sum(w > 0 for w in weights)
+    n = round(fraction * there)
+    units = check(Sample(by, n=n, replace=False), [source], seed=seed)
+    rows = [key[3] for key, _ in units]
+    assert len(rows) == n == len(set(rows))
+    assert by is None or all(weights[row] > 0 for row in rows)
+    if by is None:
+        assert [key[3] for key, _ in check(Sample(fraction=fraction, replace=False), [source], seed=seed)] == rows
+    with pytest.raises(PipelineError, match="without replacement"):
+        stream = Sample(by, n=there + 1, replace=False).stream((source,), context())
+        drain(stream.open([stream.start(), 0]), random.Random(0))
+
+
+def test_heavier_rows_are_drawn_more_often_without_replacement():
+    source = ListStream({"w": [1.0] * 20 + [9.0] * 20}, late=0)
+    heavy = 0
+    for seed in range(40):
+        stream = Sample("w", n=10, seed=seed, replace=False).stream((source,), context())
+        heavy += sum(key[3] >= 20 for key, _ in drain(stream.open([stream.start(), 0]), random.Random(0))[0])
+    assert 330 < heavy < 380, "nine in ten of the first draws, fewer once heavy rows are gone"
+    for n in (0, 400):
+        assert sample.without_replacement(n, np.array([100] * 4), seed=1).tolist() == [n // 4] * 4
+
+
 def test_weights_that_look_at_other_rows_are_refused():
     with pytest.raises(PipelineError, match="is not row-wise: sum.. looks at other rows"):
         Sample(col("w") / col("w").sum())
@@ -114,6 +141,7 @@ def test_a_bad_weight_names_its_row(bad):
         ({"w": ["1", "2"]}, Sample("w"), "not numbers"),
         ({"w": [[1], [2]]}, Sample("w"), "not numbers"),
         ({"w": [1.0]}, Sample("v"), "no column 'v'"),
+        ({"w": [1.0, 0.0]}, Sample("w", n=2, replace=False), "2 rows are to be drawn .* there are 1"),
     ],
 )
 def test_bad_input(columns, operator, text):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar import Pipeline
+from cedar import Pipeline, col
+from cedar.core.errors import PipelineError
 
 
 def numbers(n: int = 6) -> Pipeline:
@@ -74,5 +80,63 @@ def test_batches_are_balanced_over_ranks_and_groups_are_marked() -> None:
 def test_what_makes_no_sense_is_refused_at_the_users_line(wrong: Callable[[Pipeline], Pipeline]) -> None:
     with pytest.raises(cedar.PipelineError) as caught:
         wrong(numbers())
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+FOLDERS = pa.table({"x": range(3000), "y": [int(i >= 2700) for i in range(3000)], "w": [1.0] * 2700 + [9.0] * 300})
+
+
+def drawn(p: cedar.Pipeline, **options: Any) -> list[int]:
+    return [row["x"] for row in p.loader(**options)]
+
+
+@pytest.mark.parametrize("n", [None, 500, 4000])
+def test_samples_come_in_random_order_the_same_wherever_they_are_drawn(n: int | None, tmp_path: Any) -> None:
+    """Rows of classes lie in folders; copies of a row do not stand side by side, and each rank gets a mix."""
+    pq.write_table(FOLDERS, tmp_path / "t.parquet", row_group_size=100)
+    p = cedar.read_parquet(str(tmp_path / "t.parquet")).sample("w", n, seed=1)
+    first = drawn(p, executor="inline")
+    assert len(first) == (n or 3000)
+    assert first == drawn(p, executor="threads", workers=3) == drawn(p, executor="processes", workers=2, plan="off")
+    assert first != drawn(p, epoch=1)
+    assert sum(a == b for a, b in itertools.pairwise(first)) <= len(first) / 100
+    shares = [sum(x >= 2700 for x in first[at : at + 100]) for at in range(0, len(first) - 99, 100)]
+    assert all(25 <= share <= 75 for share in shares), shares
+    ranks = [drawn(p.batch(20, last="keep"), rank=rank, world=2) for rank in range(2)]
+    got = [x for rank in ranks for batch in rank for x in batch.tolist()]
+    assert Counter(got) == Counter(first)
+    assert all(0.35 < np.mean(np.concatenate(rank) >= 2700) < 0.65 for rank in ranks)
+
+
+def test_samples_go_on_in_the_middle_of_an_epoch() -> None:
+    for p in (cedar.from_arrow(FOLDERS).sample("w", 400), cedar.from_arrow(FOLDERS).sample(fraction=0.1)):
+        loader = p.batch(30, last="keep").loader(executor="inline")
+        batches, states = [], []
+        for batch in loader:
+            batches.append(batch["x"].tolist())
+            states.append(loader.state_dict())
+        for at in (0, 4):
+            other = p.batch(30, last="keep").loader(executor="threads")
+            other.load_state_dict(states[at])
+            assert [batch["x"].tolist() for batch in other] == batches[at + 1 :]
+
+
+def test_samples_are_without_replacement_unless_they_have_weights() -> None:
+    p = cedar.from_arrow(FOLDERS)
+    assert sorted(drawn(p.sample())) == list(range(3000)) != drawn(p.sample())
+    assert len(set(drawn(p.sample(n=1500)))) == len(set(drawn(p.sample(fraction=0.5)))) == 1500
+    assert len(set(drawn(p.filter(col("x") < 900).sample(fraction=0.5)))) == 450, "of rows that nobody counted"
+    assert len(set(drawn(p.sample(n=3000, replace=True)))) < 2500
+    assert len(set(drawn(p.sample("w", 2000, replace=False)))) == 2000
+    assert len(drawn(p.sample(fraction=1.5, replace=True))) == 4500
+    with pytest.raises(PipelineError, match="3,001 rows are to be drawn without replacement, and there are 3,000"):
+        drawn(p.sample(n=3001))
+
+
+@pytest.mark.parametrize("options", [{"fraction": 1.5}, {"fraction": -0.1}, {"n": 3, "fraction": 0.1}])
+def test_bad_fractions_are_refused_at_the_users_line(options: Any) -> None:
+    with pytest.raises(PipelineError, match="give n or fraction") as caught:
+        cedar.from_arrow(FOLDERS).sample(**options)
     assert caught.value.site is not None
     assert caught.value.site.file == __file__

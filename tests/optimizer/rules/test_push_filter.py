@@ -5,6 +5,7 @@ import pytest
 import cedar
 from cedar import Skip, col
 from cedar.datasets.base import Split
+from cedar.operators.sample import Sample
 from cedar.optimizer.rules.push_filter import push_filter
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
@@ -66,7 +67,7 @@ REFUSED = [
     (lambda p: p.take(3).filter(col("x") > 3), "take(3) counts rows"),
     (lambda p: p.skip(3).filter(col("x") > 3), "skip(3) counts rows"),
     (lambda p: p.repeat(3).filter(col("x") > 3), "repeat(3) counts rows"),
-    (lambda p: p.sample(n=3).filter(col("x") > 3), "sample(n=3) counts rows"),
+    (lambda p: p.apply(Sample(n=3)).filter(col("x") > 3), "sample(n=3) counts rows"),
     (lambda p: cedar.mix([(p, 1), (p, 2)]).filter(col("x") > 3), "mix(1, 2) counts rows"),
     (lambda p: p.shuffle(by="x", interleave=2).filter(col("x") > 3), "deals rows out in turns"),
     (lambda p: p.take(3).shuffle().filter(col("x") > 3), "has windows of the rows of take(3)"),

@@ -4,6 +4,7 @@ import pytest
 
 import cedar
 from cedar import col
+from cedar.operators.sample import Sample
 from cedar.optimizer.rules import RULES, push_filter, scan_columns, scan_filter
 from tests.optimizer.plan_lines import after, decided, line, rewritten, table
 
@@ -20,7 +21,7 @@ READ = [
     (lambda p: p.rename({"a": "x", "b": "y"}).select("y"), "read[b] -> rename(b -> y) -> select(y)"),
     (lambda p: p.filter(col("b") > 1).select("a"), "read[a,b] -> filter(b > 1) -> select(a)"),
     (lambda p: p.shuffle(by="c").select("a").batch(2), "read[a,c] -> shuffle -> select(a) -> batch"),
-    (lambda p: p.sample("c").select("a").take(2), "read[a,c] -> sample -> select(a) -> take(2)"),
+    (lambda p: p.apply(Sample("c")).select("a").take(2), "read[a,c] -> sample -> select(a) -> take(2)"),
     (lambda p: p.with_columns(d=col("a") + 1).select("d"), "read[a] -> with_columns(d) -> select(d)"),
     (lambda p: p.cache("memory").map(f, "a").select("a"), "read -> cache -> map(f) -> select(a)"),
     (lambda p: p.select(z=cedar.lit(1)) if hasattr(cedar, "lit") else p.with_columns(z=1).select("z"),
