@@ -60,7 +60,7 @@ def watched(p: cedar.Pipeline, executor: str) -> tuple[list[Any], str]:
 
 
 @pytest.mark.parametrize("number", range(len(DRAWS)))
-@pytest.mark.parametrize("executor", ["inline", "processes"])
+@pytest.mark.parametrize("executor", ["inline", pytest.param("processes", marks=pytest.mark.heavy)])
 def test_draws_from_global_generators_are_told_once_at_the_users_line(number: int, executor: str) -> None:
     caught, text = watched(DRAWS[number](ROWS), executor)
     (warning,) = caught

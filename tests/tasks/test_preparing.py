@@ -44,7 +44,7 @@ def lines(p: cedar.Pipeline, executor: str) -> set[str]:
     return {line.label for line in loader.report().workers_time}
 
 
-@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=pytest.mark.heavy)])
 def test_imports_of_functions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
     """The import of a module goes on while it imports others."""
     (tmp_path / f"outer_{executor}.py").write_text(f"import inner_{executor}")
@@ -61,6 +61,7 @@ def test_imports_of_functions_are_named(tmp_path: Path, monkeypatch: pytest.Monk
         sys.modules.pop(f"{name}_{executor}", None)
 
 
+@pytest.mark.heavy
 def test_what_numba_compiles_is_named() -> None:
     numba = pytest.importorskip("numba")
     twice = numba.njit(lambda x: x * 2)

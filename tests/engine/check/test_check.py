@@ -173,6 +173,7 @@ def test_no_made_up_row_is_shown(path: str, caplog: pytest.LogCaptureFixture, ab
     assert not caplog.records
 
 
+@pytest.mark.heavy
 def test_a_plan_that_waits_for_rows_of_the_run_is_no_warning(path: str, caplog: pytest.LogCaptureFixture) -> None:
     p = cedar.read_parquet(path).map(lambda y: [y, y + 1], "y", into="ids", dtype=list[int])
     p = p.with_columns(labels=pl.concat_list(col("ids").list.slice(1), pl.lit(-100))).filter(col("id") >= 0)
