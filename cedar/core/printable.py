@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 
-# C0 and C1 controls, marks that turn or hide text, line separators, and halves of characters that no encoding holds.
-_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+# C0 and C1 controls, marks that turn or hide text, and line separators.
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _ODD_IN_LINE = re.compile(f"[\t\n]|{_ODD.pattern}")
 
 

@@ -111,9 +111,6 @@ class Timing(TaskTime):
     fell_back: int = 0
     storage: Use = field(default_factory=Use)
 
-    def __post_init__(self) -> None:
-        preparing.watch()
-
     def ended(self) -> None:
         """To be called by the thread that did the task; what no part has is what is around them."""
         self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
@@ -122,7 +119,8 @@ class Timing(TaskTime):
             around -= wall
         if around > 0:
             self.parts.append((AROUND, around, 0.0))
-        preparing.separate(self.parts, self.began)
+        if preparing.last[0] > self.began:
+            preparing.separate(self.parts, self.began)
         if self.took > _LONG:
             self.crowded = clocks.crowded_lately()
 
@@ -274,6 +272,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:
         _first_runs[id(program)] = program
+        preparing.watch()
     result = work() if numeric is None else numeric.run(work, again=first)
     timing.ended()
     return result

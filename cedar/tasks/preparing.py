@@ -25,9 +25,11 @@ class _Span:
     cpu: float = 0.0
 
     def extend(self) -> None:
-        self.ended, self.cpu = time.perf_counter(), time.thread_time() - self.worked
+        last[0] = self.ended = time.perf_counter()
+        self.cpu = time.thread_time() - self.worked
 
 
+last = [0.0]  # when one of them ended, as far as is known
 _spans: deque[_Span] = deque(maxlen=256)  # of all threads
 _mine = threading.local()
 

@@ -22,7 +22,7 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import Chunk, Split, offsets_of
 from cedar.operators.base import Env
 from cedar.operators.marks import reading
-from cedar.tasks import clocks
+from cedar.tasks import clocks, preparing
 from cedar.tasks.chain import Program, Result, Step, Timing, quiet, run_steps
 from cedar.tasks.copying import own_copy
 
@@ -101,6 +101,7 @@ def read_split(
         with counting(timing.storage), Account("a task", env.limits):
             return _read_split(program, reader, split, lap, env, first, timing, made)
 
+    preparing.watch()
     began = time.perf_counter()
     again = not getattr(getattr(_plain(reader), "source", None), "one_pass", False)
     result = work() if env.numeric is None else env.numeric.run(work, again=again)

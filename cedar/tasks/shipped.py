@@ -68,8 +68,9 @@ def same(value: Any) -> Any:
 
 def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
     """A task's result, with what it took to get the task and to send the one before."""
-    loading: list[tuple[Part, float, float]] = [(("ship", ()), time.perf_counter() - began + clocks.shipped(), 0.0)]
-    preparing.separate(loading, 0.0)
+    began -= clocks.shipped()
+    loading: list[tuple[Part, float, float]] = [(("ship", ()), time.perf_counter() - began, 0.0)]
+    preparing.separate(loading, began)
     result = run(*args)
     result.timing.parts += loading
     return result
