@@ -27,7 +27,7 @@ from cedar.core.columns import TensorType, type_of
 from cedar.core.cursor import Keys
 from cedar.core.references import version_of
 
-FORMAT = 5
+FORMAT = 6
 MAGIC = b"CEDARKEP"
 TAIL = struct.Struct("<QI8s")
 PAGE = 64

@@ -1,7 +1,8 @@
 """Row keys: the stable identity of a row, and what is derived from it.
 
-A key is (branch, repeat, file ordinal in the sorted listing, row or byte offset, flat_map index). It holds no URL, so
-moving the data changes nothing. Shuffles sort by a hash of it and random operators draw from it.
+A key is (branch, repeat, file, row or byte offset, flat_map index). A file is named by a 64-bit hash of its path below
+the root of its listing, so moving the data changes nothing, and another file in the listing changes no other row's key.
+Sources without files number what they read. Shuffles sort by a hash of the key and random operators draw from it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from cedar.core.errors import RowRef
 
@@ -52,6 +54,30 @@ def mix64_array(values: Hashes) -> Hashes:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+def hash_names(names: Sequence[str]) -> Ints:
+    """int64[names]: a hash of each, the same in every process and on every machine.
+
+    Example:
+        >>> hash_names(["a.parquet", "day=1/a.parquet"]).tolist()
+        [2233263537669486555, 1513619954463838812]
+    """
+    texts = pa.array([name.encode("utf-8", "surrogateescape") for name in names], pa.large_binary())
+    starts = np.frombuffer(texts.buffers()[1], dtype=np.int64)[: len(names) + 1]
+    data = np.zeros(int(starts[-1]) + 8, dtype=np.uint8)  # eight more, so that a word may begin at each byte
+    data[:-8] = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[: len(data) - 8]
+    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
+    left, at = np.diff(starts), starts[:-1]
+    hashes = mix64_array(left.astype(np.uint64))
+    some = np.flatnonzero(left)
+    while len(some):  # a word of every name that has one more
+        unused = np.uint64(8) * np.maximum(8 - left[some], 0).astype(np.uint64)
+        word = (words[at[some]] << unused) >> unused
+        hashes[some] = mix64_array(hashes[some] ^ word)
+        left, at = left - 8, at + 8
+        some = some[left[some] > 0]
+    return hashes.view(np.int64)
 
 
 def branch_of(outer: int, index: int) -> int:

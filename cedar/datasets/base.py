@@ -7,7 +7,7 @@ A user's own source needs two methods, ``splits()`` and ``read(split)``; everyth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -25,7 +25,7 @@ class Split:
     """A small, picklable description of a piece of a source: the unit of reading.
 
     Args:
-        file: ordinal of the file in the sorted listing; part of the row key.
+        file: number of the file, or of what else the source reads; part of the row key where there are no files.
         start: the first row's number in the file, or its byte offset where rows are lines of text.
         stop: one past the last row or byte; None to the end.
         rows: the number of rows where metadata tells, else None.
@@ -47,12 +47,14 @@ class Split:
 class Chunk:
     """Rows as a source hands them over: columns, and each row's number (or byte offset) in its file.
 
-    ``offsets`` is int64[rows]; None counts on from the split's ``start``.
+    ``offsets`` is int64[rows]; None counts on from the split's ``start``. ``files`` is int64[rows], the number of each
+    row's file; None where all are of the split's.
     """
 
     columns: dict[str, Column]
     offsets: Index | None = None
     length: int | None = None  # needed only when there are no columns
+    files: Index | None = None
 
     @property
     def rows(self) -> int:
@@ -155,6 +157,22 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
     if chunk.offsets is not None:
         return chunk.offsets
     return np.arange(start, start + chunk.rows, dtype=np.int64)
+
+
+def file_ids(source: Any, files: Index) -> Index:
+    """What row keys call files: by a hash of their names, or by their numbers where the source has none."""
+    known: Callable[[], Index] | None = getattr(source, "file_ids", None)
+    return files if known is None else known()[files]
+
+
+def url_of_row(source: Any, file: int, row: int) -> str:
+    """What messages call the file of a row, by its key."""
+    known = getattr(source, "file_ids", None)
+    number = file if known is None else next(iter(np.flatnonzero(known() == file).tolist()), None)
+    if number is None:
+        return str(source.describe())
+    find = getattr(source, "url_of", None)
+    return str(source.url(number) if find is None else find(number, row))
 
 
 def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:

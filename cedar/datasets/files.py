@@ -23,7 +23,7 @@ from cedar.datasets.split_table import Numbers, SplitTable
 if TYPE_CHECKING:
     import polars as pl
 
-_FILES = 32  # files of a split
+_FILES = 32  # files of a split, about
 _CHUNK_BYTES = 64 << 20  # what is read before it is handed over
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
 
@@ -39,22 +39,27 @@ class FilesSource(FileSource):
 
     def splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
-        start = np.arange(0, len(sizes), _FILES)
-        stop = np.minimum(start + _FILES, len(sizes))
-        size = np.add.reduceat(sizes, start)
-        return SplitTable(start=start, stop=stop, rows=stop - start, bytes=size, part=start // _FILES)
+        few = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
+        ids = self.listing.ids
+        begins = ids % few == 0  # by each file alone: one that is added or removed moves no other border
+        begins[0] = True
+        first = np.flatnonzero(begins)
+        rows, named = np.diff(first, append=len(sizes)), first.copy()
+        named[0] = np.argmin(ids[: rows[0]])  # not by the first file of all, before which another one may come
+        return SplitTable(file=named, stop=rows, rows=rows, bytes=np.add.reduceat(sizes, first), part=first)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None
-        for start, stop in self._portions(split.start, split.stop):
+        for start, stop in self._portions(split.part, split.part + split.stop):
             files = self.listing.files[start:stop]
             columns: dict[str, Column] = {}
             if "path" in self.columns:
                 columns["path"] = _paths(files)
             if "bytes" in self.columns:
                 columns["bytes"] = _contents(files)
-            rows = np.arange(start, stop, dtype=np.int64)
-            yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start)
+            rows = np.zeros(stop - start, dtype=np.int64)
+            numbers = np.arange(start, stop, dtype=np.int64)
+            yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
 
     def _portions(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of files whose bytes together stay within bounds."""
@@ -77,7 +82,8 @@ class FilesSource(FileSource):
         if satisfying is None:
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
-        left: Numbers = before[splits.column("stop")] - before[splits.column("start")]
+        first = splits.column("part")
+        left: Numbers = before[first + splits.column("stop")] - before[first]
         return left
 
     def schema(self) -> dict[str, ColumnType]:
@@ -98,8 +104,7 @@ class FilesSource(FileSource):
         return self.describe()
 
     def url_of(self, file: int, row: int) -> str:
-        """The file itself: rows are numbered by its place in the listing."""
-        return self.listing[row].url
+        return self.listing[file].url
 
     @cached_property
     def row_bytes(self) -> float | None:

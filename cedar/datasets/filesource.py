@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import pyarrow as pa
 
 from cedar.core.asking import Use
+from cedar.core.columns import Index
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.datasets.base import BaseSource
 from cedar.datasets.files_io import marks_of
@@ -72,6 +73,10 @@ class FileSource(BaseSource):
 
     def url(self, file: int) -> str:
         return self.listing[file].url
+
+    def file_ids(self) -> Index:
+        """What row keys call each file."""
+        return self.listing.ids
 
     def digest(self) -> str:
         return self.listing.digest()

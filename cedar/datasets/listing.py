@@ -1,7 +1,8 @@
 """Listing: which files a source reads, in a fixed order.
 
-A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files come sorted by path, and
-that order numbers them in row keys. Names that begin with a dot are not matched by globs.
+A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files come sorted by path; row
+keys name them by a hash of their path below the root of the listing. Names that begin with a dot are not matched by
+globs.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from cedar.core.columns import Index
+from cedar.core.cursor import hash_names
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets import walking
 from cedar.datasets.faults import status_of
+from cedar.datasets.once import once
 from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
@@ -93,15 +97,59 @@ class Listing:
     def __getitem__(self, index: int) -> File:
         return self.files[index]
 
+    def names(self) -> list[str]:
+        """The path of each file below the root: the folder that all that was listed has in common.
+
+        What was listed are folders, the fixed parts of globs, and the folders of files that were named: no file that is
+        added below the root, or removed, changes the name of another one.
+        """
+        roots = [root := ""]
+        for file in self.files:
+            if file.path != root + file.name:
+                root = _root(file)
+            roots.append(root)
+        parts = {root: root.split("/") for root in dict.fromkeys(roots[1:])}
+        common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
+        below = {root: "/".join(part[common:]) for root, part in parts.items()}
+        names = [below[root] + file.name for root, file in zip(roots[1:], self.files, strict=True)]
+        if "?" in self.files[-1].path and len(set(names)) < len(names):  # URLs that differ in their query alone
+            names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, self.files, strict=True)]
+        return names
+
+    @once
+    def ids(self) -> Index:
+        """int64[files]: what row keys call each file, a hash of its name.
+
+        Raises:
+            SourceError: two files have the same hash.
+        """
+        ids = hash_names(self.names())
+        order = np.argsort(ids, kind="stable")
+        same = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
+        if len(same):
+            one, other = (self.files[int(order[same[0] + i])] for i in (0, 1))
+            raise SourceError(
+                f"the names of {one.url} and {other.url} have the same 64-bit hash, and the keys of their rows begin "
+                "with it",
+                fix="give one of the two files another name",
+            )
+        return ids
+
     def digest(self, *more: Any) -> str:
         """Stands for names and sizes, and for what else the source knows of its files."""
-        text = json.dumps([[[f.name, f.size] for f in self.files], *more], default=str)
+        text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.files, strict=True)], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> str:
-        """Stands for these very files: where they are, their sizes, and when they were last changed."""
+        """Stands for these very files: their keys, where they are, their sizes, and when they were last changed."""
         text = json.dumps([f.known_by for f in self.files])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
+
+
+def _root(file: File) -> str:
+    """What comes before the name of a file in its path."""
+    path = file.path if file.path.endswith(file.name) else file.path.partition("?")[0]
+    return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from cedar.core.block import Block
 from cedar.core.errors import CedarError, RowRef, Site
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.skip import Skip
+from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.engine.quarantine import Budgets
@@ -102,8 +103,7 @@ class Account:
     def named(self, row: RowRef) -> RowRef:
         """A row with the URL of its file and its epoch."""
         source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
-        find = getattr(source, "url_of", None)
-        url = find(row.file, row.row) if find is not None else source.url(row.file)
+        url = url_of_row(source, row.file, row.row)
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:

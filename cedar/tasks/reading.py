@@ -19,7 +19,7 @@ from cedar.core.errors import CedarError, Site, SourceError, raised
 from cedar.core.limits import Account, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
-from cedar.datasets.base import Chunk, Split, offsets_of
+from cedar.datasets.base import Chunk, Split, file_ids, offsets_of
 from cedar.operators.base import Env
 from cedar.operators.marks import reading
 from cedar.tasks import clocks, preparing
@@ -28,13 +28,6 @@ from cedar.tasks.copying import own_copy
 
 Hand: TypeAlias = Callable[[int, Block], None]
 Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all that there are
-
-
-def chunk_block(chunk: Chunk, split: Any, first: int, ordinal: int, lap: int) -> Block:
-    """A source's chunk with the keys of its rows; ``first`` counts the rows of the split before it."""
-    start = int(getattr(split, "start", 0)) + first
-    keys = Keys(offsets_of(chunk, start), int(getattr(split, "file", 0)), repeat=lap, source=ordinal)
-    return Block(as_columns(chunk.columns), keys)
 
 
 @dataclass(frozen=True)
@@ -64,13 +57,23 @@ class Reader:
             return
         first = 0
         for chunk in guarded(self.source, split):
-            block = chunk_block(chunk, split, first, self.ordinal, lap)
+            block = self._block(chunk, split, first, lap)
             first += chunk.rows
             yield block
 
+    def file(self, split: Any) -> int:
+        """What the keys of a split's rows call its file."""
+        return int(file_ids(self.source, np.asarray(int(getattr(split, "file", 0)))))
+
+    def _block(self, chunk: Chunk, split: Any, first: int, lap: int) -> Block:
+        """A source's chunk with the keys of its rows; ``first`` counts the rows of the split before it."""
+        start = int(getattr(split, "start", 0)) + first
+        file = self.file(split) if chunk.files is None else file_ids(self.source, chunk.files)
+        return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
+
     def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
         """The chunk's rows, and a dead slot for each row that failed, in the order of their numbers."""
-        block = chunk_block(chunk, split, 0, self.ordinal, lap)
+        block = self._block(chunk, split, 0, lap)
         rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
         assert self.on_error is not None
         dead = {
@@ -168,7 +171,7 @@ def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: 
         return
     at = max(first, int(getattr(split, "start", 0)))
     while True:
-        with reading(env.marks, plain.ordinal, int(getattr(split, "file", 0)), at):
+        with reading(env.marks, plain.ordinal, plain.file(split), at):
             block = next(blocks, None)
         if block is None:
             return

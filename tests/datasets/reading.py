@@ -30,7 +30,8 @@ def read_split(source: Any, split: Split) -> list[Keyed]:
         columns = {n: c.to_pylist() if isinstance(c, pa.Array) else list(c) for n, c in chunk.columns.items()}
         assert all(len(c) == chunk.rows for c in columns.values())
         for i in range(chunk.rows):
-            rows.append(((split.file, int(offsets[i])), {n: c[i] for n, c in columns.items()}))
+            file = split.file if chunk.files is None else int(chunk.files[i])
+            rows.append(((file, int(offsets[i])), {n: c[i] for n, c in columns.items()}))
     if split.rows is not None:
         assert len(rows) == split.rows
     return rows

@@ -17,26 +17,51 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_row_is_a_file_and_32_files_are_a_split(folder: Path):
+def test_a_row_is_a_file_and_some_32_files_are_a_split(folder: Path):
     source = read_files(folder / "*.bin")
-    assert [(s.start, s.stop, s.rows, s.bytes) for s in source.splits()] == [
-        (0, 32, 32, sum(i % 5 for i in range(32))),
-        (32, 64, 32, sum(i % 5 for i in range(32, 64))),
-        (64, 70, 6, sum(i % 5 for i in range(64, 70))),
+    splits = source.splits()
+    ends = [*[split.part for split in splits][1:], 70]
+    assert splits[0].part == 0
+    assert [(s.start, s.stop, s.rows, s.bytes) for s in splits] == [
+        (0, stop - s.part, stop - s.part, sum(i % 5 for i in range(s.part, stop)))
+        for s, stop in zip(splits, ends, strict=True)
     ]
     rows = read_keyed(source)
-    assert [key for key, _ in rows] == [(0, i) for i in range(70)]
+    assert [key for key, _ in rows] == [(i, 0) for i in range(70)]
     assert rows[7][1] == {"path": str(folder / "007.bin"), "bytes": b"\7\7"}
-    assert source.url_of(0, 7) == str(folder / "007.bin")
+    assert source.url_of(7, 0) == str(folder / "007.bin")
     assert source.row_bytes == 2
     assert read_keyed(travelled(source)) == rows
+
+
+def test_a_file_that_is_added_or_removed_moves_no_other_border_of_splits(folder: Path):
+    def begins() -> list[str]:
+        source = read_files(folder / "*.bin")
+        return [source.listing[split.part].name for split in source.splits()]
+
+    for i in range(70, 900):
+        (folder / f"{i:03d}.bin").write_bytes(b"")
+    before = begins()
+    assert 12 < len(before) < 70
+    (folder / "0000.bin").write_bytes(b"")
+    (folder / "5005.bin").write_bytes(b"")
+    (folder / "333.bin").unlink()
+    assert {*before[1:]} - {"333.bin"} <= {*begins()}
+    assert len(begins()) - len(before) in range(-1, 3)
+
+
+def test_large_files_are_splits_of_their_own(folder: Path, monkeypatch):
+    monkeypatch.setattr("cedar.datasets.files._CHUNK_BYTES", 2)
+    splits = read_files(folder / "*.bin").splits()
+    assert all(i in {split.part for split in splits} for i in range(70) if i % 5 >= 2)
 
 
 def test_much_is_handed_over_in_portions(folder: Path, monkeypatch):
     source = read_files(folder / "*.bin")
     whole = read_keyed(source)
+    split = max(source.splits(), key=lambda split: split.rows or 0)
     monkeypatch.setattr("cedar.datasets.files._CHUNK_BYTES", 7)
-    assert len(list(source.read(source.splits()[0]))) > 5
+    assert len(list(source.read(split))) > 5
     assert read_keyed(source) == whole
 
 
@@ -51,13 +76,19 @@ def test_without_bytes_no_file_is_opened(folder: Path):
 def test_a_file_that_vanishes_or_changes_after_listing(folder: Path):
     source = read_files(folder / "*.bin")
     splits = source.splits()
-    (folder / "003.bin").unlink()
+
+    def read() -> None:
+        for split in splits:
+            list(source.read(split))
+
+    (folder / "003.bin").rename(folder / "003.gone")
     with pytest.raises(SourceError, match=r"003\.bin: the file is not there any more") as error:
-        list(source.read(splits[0]))
+        read()
+    (folder / "003.gone").rename(folder / "003.bin")
     assert isinstance(error.value.__cause__, FileNotFoundError)
     (folder / "040.bin").write_bytes(b"more than before")
     with pytest.raises(SourceError, match=r"040\.bin: changed while in use"):
-        list(source.read(splits[1]))
+        read()
 
 
 def test_a_column_that_does_not_exist(folder: Path):

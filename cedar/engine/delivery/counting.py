@@ -116,13 +116,16 @@ class Counting:
         )  # fmt: skip
         width = int(splits.column("stop").max()) + 1
         places = splits.column("file") * width + splits.column("start")
+        ids = narrow.file_ids()
+        by_id = np.argsort(ids)
         left = np.zeros(len(splits), dtype=np.int64)
         options = self._options
         runner = Runner(*of_fork(options.executor, options.workers), self.job.metrics.deaths, Patience(options.timeout))
         try:
             for piece in DataEpoch(job, runner, 0, None).pieces():
                 keys = piece.rows.keys()
-                numbers = np.searchsorted(places, keys.file * width + keys.row, side="right") - 1
+                file = by_id[np.searchsorted(ids, keys.file, sorter=by_id)]
+                numbers = np.searchsorted(places, file * width + keys.row, side="right") - 1
                 left += np.bincount(numbers, minlength=len(left))
         finally:
             runner.close()

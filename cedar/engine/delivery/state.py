@@ -26,7 +26,7 @@ from cedar.engine.streams.lane_states import LaneState, dealt_anew, merged, past
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-VERSION = 1  # of states that are not packed
+VERSION = 3  # of states that are not packed; 1 and 2 shuffled by the numbers of files in the listing
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
@@ -207,6 +207,13 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
     if is_count(state["cedar"]) and state["cedar"] > PACKED:
         raise ResumeError(
             f"the state has version {state['cedar']}, this cedar reads up to {PACKED}", site=site, fix="update cedar"
+        )
+    if is_count(state["cedar"]) and state["cedar"] < VERSION:
+        raise ResumeError(
+            f"the state has version {state['cedar']}, of an earlier cedar, which shuffled in another order",
+            site=site,
+            done="nothing was loaded",
+            fix="begin a new epoch without the state, or end this one with the earlier version",
         )
     try:
         whole: dict[str, Any] = unpacked(state)

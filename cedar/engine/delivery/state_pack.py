@@ -16,7 +16,7 @@ import pyarrow as pa
 from cedar.core.stream import is_list
 
 SMALL = 4096  # characters that a state may have as it is
-PACKED = 2  # the version of states with ``packed``
+PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
 _LEVEL = 19  # some milliseconds for 100 KB, and a quarter less than level 3 leaves of it
 _MOST = 16 << 20  # bytes: 4,096 ranks that changed 200 times; a few bytes of damage must not fill the memory
@@ -27,11 +27,11 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
 
     Example:
         >>> from cedar.engine.delivery.state_pack import packed, unpacked
-        >>> state = {"cedar": 1, "open": {"0": [7, 8, 9] * 1000}, "begun": {}}
-        >>> list(packed(state)), unpacked(packed(state)) == state | {"cedar": 2}
+        >>> state = {"cedar": 3, "open": {"0": [7, 8, 9] * 1000}, "begun": {}}
+        >>> list(packed(state)), unpacked(packed(state)) == state | {"cedar": 4}
         (['cedar', 'packed'], True)
-        >>> packed({"cedar": 1, "open": {}, "begun": {}})
-        {'cedar': 1, 'open': {}, 'begun': {}}
+        >>> packed({"cedar": 3, "open": {}, "begun": {}})
+        {'cedar': 3, 'open': {}, 'begun': {}}
     """
     if "packed" in state or not all(name in state for name in _NAMES) or len(json.dumps(state)) <= SMALL:
         return state

@@ -24,7 +24,7 @@ from cedar.engine.streams.lanes import Lane
 Run: TypeAlias = tuple[int, int]  # numbers from the first up to the second
 Runs: TypeAlias = npt.NDArray[np.int64]  # [n, 2]
 _NONE: Runs = np.empty((0, 2), dtype=np.int64)
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)

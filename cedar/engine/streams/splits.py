@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.cursor import hash_array, hash_ints
+from cedar.core.cursor import Hashes, hash_array, hash_ints
 from cedar.core.stream import At, Flow, Piece, Position, Stream
-from cedar.datasets.base import Split
+from cedar.datasets.base import Split, file_ids
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane
 from cedar.engine.streams.split_flow import SplitFlow
@@ -76,6 +76,11 @@ class Segment:
     @property
     def known_rows(self) -> int:
         return self.splits.known_rows if self.counted is None else int(self.counted.rows.sum())
+
+    def hashes(self, seed: int) -> Hashes:
+        """Of each split, by what the keys of its rows begin with: no other file has a part in it."""
+        file, start = (self.splits.column(name).astype(np.int64, copy=False) for name in ("file", "start"))
+        return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
     @cached_property
     def _made(self) -> tuple[Any, Program]:
@@ -204,8 +209,9 @@ class SplitStream(Stream):
         n = self.splits
         order = np.arange(n, dtype=np.int64)
         if self._permute is not None and n:
-            hashes = hash_array(hash_ints(self._permute, lap), order)
-            order = np.argsort(np.asarray(hashes, dtype=np.uint64), kind="stable").astype(np.int64, copy=False)
+            seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
+            hashes = self._of_all(lambda segment: segment.hashes(seeds[id(segment)]))
+            order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
         if self.lane is not None:
             order = order[self.lane.splits(self._weights[order])]
         sizes, limit = self._sizes_and_limit()
@@ -244,7 +250,8 @@ class SplitStream(Stream):
     def rebase(self, piece: Piece) -> At | None:
         if not self._keeps_rows or self._streaming or not piece.units or piece.joined:
             return None
-        return [piece.at[0], int(piece.rows.slice(0, 1).keys().row[0])]
+        row = int(piece.rows.slice(0, 1).keys().row[0])
+        return None if piece.skip and not row else [piece.at[0], row]  # where a row is a file, each has number 0
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         before = self.layout(lap).before

@@ -113,7 +113,7 @@ class SplitRows(Rows):
     def keys(self, child: Child) -> list[list[Key]]:
         if self._cuts:
             rows = range(max(self.first, self.split.start), self.split.stop)
-            return [[(self.reader.ordinal, self.split.file, row, -1, self.lap, 0) for row in rows]]
+            return [[(self.reader.ordinal, self.reader.file(self.split), row, -1, self.lap, 0) for row in rows]]
         keys: list[list[Key]] = child(lambda env: [each_key(block.keys) for block in self.blocks(None, env)])
         return keys
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import ResumeError, col
-from cedar.engine.delivery.state import merge, part_of, seal, validated
+from cedar.engine.delivery.state import VERSION, merge, part_of, seal, validated
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import SMALL, packed, unpacked
 from cedar.engine.streams.lane_states import LaneState
@@ -30,11 +30,17 @@ JSON = st.recursive(
 @pytest.mark.heavy
 @given(st.dictionaries(st.text(max_size=4), JSON), st.lists(st.integers(-1, 1 << 60)), st.sampled_from([0, 3000]))
 def test_what_is_unpacked_is_what_was_packed(inside: dict[str, Any], numbers: list[int], padding: int) -> None:
-    state = {"cedar": 1, "open": inside | {"n": numbers}, "begun": inside, "seen": padding, "files": ["x" * padding]}
+    state = {
+        "cedar": VERSION,
+        "open": inside | {"n": numbers},
+        "begun": inside,
+        "seen": padding,
+        "files": ["x" * padding],
+    }
     found = packed(state)
     assert json.loads(json.dumps(found)) == found
     assert ("packed" in found) == (len(json.dumps(state)) > SMALL)
-    assert unpacked(found) | {"cedar": 1} == state
+    assert unpacked(found) | {"cedar": VERSION} == state
 
 
 def frame(text: bytes) -> str:
@@ -126,10 +132,10 @@ def test_a_state_of_a_thousand_sources_is_small_and_goes_on() -> None:
 
 @pytest.mark.heavy
 def test_a_state_of_the_plain_form_still_loads() -> None:
-    """As earlier versions saved it, however large."""
+    """However large it is."""
     pipeline = many()
     state = saved(pipeline, 20)
-    plain = {name: value for name, value in unpacked(state).items() if name != "check"} | {"cedar": 1}
+    plain = {name: value for name, value in unpacked(state).items() if name != "check"} | {"cedar": VERSION}
     plain |= {"check": graph.digest(plain)}
     assert len(json.dumps(plain)) > 4096
     assert [b["x"].tolist() for b in run_from(pipeline, plain)] == [b["x"].tolist() for b in run_from(pipeline, state)]

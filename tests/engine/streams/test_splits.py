@@ -74,8 +74,15 @@ class Model:
     def order(self, lap: int) -> list[int]:
         order = list(range(len(self.entries)))
         if self.permute is not None:
-            state = hash_ints(self.permute, lap)
-            order.sort(key=lambda i: mix64(state ^ mix64(i)))
+            seed, entries = (self.permute, lap), self.entries
+
+            def place(i: int) -> int:
+                state = hash_ints(*seed, entries[i][0])
+                for part in (entries[i][1].file, entries[i][1].start):
+                    state = mix64(state ^ mix64(part))
+                return state
+
+            order.sort(key=place)
         if self.lane is None:
             return order
         weights = [
