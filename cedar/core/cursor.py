@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from cedar.core.errors import RowRef
 
@@ -63,12 +62,11 @@ def hash_names(names: Sequence[str]) -> Ints:
         >>> hash_names(["a.parquet", "day=1/a.parquet"]).tolist()
         [2233263537669486555, 1513619954463838812]
     """
-    texts = pa.array([name.encode("utf-8", "surrogateescape") for name in names], pa.large_binary())
-    starts = np.frombuffer(texts.buffers()[1], dtype=np.int64)[: len(names) + 1]
-    data = np.zeros(int(starts[-1]) + 8, dtype=np.uint8)  # eight more, so that a word may begin at each byte
-    data[:-8] = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)[: len(data) - 8]
-    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
-    left, at = np.diff(starts), starts[:-1]
+    texts = [name.encode("utf-8", "surrogateescape") for name in names]
+    data = b"".join([*texts, bytes(8)])
+    words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # those that begin at each byte
+    left = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    at = np.cumsum(left) - left
     hashes = mix64_array(left.astype(np.uint64))
     some = np.flatnonzero(left)
     while len(some):  # a word of every name that has one more

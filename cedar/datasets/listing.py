@@ -124,10 +124,10 @@ class Listing:
             SourceError: two files have the same hash.
         """
         ids = hash_names(self.names())
-        order = np.argsort(ids, kind="stable")
-        same = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
-        if len(same):
-            one, other = (self.files[int(order[same[0] + i])] for i in (0, 1))
+        ordered = np.sort(ids)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            one, other, *_ = (self.files[i] for i in np.flatnonzero(ids == twice[0]).tolist())
             raise SourceError(
                 f"the names of {one.url} and {other.url} have the same 64-bit hash, and the keys of their rows begin "
                 "with it",
