@@ -131,7 +131,7 @@ class KeptReader:
     def _policy(self) -> str:
         """An entry with skipped rows must not serve a run in which a bad row is an error."""
         policy = self._plain.on_error
-        return "raise" if policy is None else f"skip, refill={policy.refill}"
+        return "raise" if policy is None else f"skip, refill={policy.refill}, files={policy.files}"
 
     def _group(self, identity: str | None) -> str:
         apart = self.record.several or kind_of(self.where) == "memory"

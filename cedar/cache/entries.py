@@ -77,7 +77,9 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
     for block in blocks:
         arrays, tensors = _as_arrays(block)
         keys, constant = _keys(block.keys)
-        dead = [[slot, places.get(w.operator, -1), w.label, w.error, w.refill] for slot, w in block.dead.items()]
+        dead = [
+            [slot, places.get(w.operator, -1), w.label, w.error, w.refill, w.lost] for slot, w in block.dead.items()
+        ]
         described.append({
             "rows": len(block), "slots": block.slots, "names": list(block.columns), "tensors": tensors,
             "constant": constant, "dead": dead, "columns": _write(sink, arrays), "keys": _write(sink, keys),

@@ -134,10 +134,12 @@ def _keys(parts: dict[str, Any], constant: dict[str, Any], slots: int) -> Keys:
 
 def _dead(given: list[Any], slots: int, ordinals: Sequence[int]) -> dict[int, Skipped]:
     dead = {}
-    for slot, place, label, error, refill in map(_list, given):
+    for slot, place, label, error, refill, lost in map(_list, given):
         _hold(_count(slot) < slots and slot not in dead and -1 <= _is(place, int) < len(ordinals), "skipped rows")
         operator = ordinals[place] if place >= 0 else place
-        dead[slot] = Skipped(operator, _is(label, str), _is(error, str), _is(refill, bool))
+        rows = tuple(_is(number, int) for number in _list(lost))
+        _hold(len(rows) in (0, 2), "skipped files")
+        dead[slot] = Skipped(operator, _is(label, str), _is(error, str), _is(refill, bool), rows)
     return dead
 
 

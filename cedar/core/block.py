@@ -26,12 +26,14 @@ class Skipped:
     """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
 
     ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
+    ``lost``: of what a damaged file took along, the first row and how many, -1 where nobody knows; () of a bad row.
     """
 
     operator: int
     label: str
     error: str
     refill: bool = False
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ class Skip:
             skipped row.
         refill: True lets the next row take the place of a skipped one, so batches stay full. The number of rows is
             then unknown before the run. False leaves the batch short and shifts no other batch.
+        files: True skips what cannot be read of a damaged file, too: cut short, of another format, gone or without
+            permission. What was read before the damage is delivered. The rest counts as its rows where metadata tell
+            how many there are, else as one row. All columns of a file are read then, as damage in any counts. Without
+            it, a damaged file ends the run. Only a policy of the loader (or of ``write``) asks for that.
 
     Raises:
         PipelineError: a rate outside 0 to 1, or a negative count.
@@ -33,6 +37,7 @@ class Skip:
     max_count: int | None = None
     quarantine: str | None = None
     refill: bool = False
+    files: bool = False
 
     def __post_init__(self) -> None:
         if self.max_rate is not None and not 0 <= self.max_rate <= 1:

@@ -52,7 +52,7 @@ class ArrowSource(FileSource):
             check_same(footers[0].types, footer.types, self.listing[0], file)
         return footers
 
-    def splits(self) -> list[Split]:
+    def sound_splits(self) -> list[Split]:
         splits = []
         for ordinal, (file, footer) in enumerate(zip(self.listing, self._footers, strict=True)):
             if footer.batches is None:

@@ -159,6 +159,11 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
     return np.arange(start, start + chunk.rows, dtype=np.int64)
 
 
+def rows_may_fail(source: Any) -> bool:
+    """Under a policy, rows may be skipped as they are read: such as cannot be made, or the rest of a damaged file."""
+    return hasattr(source, "read_sound") or getattr(source, "tolerant", False)
+
+
 def file_ids(source: Any, files: Index) -> Index:
     """What row keys call files: by a hash of their names, or by their numbers where the source has none."""
     known: Callable[[], Index] | None = getattr(source, "file_ids", None)

@@ -164,7 +164,7 @@ class CsvSource(FileSource):
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         assert self._names  # the headers of all files are compared before the first row
         if not self.dialect.quoting:
             return line_splits(self.listing, self.split_bytes)

@@ -37,7 +37,7 @@ class FilesSource(FileSource):
     apart: ClassVar[bool] = True  # paths are known without the contents
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
         few = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
@@ -61,6 +61,10 @@ class FilesSource(FileSource):
             numbers = np.arange(start, stop, dtype=np.int64)
             yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
 
+    def pieces(self, split: Split, first: int) -> list[Split]:
+        """The files of a split from row ``first`` on, one by one: one that fails leaves the others sound."""
+        return [Split(i, 0, 1, 1, part=i) for i in range(split.part + first, split.part + (split.stop or 0))]
+
     def _portions(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Runs of files whose bytes together stay within bounds."""
         size = 0
@@ -79,7 +83,7 @@ class FilesSource(FileSource):
         """
         known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
         satisfying = satisfied(known, predicate)
-        if satisfying is None:
+        if satisfying is None or self.tolerant:  # a file that cannot be read keeps its slot, whatever its path
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
         first = splits.column("part")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from cedar.core.asking import Use
 from cedar.core.columns import Index
+from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.datasets.base import BaseSource
+from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.files_io import marks_of
-from cedar.datasets.listing import Listing, list_files
+from cedar.datasets.listing import Listing, concurrently, list_files
 from cedar.datasets.once import once
 from cedar.datasets.requests import Account
+from cedar.datasets.split_table import SplitTable
 
+LOST = -1  # the part of the one split of a lost file
 _S = TypeVar("_S", bound="FileSource")
 
 
@@ -51,6 +56,7 @@ class FileSource(BaseSource):
     own_code: ClassVar[bool] = False
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     leaves_unread: ClassVar[bool] = False  # values of columns that nothing reads may be anything
+    tolerant = False  # see ``tolerating``
 
     @once
     def listing(self) -> Listing:
@@ -58,7 +64,7 @@ class FileSource(BaseSource):
 
     def keep(self, other: _S) -> _S:
         """``other``, a source over the same files, with what is already known of them."""
-        for known in ("listing", *self.selections_share):
+        for known in ("listing", "tolerant", *self.selections_share):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other
@@ -70,6 +76,56 @@ class FileSource(BaseSource):
     def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
         """The columns ``names``, those that were not parsed among them."""
         return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
+
+    @abstractmethod
+    def sound_splits(self) -> Sequence[Split]:
+        """The pieces of the files, without those that are lost."""
+
+    def splits(self) -> Sequence[Split]:
+        splits = self.sound_splits()
+        if not self.listing.lost:
+            return splits
+        numbers = len(self.listing) + np.arange(len(self.listing.lost))
+        return SplitTable.of(splits) + SplitTable(file=numbers, stop=1, rows=1, bytes=0, part=LOST)
+
+    def tolerating(self) -> Self:
+        """The same files for a run that skips damaged ones: where metadata cannot be read, those to blame are lost.
+
+        A lost file has one split of one row, whose reading fails. What is damaged further down fails as it is read.
+
+        Raises:
+            CedarError: no file is sound, or it is not a single file that is to blame.
+        """
+        whole = self._tolerant(self.listing)
+        if (fault := whole.fault()) is None:
+            return whole
+        each = concurrently(lambda file: (file, self._tolerant(Listing((file,))).fault()), self.listing.files)
+        lost = tuple((file, error) for file, error in each if error is not None)
+        if not 0 < len(lost) < len(each):
+            raise fault
+        whole = self._tolerant(Listing(tuple(file for file, error in each if error is None), lost))
+        if (fault := whole.fault()) is not None:
+            raise fault
+        return whole
+
+    def _tolerant(self, listing: Listing) -> Self:
+        other = replace(self)
+        other.__dict__.update(listing=listing, tolerant=True)
+        return other
+
+    def fault(self) -> CedarError | None:
+        """Why the metadata cannot be read."""
+        try:
+            _ = self.schema(), self.splits()
+        except (SourceError, RowError) as error:
+            return error
+        return None
+
+    def read_whole(self, split: Split) -> Iterator[Chunk]:
+        """As ``read``, which no lost file comes to."""
+        if split.part == LOST:
+            raise self.listing.lost[split.file - len(self.listing)][1]
+        yield from self.read(split)
 
     def url(self, file: int) -> str:
         return self.listing[file].url

@@ -45,7 +45,7 @@ class JsonlSource(FileSource):
     selections_share: ClassVar[tuple[str, ...]] = ("_types",)
     leaves_unread: ClassVar[bool] = True
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)
 
     @once
@@ -66,7 +66,7 @@ class JsonlSource(FileSource):
         """Up to 64 rows of the first file that has some, and their byte offsets."""
         rows: list[dict[str, Any]] = []
         offsets: list[int] = []
-        every = self.splits()
+        every = self.sound_splits()
         for ordinal, file in enumerate(self.listing):
             splits = list(every.of_file(ordinal))
             if splits and splits[0].stop is not None:  # a small range first, in case its lines are enough
@@ -76,7 +76,12 @@ class JsonlSource(FileSource):
                     rows, offsets = [], []
                 for lines in read_lines(file, split):
                     for start, text in _texts(lines):
-                        rows.append(self._parse(ordinal, file, start, text))
+                        try:
+                            rows.append(self._parse(ordinal, file, start, text))
+                        except RowError:
+                            if self.tolerant and rows:
+                                return ordinal, rows, offsets
+                            raise
                         offsets.append(start)
                         if len(rows) == SAMPLE:
                             return ordinal, rows, offsets
@@ -123,13 +128,20 @@ class JsonlSource(FileSource):
             starts = starts[np.maximum.reduceat(lines.data, starts) > ord(" ")]
             if not len(starts):
                 continue
+            broken = None
             with reading(file.url, f"from byte {lines.start}"):
                 try:
                     columns = self._columns(lines.data, len(starts))
                 except _FAILURES as error:
-                    raise self._first_broken(split.file, file, lines, starts) from error
+                    broken, sound = self._first_broken(split.file, file, lines, starts)
+                    broken.__cause__ = error
+                    if not self.tolerant or not sound:
+                        raise broken from error
+                    columns, starts = self._columns(lines.data[: starts[sound]], sound), starts[:sound]
             columns = self.with_unread(columns, self.schema(), len(starts))
             yield Chunk(columns, starts + lines.start, len(starts))
+            if broken is not None:
+                raise broken
 
     def _columns(self, data: Any, rows: int) -> dict[str, Any]:
         """The columns of ``rows`` lines, parsed; raises what the parser raises, ValueError for other counts."""
@@ -167,8 +179,8 @@ class JsonlSource(FileSource):
         """All columns are read, and one that the first rows do not have is an error."""
         return not self.unread and len(self.schema()) == len(self._types)
 
-    def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> Exception:
-        """The error for the first line that does not parse; found by halving."""
+    def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> tuple[Exception, int]:
+        """The error for the first line that does not parse, and how many come before it; found by halving."""
         stops = np.append(starts[1:], len(lines.data))
         low, high = 0, len(starts)  # lines below ``low`` parse; one below ``high`` does not
         while high - low > 1:
@@ -179,7 +191,7 @@ class JsonlSource(FileSource):
             except _FAILURES:
                 high = middle
         text = lines.data[starts[low] : stops[low]].tobytes().strip()
-        return self._explain(ordinal, file, lines.start + int(starts[low]), text)
+        return self._explain(ordinal, file, lines.start + int(starts[low]), text), low
 
     def _explain(self, ordinal: int, file: File, offset: int, text: bytes) -> Exception:
         try:

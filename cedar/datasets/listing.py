@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
-from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.errors import CedarError, PipelineError, RowError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets import walking
@@ -42,6 +42,7 @@ Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
 _THREADS = 16
 _TOGETHER = 32  # local paths at most that one thread lists: files take some 20 us each
+SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) goes on without what cannot be read"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -84,9 +85,14 @@ class File:
 
 @dataclass(frozen=True)
 class Listing:
-    """Files sorted by path."""
+    """Files sorted by path.
+
+    Args:
+        lost: files that are left out as damaged, each with the error; in names, ids and digests they are the last.
+    """
 
     files: tuple[File, ...]
+    lost: tuple[tuple[File, CedarError], ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -95,7 +101,12 @@ class Listing:
         return iter(self.files)
 
     def __getitem__(self, index: int) -> File:
-        return self.files[index]
+        return self.files[index] if index < len(self.files) else self.lost[index - len(self.files)][0]
+
+    @property
+    def every(self) -> tuple[File, ...]:
+        """The files, and those that are lost."""
+        return (*self.files, *(file for file, _ in self.lost))
 
     def names(self) -> list[str]:
         """The path of each file below the root: the folder that all that was listed has in common.
@@ -103,17 +114,17 @@ class Listing:
         What was listed are folders, the fixed parts of globs, and the folders of files that were named: no file that is
         added below the root, or removed, changes the name of another one.
         """
-        roots = [root := ""]
-        for file in self.files:
+        every, roots = self.every, [root := ""]
+        for file in every:
             if file.path != root + file.name:
                 root = _root(file)
             roots.append(root)
         parts = {root: root.split("/") for root in dict.fromkeys(roots[1:])}
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
         below = {root: "/".join(part[common:]) for root, part in parts.items()}
-        names = [below[root] + file.name for root, file in zip(roots[1:], self.files, strict=True)]
-        if "?" in self.files[-1].path and len(set(names)) < len(names):  # URLs that differ in their query alone
-            names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, self.files, strict=True)]
+        names = [below[root] + file.name for root, file in zip(roots[1:], every, strict=True)]
+        if "?" in every[-1].path and len(set(names)) < len(names):  # URLs that differ in their query alone
+            names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, every, strict=True)]
         return names
 
     @once
@@ -127,7 +138,7 @@ class Listing:
         ordered = np.sort(ids)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
-            one, other, *_ = (self.files[i] for i in np.flatnonzero(ids == twice[0]).tolist())
+            one, other, *_ = (self[i] for i in np.flatnonzero(ids == twice[0]).tolist())
             raise SourceError(
                 f"the names of {one.url} and {other.url} have the same 64-bit hash, and the keys of their rows begin "
                 "with it",
@@ -137,12 +148,12 @@ class Listing:
 
     def digest(self, *more: Any) -> str:
         """Stands for names and sizes, and for what else the source knows of its files."""
-        text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.files, strict=True)], *more], default=str)
+        text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.every, strict=True)], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> str:
         """Stands for these very files: their keys, where they are, their sizes, and when they were last changed."""
-        text = json.dumps([f.known_by for f in self.files])
+        text = json.dumps([f.known_by for f in self.every])
         return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
 
 
@@ -282,24 +293,32 @@ def reading(url: str, part: str = "") -> Iterator[None]:
     where = f"{url}, {part}" if part else url
     try:
         yield
-    except CedarError:
+    except CedarError as error:
+        skippable(error)
         raise
     except FileNotFoundError as error:
         cause = redacted(error)
         raise SourceError(
             f"{where}: the file is not there any more; it was when the files were listed",
-            fix="put it back, or build the pipeline again so that the files are listed anew",
+            fix=f"put it back, or build the pipeline again so that the files are listed anew{SKIPPABLE}",
         ) from cause
     except PermissionError as error:
         cause = redacted(error)
-        raise SourceError(f"{where}: no permission to read it", fix="check the file's owner and mode") from cause
+        fix = f"check the file's owner and mode{SKIPPABLE}"
+        raise SourceError(f"{where}: no permission to read it", fix=fix) from cause
     except Exception as error:  # noqa: BLE001 - whatever a decoder or a filesystem throws
         cause = redacted(error)
         text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
         fix = "check that the file is complete, or leave it out of the paths"
         if status_of(error) in {401, 403}:
             fix = "check the credentials, and what they allow"
-        raise SourceError(f"{where}: cannot be read: {text}", fix=fix) from cause
+        raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
+
+
+def skippable(error: CedarError) -> None:
+    """Let the error of a damaged file say that there is a policy for it."""
+    if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
+        error.fix = f"{error.fix or 'mend the file'}{SKIPPABLE}"
 
 
 def _list(path: str, suffixes: tuple[str, ...] | None, account: Account, options: StorageOptions | None) -> list[File]:

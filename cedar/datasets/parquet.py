@@ -135,7 +135,7 @@ class ParquetSource(FileSource):
         """The leaves that are read of a file."""
         return self._stored[1][self._footers.kinds[file]]
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         return self._splits
 
     @once
@@ -276,7 +276,7 @@ class ParquetSource(FileSource):
 
     @property
     def row_bytes(self) -> float | None:
-        splits = self.splits()
+        splits = self._splits
         return splits.known_bytes / splits.known_rows if splits.known_rows else None
 
     @once

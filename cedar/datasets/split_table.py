@@ -87,6 +87,11 @@ class SplitTable(Sequence[Split]):
             start=start, stop=stop, rows=count, bytes=(width * count).astype(np.int64), part=start // size
         )
 
+    def __add__(self, other: SplitTable) -> SplitTable:
+        """The splits of one behind those of the other, as numbers alone."""
+        both: dict[str, Any] = {name: np.concatenate([self.column(name), other.column(name)]) for name in _NAMES}
+        return SplitTable(**both)
+
     # ---- columns: one value per split, not to be written -------------------------------------------------------------
 
     def column(self, name: str) -> Numbers:

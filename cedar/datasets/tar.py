@@ -78,7 +78,7 @@ class TarSource(FileSource):
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_tar"
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         return whole_files(self.listing)
 
     @once
@@ -97,14 +97,19 @@ class TarSource(FileSource):
         pending: list[_Sample] = []
         size = 0
         account = Account.of_task(file.url, file.limits)
-        for sample in _samples(file, set(names), account):
-            self._check(file, sample)
-            pending.append(sample)
-            size += sample.size
-            if len(pending) == _ROWS or size >= _BYTES:
+        try:
+            for sample in _samples(file, set(names), account):
+                self._check(file, sample)
+                pending.append(sample)
+                size += sample.size
+                if len(pending) == _ROWS or size >= _BYTES:
+                    yield _chunk(pending, names)
+                    account.give(size)
+                    pending, size = [], 0
+        except SourceError:
+            if pending:  # the samples before it are whole
                 yield _chunk(pending, names)
-                account.give(size)
-                pending, size = [], 0
+            raise
         if pending:
             yield _chunk(pending, names)
 

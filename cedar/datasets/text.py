@@ -64,7 +64,7 @@ class TextSource(FileSource):
     def _lines(self) -> LineIndex:
         return LineIndex()
 
-    def splits(self) -> SplitTable:
+    def sound_splits(self) -> SplitTable:
         return line_splits(self.listing, self.split_bytes)
 
     def read(self, split: Split) -> Iterator[Chunk]:

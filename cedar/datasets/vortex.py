@@ -103,7 +103,7 @@ class VortexSource(FileSource):
         verify = self._footers[number].sums or False  # as it was when they were read
         return _opening(self.listing[number], self._opened, number, verify)
 
-    def splits(self) -> list[Split]:
+    def sound_splits(self) -> list[Split]:
         splits = []
         for number, (file, footer) in enumerate(zip(self.listing, self._footers, strict=True)):
             share = (file.size or 0) / max(1, footer.chunks[-1][1] if footer.chunks else 0)

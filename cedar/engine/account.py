@@ -13,7 +13,7 @@ from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.skip import Skip
 from cedar.datasets.base import url_of_row
 from cedar.engine.binding import Binding
-from cedar.engine.metrics import Metrics
+from cedar.engine.metrics import Metrics, SkippedFile
 from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.calls import left_behind
@@ -84,6 +84,10 @@ class Account:
                 policy, _, site = self.policies[str(why.operator)]
                 metrics.skipped[why.label] = metrics.skipped.get(why.label, 0) + 1
                 row, most = self.named(block.keys.ref(slot)), self._binding.root.batched
+                if why.lost:
+                    known = metrics.skipped_files.get(str(row.url), SkippedFile(why.error, 0)).rows
+                    rows_lost = None if known is None or why.lost[1] < 0 else known + 1
+                    metrics.skipped_files[str(row.url)] = SkippedFile(why.error, rows_lost)
                 self.budgets.add(policy, row, why, site, total, most)
         if (recording := metrics.time.recording) is not None and len(slots) > 1:
             recording.handed = block.keys.ends

@@ -18,7 +18,7 @@ from typing import Any
 from cedar.cache.cached import KeptReader, Store, fingerprint
 from cedar.core.cursor import hash_ints
 from cedar.core.stream import Stream
-from cedar.datasets.base import Read
+from cedar.datasets.base import Read, rows_may_fail
 from cedar.engine.any_order import ready_spot
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
@@ -210,7 +210,8 @@ class Compiler:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
-        conditions = () if lane is None else tuple(self._conditions(node.logical))
+        whole = lane is None or rows_may_fail(node.operator.source)  # nothing that may fail weighs nothing
+        conditions = () if whole else tuple(self._conditions(node.logical))
         counted = self.binding.listed.rows(node)
         return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions, counted)
 

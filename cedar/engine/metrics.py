@@ -8,7 +8,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cedar.control.timeline import Line, Timeline
 from cedar.core.asking import Use
@@ -67,6 +67,16 @@ class CallTimes:
         return replace(figures, calls=self.calls, rows=self.rows_in, keep=keep)
 
 
+class SkippedFile(NamedTuple):
+    """What was skipped of a damaged file: why, and how many rows; None where nobody knows."""
+
+    error: str
+    rows: int | None
+
+    def __str__(self) -> str:
+        return f"{'an unknown number of' if self.rows is None else f'{self.rows:,}'} row(s): {self.error}"
+
+
 @dataclass
 class Metrics:
     """Live counters of one loader."""
@@ -82,6 +92,7 @@ class Metrics:
     rows: int = 0
     batches: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    skipped_files: dict[str, SkippedFile] = field(default_factory=dict)  # by URL
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
     words: Callable[[], Mapping[int, str]] | None = None  # the same as people wrote them, looked up once
     seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
@@ -229,6 +240,7 @@ class Report:
     fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
     and all that this loader's tasks asked, in any process.
     ``numeric`` is the environment that functions run in; empty where there are none.
+    ``skipped_files`` says of each damaged file what was skipped.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
     ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of
     rows that workers have done and the loader has not taken yet, of a run that is watched.
@@ -274,6 +286,7 @@ class Report:
     rows_cached: int = 0
     bytes_read: int = 0
     queue_bytes: int = field(default=0, compare=False)
+    skipped_files: dict[str, SkippedFile] = field(default_factory=dict)
     plan_changes: int = 0
     graph: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
@@ -308,6 +321,7 @@ class Report:
         lines += [f"  dedup {names}: each row held once for {factor:.3g}" for names, factor in self.dedup.items()]
         if self.skipped:
             lines += [f"  skipped {count:,} row(s) in {label}" for label, count in self.skipped.items()]
+            lines += [f"  skipped of {url} {lost}" for url, lost in self.skipped_files.items()]
         if self.requests:
             again = f"{self.retries:,} of them made again after {self.retry_wait:.2f} s of waiting"
             lines.append(f"storage: {self.requests:,} requests, {again}")
@@ -343,6 +357,7 @@ def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str,
         bottleneck=metrics.bottleneck[0],
         summary=str(metrics),
         skipped=dict(metrics.skipped),
+        skipped_files=dict(metrics.skipped_files),
         dedup={"+".join(names): factor for names, factor in metrics.factors.items()},
         restarts=metrics.deaths.count,
         recovery=statistics.median(list(metrics.deaths.recoveries)) if metrics.deaths.recoveries else None,

@@ -40,6 +40,8 @@ class Quarantine:
             "source": row.url, "row": row.row, "item": row.sub, "repeat": row.repeat, "epoch": row.epoch,
             "operator": why.label, "error": why.error,
         }  # fmt: skip
+        if why.lost:  # once for all rows that were lost together
+            record |= {"row": why.lost[0], "rows": why.lost[1] if why.lost[1] >= 0 else None}
         if _key(record) in self._lines:
             return
         line = json.dumps(record)

@@ -12,6 +12,8 @@ from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
 from cedar.core.skip import Skip
+from cedar.datasets.base import Read, rows_may_fail
+from cedar.datasets.filesource import FileSource
 from cedar.engine.binding import Binding
 from cedar.engine.check.check import check
 from cedar.engine.dedup import factors_where_read, has_dedup
@@ -23,6 +25,7 @@ from cedar.executors.dask import cluster_figures
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import CacheCosts, Factors, Rule
+from cedar.optimizer.live import leave_unread
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
@@ -98,6 +101,12 @@ def choose_plan(
             fix='plan="auto"; p.optimize(budget) makes a plan for a budget',
         )
     if isinstance(plan, Plan):
+        if on_error is not None and on_error.files:
+            raise PlanError(
+                "plan= may read some columns of a file alone, and on_error=Skip(files=True) skips damage in any",
+                site=user_site(),
+                fix='plan="auto" or "off"',
+            )
         if plan.logical is not node:
             raise PlanError(
                 "plan= is the plan of another pipeline",
@@ -215,6 +224,20 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
         operator = node.logical.operator
         if isinstance(operator, RowOperator):
             return on_error is not None or operator.policy() is not None
-        return on_error is not None and hasattr(getattr(operator, "source", None), "read_sound")
+        return on_error is not None and rows_may_fail(getattr(operator, "source", None))
 
     return skips
+
+
+def tolerating(pipeline: Pipeline, on_error: Skip | None) -> Node:
+    """What runs: over sources that leave out what cannot be read of damaged files, where the policy says so."""
+    if on_error is None or not on_error.files:
+        return pipeline.node
+
+    def tolerant(node: Node) -> Node | None:
+        if not isinstance(node.operator, Read) or not isinstance(node.operator.source, FileSource):
+            return None
+        with graph.at_site(node):
+            return replace(node, operator=Read(node.operator.source.tolerating()))
+
+    return leave_unread(graph.replace(pipeline.given, tolerant))

@@ -19,7 +19,7 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.optimizer.live import leave_unread
-from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run
+from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.report.observers import Observers
 from cedar.report.picture import as_written
@@ -163,8 +163,9 @@ class RunMethods:
             >>> len(loader), [batch["x"].sum() for batch in loader]
             (2, [np.int64(1), np.int64(5)])
         """
+        node = tolerating(cast("Pipeline", self), on_error)
         planner, chosen = choose_plan(
-            cast("Pipeline", self).node,
+            node,
             plan,
             executor,
             workers,
@@ -184,7 +185,7 @@ class RunMethods:
             record=os.fspath(record) if isinstance(record, os.PathLike) else record,
             observer=observers or None, view=observers, words=as_written,
         )  # fmt: skip
-        loader = Loader(cast("Pipeline", self).node, options)
+        loader = Loader(node, options)
         observers.attach(loader)
         return loader
 

@@ -29,7 +29,7 @@ from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.batch import Batch
-from cedar.pipeline.planning import PlanOptions, choose_plan
+from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.report.progress import Progress
@@ -267,7 +267,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
         encode = _encode(settings, form)
-    node, progress = graph.replace(pipeline.node, _kept), None
+    node, progress = graph.replace(tolerating(pipeline, settings.on_error), _kept), None
     if settings.progress is not False:
         progress = Progress("write", plain=bool(settings.progress))
     planner, _ = choose_plan(

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from cedar.core.digests import digest_of
-from cedar.core.errors import CedarError, PipelineError, Site
+from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
+from cedar.datasets.listing import skippable
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 
@@ -104,6 +105,8 @@ def at_site(node: Node) -> Iterator[None]:
         yield
     except CedarError as error:
         error.site = error.site or node.site
+        if isinstance(error, RowError) and hasattr(getattr(node.operator, "source", None), "tolerating"):
+            skippable(error)
         raise
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from cedar.core.errors import PipelineError, PlanError
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read
+from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import RowOperator, Schema, StreamOperator
 from cedar.plan import graph
@@ -231,7 +231,7 @@ def keeps_rows(node: Node, on_error: Skip | None, settled: Settled = lambda _: F
 def refills(node: Node, on_error: Skip | None) -> bool:
     """Rows may fail in this operator whose place the next row takes."""
     operator, policy = node.operator, policy_of(node, on_error)
-    fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and hasattr(operator.source, "read_sound"))
+    fails = isinstance(operator, RowOperator) or (isinstance(operator, Read) and rows_may_fail(operator.source))
     return fails and policy is not None and policy.refill
 
 

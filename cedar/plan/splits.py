@@ -172,6 +172,8 @@ def uncountable(node: Node, source: Node) -> str:
         return "it reads the whole row; name its columns"
     if any(_holds_state(each) for each in operator.code()):
         return "its function is an object, whose state may differ from call to call; give a plain function"
+    if getattr(source.operator.source, "tolerant", False):
+        return "with Skip(files=True) a file may turn out to be damaged"
     if not getattr(source.operator.source, "apart", False):
         return f"{source.operator.label()} cannot read some columns without the others, as Parquet can"
     below, schema = node.inputs[0], source.schema

@@ -72,6 +72,7 @@ def view(report: Report) -> str:
         where,
         *([f"memory: {byte_size(report.memory)}, of this process and all that it started"] if report.memory else []),
         *(f"skipped {count:,} row(s) in {label}" for label, count in report.skipped.items()),
+        *(f"skipped of {url} {lost}" for url, lost in report.skipped_files.items()),
         *(f"{names}: each row held once for {factor:.3g}" for names, factor in report.dedup.items()),
         *report.notes,
         *report.deaths,

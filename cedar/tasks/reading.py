@@ -13,13 +13,15 @@ from cedar.control.timeline import Part
 from cedar.core.asking import asker, counting
 from cedar.core.block import Block, Skipped
 from cedar.core.boundary import as_columns
-from cedar.core.columns import nbytes
+from cedar.core.columns import blank, nbytes
 from cedar.core.cursor import Keys
-from cedar.core.errors import CedarError, Site, SourceError, raised
+from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import Account, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
 from cedar.datasets.base import Chunk, Split, file_ids, offsets_of
+from cedar.datasets.filesource import LOST, FileSource
+from cedar.datasets.listing import skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import reading
 from cedar.tasks import clocks, preparing
@@ -46,6 +48,8 @@ class Reader:
         try:
             yield from self._blocks(split, lap)
         except CedarError as error:
+            if isinstance(self.source, FileSource):
+                skippable(error)
             error.site = error.site or self.site
             raise
 
@@ -55,11 +59,17 @@ class Reader:
             for chunk, failed in guarded(self.source, split, sound):
                 yield self._with_dead(chunk, failed, split, lap)
             return
-        first = 0
-        for chunk in guarded(self.source, split):
-            block = self._block(chunk, split, first, lap)
-            first += chunk.rows
-            yield block
+        first, row, tolerant = 0, int(getattr(split, "start", 0)), getattr(self.source, "tolerant", False)
+        try:
+            for chunk in guarded(self.source, split, self.source.read_whole if tolerant else None):
+                block = self._block(chunk, split, first, lap)
+                first += chunk.rows
+                row = int(block.keys.row[-1]) + 1 if block.slots else row
+                yield block
+        except (SourceError, RowError) as error:
+            if not tolerant:
+                raise
+            yield from self._without(error, split, lap, first, row)
 
     def file(self, split: Any) -> int:
         """What the keys of a split's rows call its file."""
@@ -70,6 +80,20 @@ class Reader:
         start = int(getattr(split, "start", 0)) + first
         file = self.file(split) if chunk.files is None else file_ids(self.source, chunk.files)
         return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
+
+    def _without(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
+        """What is left of a split that cannot be read to its end: a dead slot for each row, one if they are unknown."""
+        if hasattr(self.source, "pieces") and split.stop - first > 1:
+            for piece in self.source.pieces(split, first):
+                yield from self._blocks(piece, lap)
+            return
+        known = split.rows is not None and split.part != LOST
+        count = split.rows - first if known else 1
+        keys = Keys(np.arange(row, row + count), self.file(split), repeat=lap, source=self.ordinal)
+        refill = self.on_error is not None and self.on_error.refill
+        why = Skipped(self.operator, self.label, error.what, refill, (row, count if known else -1))
+        types = self.source.schema().items()
+        yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))
 
     def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
         """The chunk's rows, and a dead slot for each row that failed, in the order of their numbers."""

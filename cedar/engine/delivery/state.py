@@ -212,7 +212,6 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
         raise ResumeError(
             f"the state has version {state['cedar']}, of an earlier cedar, which shuffled in another order",
             site=site,
-            done="nothing was loaded",
             fix="begin a new epoch without the state, or end this one with the earlier version",
         )
     try:

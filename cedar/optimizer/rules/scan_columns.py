@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from cedar.core.columns import ColumnType
-from cedar.datasets.base import Read
+from cedar.datasets.base import Read, rows_may_fail
 from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.optimizer.fields import Fields, fields_read, live_fields
@@ -33,7 +33,7 @@ def scan_columns(node: Node, facts: Facts) -> Outcome:
     unread = f"{len(known) - len(names)} of {len(known)} columns are not used"
     if not callable(getattr(operator.source, "select", None)):
         return Refusal(f"{unread}, and the source cannot leave them out")
-    if facts.skips(node) and hasattr(operator.source, "read_sound"):
+    if facts.skips(node) and rows_may_fail(operator.source):
         return Refusal(f"{unread}, but rows may fail in them, and are then skipped")
     before = operator if isinstance(operator, Scan) else Scan(operator.source)
     scan = Scan(before.source, columns, before.where)

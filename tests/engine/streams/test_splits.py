@@ -76,13 +76,13 @@ class Model:
         if self.permute is not None:
             seed, entries = (self.permute, lap), self.entries
 
-            def place(i: int) -> int:
+            def hashed(i: int) -> int:
                 state = hash_ints(*seed, entries[i][0])
                 for part in (entries[i][1].file, entries[i][1].start):
                     state = mix64(state ^ mix64(part))
                 return state
 
-            order.sort(key=place)
+            order.sort(key=hashed)
         if self.lane is None:
             return order
         weights = [
