@@ -231,7 +231,7 @@ def _skips(on_error: Skip | None) -> Callable[[Node], bool]:
 
 def tolerating(pipeline: Pipeline, on_error: Skip | None) -> Node:
     """What runs: over sources that leave out what cannot be read of damaged files, where the policy says so."""
-    if on_error is None or not on_error.files:
+    if not isinstance(on_error, Skip) or not on_error.files:  # anything else is refused with the other options
         return pipeline.node
 
     def tolerant(node: Node) -> Node | None:

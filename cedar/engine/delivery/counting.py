@@ -126,7 +126,8 @@ class Counting:
                 keys = piece.rows.keys()
                 file = by_id[np.searchsorted(ids, keys.file, sorter=by_id)]
                 numbers = np.searchsorted(places, file * width + keys.row, side="right") - 1
-                left += np.bincount(numbers, minlength=len(left))
+                # the first split of read_files is not named by its first file
+                left += np.bincount(np.maximum(numbers, 0), minlength=len(left))
         finally:
             runner.close()
         return left
