@@ -331,6 +331,7 @@ class Run:
         begun = self.loader.epoch
         if last is not None:
             self.loader.load_state_dict(last.state)
+            self.loader.set_epoch(last.state["epoch"])  # what is left of it, be it nothing
             kept = next((each for each in reversed(self.log.commits) if each.schema), None)
             self._schema = kept and _fields_of(kept)
         with contextlib.ExitStack() as stack:

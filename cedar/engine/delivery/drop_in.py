@@ -13,6 +13,7 @@ class Epochs(Protocol):
     """A loader, as far as its epochs go."""
 
     epoch: int
+    _passes: bool
 
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -31,6 +32,7 @@ class EpochSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch ``epoch`` begins, or goes on."""
+        self._loader._passes = False
         if epoch != self._loader.epoch:
             self._loader.set_epoch(epoch)
 

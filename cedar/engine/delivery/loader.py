@@ -25,7 +25,6 @@ from cedar.engine.runner import Runner
 from cedar.plan.graph import digest, topology
 
 _log = logging.getLogger("cedar")
-_CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
 
 class Loader(ByStep, Resharding):
@@ -59,6 +58,7 @@ class Loader(ByStep, Resharding):
         """Stand where the loader of the parent stood, with no thread, lock or worker of the parent's."""
         stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
         stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation", "_new", "_elastic")}
+        stood |= {name: self.__dict__[name] for name in ("_ended", "_passes")}
         opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
         self.__init__(self._binding.root, self._options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(stood)
@@ -72,6 +72,7 @@ class Loader(ByStep, Resharding):
         if again:
             self._restart()
         self._resumed = self._dealt = False
+        passes, self._passes = self._passes, False
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
@@ -80,7 +81,7 @@ class Loader(ByStep, Resharding):
         clock, handed = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
-        deliveries = self._deliveries(runner)
+        deliveries = self._deliveries(runner, passes)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
@@ -128,14 +129,13 @@ class Loader(ByStep, Resharding):
         if self._metrics.batches == handed:
             self._tell_of_none()
         self._finish_epoch()
+        self._tell()
 
     def _restart(self) -> None:
         """After a break the epoch starts again, unless all of it was received; after a loaded state it goes on."""
-        data = DataEpoch(self._job, Runner("inline", 1), self._data, self._opened().get(str(self._data)))
         steps, begun = self._options.steps, self._begun
-        if self._step >= steps if steps is not None else self._step > 0 and left(data) == 0:
-            self._close(data)
-            self._finish_epoch()
+        if self._step >= steps if steps is not None else self._step > 0 and left(self._here()) == 0:
+            self._pass_on()
         elif not self._resumed:
             self._begin_epoch(self.epoch)
             if begun["step"] == 0 and (steps is not None or carries(begun)):
@@ -147,7 +147,7 @@ class Loader(ByStep, Resharding):
         self._place(runner)
         self._tell()
 
-    def _deliveries(self, runner: Runner) -> Generator[Any]:
+    def _deliveries(self, runner: Runner, passes: bool) -> Generator[Any]:
         steps, agreement = self._options.steps, self._agreement()
         idle = 0
         while steps is None or self._step < steps:
@@ -157,7 +157,7 @@ class Loader(ByStep, Resharding):
             self._live = self._deliverer = data
             for value in values:
                 self._step += 1
-                idle = 0
+                idle, passes = 0, False
                 yield value
                 if self._dealt:
                     break
@@ -172,7 +172,14 @@ class Loader(ByStep, Resharding):
                 continue
             if steps is None:
                 self._close(data)
-                return
+                if not passes:
+                    return
+                passes = False  # the state was the last batch's, which only this run could tell: here is the next epoch
+                self._finish_epoch()
+                self._started = True
+                self._tell()
+                agreement = self._agreement()
+                continue
             idle += 1
             if idle > self.rank.world:  # by then it has had every lane
                 raise PipelineError(
@@ -194,30 +201,6 @@ class Loader(ByStep, Resharding):
         run = next_run(name, self.rank.rank)
         self._agreed = self._job.agreement(run, options.timeout, self._site)
         return self._agreed
-
-    def _close(self, data: DataEpoch | AheadEpoch) -> None:
-        """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
-        self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
-        self._open[str(data.epoch)] = data.closed()
-        self._left = data.left
-        self._metrics.left_out += data.left_out
-        self._live = None
-
-    def _finish_epoch(self) -> None:
-        self._account.end()
-        steps = self._options.steps
-        data, open_ = self._data, self._opened()
-        self._begin_epoch(self.epoch + 1)
-        if steps is None:
-            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
-            if self._job.sharing.together and self._left:
-                fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
-                self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}
-                self._mark_beginning()
-        else:
-            self._data, self._open, self._placed = data, open_, True
-            self._mark_beginning()
-        self._tell()
 
     def _tell_of_none(self) -> None:
         """An epoch that had no batch ends, unless it was gone through before."""

@@ -13,7 +13,6 @@ from cedar.engine.delivery.options import Options, check_slices
 from cedar.engine.delivery.replay import Replays
 from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.delivery.state import part_of
-from cedar.engine.nodes import last_mode
 from cedar.engine.quarantine import Budgets
 from cedar.operators.take import whole
 from cedar.plan.graph import Node, digest, topology
@@ -89,11 +88,8 @@ class Resharding(LoaderPosition):
     def _make_elastic(self) -> Elastic:
         options, root = self._options, self._binding.root
         name = f"cedar/{digest([topology(root), options.seed, 'reshard'])[:16]}"
-        drifts = (options.steps is not None and last_mode(root) == "keep") or (
-            self._account.skips and not self._batched
-        )
         check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - not before it is needed
-        return Elastic(name, self._job.place, options.timeout, check, self._chunk, drifts, self._run_again)
+        return Elastic(name, self._job.place, options.timeout, check, self._chunk, self._drifts, self._run_again)
 
     def _tells(self) -> bool:
         """Whether only this rank knows where it began the epoch."""

@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cedar.core.errors import ResumeError, user_site
 from cedar.core.numeric import NumericEnvironment
+from cedar.core.ranks import Rank
 from cedar.engine.compiler import least_run
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import VERSION, choose, copied, seal, validated
+from cedar.engine.delivery.units import left
 from cedar.engine.epoch import DataEpoch
+from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
 from cedar.operators.take import whole
 from cedar.plan.graph import Node
+
+_CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
 
 class LoaderPosition(Parts):
@@ -40,6 +46,8 @@ class LoaderPosition(Parts):
         self._live: DataEpoch | AheadEpoch | None = None  # the epoch whose entry in ``_open`` is behind
         self._mark_beginning()
         self._resumed = self._started = self._placed = False
+        self._ended: dict[str, Any] | None = None  # the loaded state, where it was an epoch's last: this is the next
+        self._passes = False  # where a loaded state turns out to be an epoch's last, the next epoch comes
         self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
@@ -52,17 +60,52 @@ class LoaderPosition(Parts):
         """Steps count from here: the epoch's beginning, or where it was dealt anew to other ranks."""
         self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
+    def _close(self, data: DataEpoch | AheadEpoch) -> None:
+        """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
+        self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
+        self._open[str(data.epoch)] = data.closed()
+        self._left = data.left
+        self._metrics.left_out += data.left_out
+        self._live = None
+
+    def _finish_epoch(self) -> None:
+        self._account.end()
+        steps = self._options.steps
+        data, open_ = self._data, self._opened()
+        self._begin_epoch(self.epoch + 1)
+        if steps is None:
+            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
+            if self._job.sharing.together and self._left:
+                fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
+                self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}
+                self._mark_beginning()
+        else:
+            self._data, self._open, self._placed = data, open_, True
+            self._mark_beginning()
+
+    def _here(self) -> DataEpoch:
+        """The epoch of the data that the next batch is of, as of what the caller received."""
+        return DataEpoch(self._job, Runner("inline", 1), self._data, self._opened().get(str(self._data)))
+
     def set_epoch(self, epoch: int) -> None:
         """Stand at the beginning of epoch ``epoch``, 0 or above; where a state was loaded that stands in it, there.
 
         Code written for a DataLoader tells the epoch before each ``for``, also when it was resumed in the middle of it.
+        A state after the last batch of epoch 3 is the beginning of epoch 4; who sets epoch 3 gets what is left of
+        that, which is nothing.
         """
         epoch = whole(epoch, "set_epoch(epoch)")
         self._generation += 1
-        if epoch == self.epoch and self._resumed:
+        ended = self._ended if self._resumed else None
+        if ended is not None and epoch in (ended["epoch"], ended["epoch"] + 1):
+            self._stand(ended)
+            if epoch != ended["epoch"]:
+                self._pass_on()
+            self._ended, self._resumed = ended, True
             return
-        if epoch == self.epoch and not self._started and carries(self._begun):
-            return  # it stands there, with what was left over of the epoch before
+        if epoch == self.epoch and (self._resumed or not self._started):
+            self._passes = False
+            return  # it stands there, maybe with what was left over of the epoch before
         self._begin_epoch(epoch)
 
     def _place(self, runner: Runner) -> None:
@@ -115,10 +158,12 @@ class LoaderPosition(Parts):
         """Go on where a state says, at the next ``for``.
 
         Args:
-            state: what ``state_dict()`` returned; after a change of the number of ranks, the list of all ranks' states.
+            state: what ``state_dict()`` returned, on this rank. Where row counts are known, that of any rank will do,
+                also for another number of ranks. Elsewhere: after a change of the number, the list of all ranks' states.
 
         Raises:
-            ResumeError: the state is damaged, or of another pipeline, data, seed, version or number of ranks.
+            ResumeError: the state is damaged, or of another pipeline, data, seed or version; or of another rank, and
+                where this one is does not follow from it.
         """
         site = user_site()
         states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
@@ -126,9 +171,47 @@ class LoaderPosition(Parts):
             raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
         for saved in states:
             self._identity().check(saved, site)
-        chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, site)
+        chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, self._drifts, site)
         self._generation += 1
         self._stand(chosen)
+        front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
+        if front["step"] and front["epoch"] == self.epoch:
+            over = self._is_over(front, front["rank"] if len(states) == front["world"] else 0)
+            if over:
+                self._pass_on()
+                self._ended, self._resumed = chosen, True
+            self._passes = over is None and self._ends_together
+
+    def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
+        """Whether a rank that had as many steps as the state's is through the epoch; None where only a run can tell.
+
+        Of ranks rank 0 has most: it stands for all.
+        """
+        if self._options.steps is not None:
+            return bool(state["step"] >= self._options.steps)
+        job = replace(self._job, rank=Rank(rank, state["world"], "the state"), counts={})
+        units = left(DataEpoch(job, Runner("inline", 1), state["data"], state["open"].get(str(state["data"]))))
+        if units is None or (units > 0 and self._account.skips and not self._batched):
+            return None
+        return units <= 0
+
+    def _pass_on(self) -> None:
+        """From the end of an epoch to the beginning of the next."""
+        if self._options.steps is None:  # else the epoch of the data goes on
+            self._close(self._here())
+        self._finish_epoch()
+
+    @property
+    def _ends_together(self) -> bool:
+        """Who has no batch left knows that no rank has."""
+        sharing, alone = self._job.sharing, self.rank.world == 1 or self._options.split_batches
+        return alone or sharing.together or (not sharing.lanes and last_mode(self._binding.root) != "keep")
+
+    @property
+    def _drifts(self) -> bool:
+        """How far a rank is in an epoch does not follow from its steps, even where counts are known."""
+        kept = self._options.steps is not None and last_mode(self._binding.root) == "keep"
+        return kept or (self._account.skips and not self._batched)
 
     def _stand(self, chosen: dict[str, Any]) -> None:
         """Stand where a state of this rank says."""

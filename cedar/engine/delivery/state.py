@@ -230,9 +230,11 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
 
 
 def choose(
-    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], site: Site | None
+    states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], drifts: bool, site: Site | None
 ) -> dict[str, Any]:
-    """A rank's own state, or after a change of the number of ranks its part of all ranks' states.
+    """A rank's own state, or its part of all ranks' states, which may follow from one of them.
+
+    ``drifts``: how far a rank is does not follow from its steps.
 
     Raises:
         ResumeError: neither can be had from these states.
@@ -249,6 +251,10 @@ def choose(
         if (state["rank"], state["world"]) == (rank, world):
             return state
     before = states[0]["world"]
+    if len(states) == 1 and before > 1:
+        states = [of_rank(states[0], each, drifts, site) for each in ([rank] if before == world else range(before))]
+        if before == world:
+            return states[0]
     if before == world or len(states) != before:
         raise ResumeError(
             f"the states are of rank(s) {[s['rank'] for s in states]} of {before}; this is rank {rank} of {world}",
@@ -256,6 +262,42 @@ def choose(
             fix="give this rank's own state, or the list of all ranks' states after a change of world size",
         )
     return part_of(merge(states, chunk(), site), rank, world)
+
+
+def of_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -> dict[str, Any]:
+    """The state of another rank after as many steps.
+
+    Raises:
+        ResumeError: that does not follow from this one.
+    """
+    if state["rank"] == rank:
+        return state
+    entries = [*state["open"].values(), *state["begun"]["open"].values()]
+    if state["split_batches"]:  # each rank has its slice of the same batches
+        return state | {"rank": rank}
+    if state.get("order") == "any" or (entries and drifts) or any(entry["lanes"] is not None for entry in entries):
+        raise ResumeError(
+            f"the state is of rank {state['rank']} of {state['world']}, and where rank {rank} was does not follow from "
+            "it: row counts are unknown, or ranks have other numbers of rows",
+            site=site,
+            done="nothing was loaded",
+            fix="save every rank's state and load the list of them: torch.distributed.all_gather_object(states, "
+            "loader.state_dict()), or torch.distributed.checkpoint with loader.stateful()",
+        )
+
+    def there(opened: dict[str, Any]) -> dict[str, Any]:
+        return {epoch: entry | {"deal": _deal_of_any(entry["deal"])} for epoch, entry in opened.items()}
+
+    begun = state["begun"] | {"open": there(state["begun"]["open"])}
+    return copied(state | {"rank": rank, "open": there(state["open"]), "begun": begun})  # type: ignore[no-any-return]
+
+
+def _deal_of_any(deal: list[Any] | None) -> list[Any] | None:
+    """A place in an epoch, for any rank that took as many units: what is below may be another's run."""
+    if deal is None:
+        return None
+    (taken, below, number), skip = deal
+    return [[taken + skip, None if number is None else below, number], 0]
 
 
 def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:

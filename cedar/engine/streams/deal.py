@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from cedar.core.errors import ResumeError
@@ -185,9 +186,8 @@ class Numbers:
 
     def __init__(self, intervals: list[Interval]) -> None:
         self._intervals = intervals
-        self._before = [0]
-        for low, high in intervals[:-1]:
-            self._before.append(self._before[-1] + int(high - low))
+        sizes = (int(high - low) for low, high in intervals[:-1])
+        self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # nothing may be left
         self.total: int | float = _length(intervals)
 
     def at(self, number: int) -> int:

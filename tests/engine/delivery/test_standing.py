@@ -55,7 +55,7 @@ def test_a_state_can_be_asked_for_in_the_loop_and_later() -> None:
     for number, state in enumerate(states[:-1]):
         again = p.loader()
         again.load_state_dict(state)
-        assert len(list(again)) == 4 - number
+        assert len(list(again)) == (4 - number or 4), "after the last batch, the next epoch"
 
 
 @pytest.mark.parametrize("steps", [None, 4])
