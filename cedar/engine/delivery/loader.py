@@ -15,7 +15,7 @@ from cedar.core.ranks import refuse_workers
 from cedar.engine.account import ROWS_PER_LOOK, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
-from cedar.engine.delivery.device_prefetch import AheadEpoch, deliver
+from cedar.engine.delivery.device_prefetch import deliver
 from cedar.engine.delivery.resharding import Resharding
 from cedar.engine.delivery.standing import carries
 from cedar.engine.delivery.units import left
@@ -72,7 +72,6 @@ class Loader(ByStep, Resharding):
         if again:
             self._restart()
         self._resumed = self._dealt = False
-        passes, self._passes = self._passes, False
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
@@ -81,7 +80,7 @@ class Loader(ByStep, Resharding):
         clock, handed = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
-        deliveries = self._deliveries(runner, passes)
+        deliveries = self._deliveries(runner, self._passes)
         # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
@@ -128,6 +127,9 @@ class Loader(ByStep, Resharding):
                 holding.__exit__(None, None, None)
         if self._metrics.batches == handed:
             self._tell_of_none()
+        self._begin_next()
+
+    def _begin_next(self) -> None:
         self._finish_epoch()
         self._tell()
 
@@ -175,9 +177,8 @@ class Loader(ByStep, Resharding):
                 if not passes:
                     return
                 passes = False  # the state was the last batch's, which only this run could tell: here is the next epoch
-                self._finish_epoch()
+                self._begin_next()
                 self._started = True
-                self._tell()
                 agreement = self._agreement()
                 continue
             idle += 1

@@ -159,7 +159,7 @@ class LoaderPosition(Parts):
 
         Args:
             state: what ``state_dict()`` returned, on this rank. Where row counts are known, that of any rank will do,
-                also for another number of ranks. Elsewhere: after a change of the number, the list of all ranks' states.
+                also for another number of ranks. Elsewhere, after such a change: the list of all states.
 
         Raises:
             ResumeError: the state is damaged, or of another pipeline, data, seed or version; or of another rank, and

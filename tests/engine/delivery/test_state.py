@@ -154,7 +154,6 @@ def test_a_state_of_another_version_is_refused() -> None:
 def test_ranks_need_their_own_states_or_all_of_them() -> None:
     p = rows().shuffle().batch(4)
     states = [state_of(p, rank=r, world=3) for r in range(3)]
-    refused(p, states[0], "rank 1 of 2", rank=1, world=2)
     refused(p, states[:2], "give this rank's own state, or the list", rank=0, world=2)
     refused(p, [states[0], states[0], states[1]], "rank 0 of 3 is there twice", rank=0, world=2)
     refused(p, [*states[:2], states[2] | {"epoch": 1}], "edited|damaged", rank=0, world=2)
@@ -165,6 +164,30 @@ def test_ranks_need_their_own_states_or_all_of_them() -> None:
     loader = p.loader(rank=2, world=3)
     loader.load_state_dict(states)  # a rank finds its own
     assert run(loader)[0] == run(p.loader(rank=2, world=3))[0][2:]
+
+
+def test_one_ranks_state_restores_all_where_counts_are_known(tmp_path: Path) -> None:
+    """Trainers save on rank 0 alone. Lanes, ranks that drift, and rows in any order say nothing of others."""
+    p = rows().shuffle().batch(4)
+    whole = [run(p.loader(rank=rank, world=3))[0] for rank in range(3)]
+    for saver in range(3):
+        state = state_of(p, rank=saver, world=3)
+        for rank in range(3):
+            loader = p.loader(rank=rank, world=3)
+            loader.load_state_dict(state)
+            assert run(loader)[0] == whole[rank][2:]
+            assert loader.state_dict()["rank"] == rank
+    lanes = cedar.read_parquet(written(tmp_path / "d")).filter(col("x") >= 0).batch(4, last="keep")
+    apart = rows().batch(3, last="keep")
+    says = r"the state is of rank 0 of 2, and where rank \d was does not follow"
+    for p, options in ((lanes, {}), (apart, {"steps": 3}), (rows().batch(4), {"order": "any"})):
+        state = state_of(p, rank=0, world=2, **options)
+        for rank, world in ((1, 2), (1, 3)):
+            refused(p, state, says, rank=rank, world=world, **options)
+    sliced = rows().filter(col("x") >= 0).batch(4)  # each rank has its slice of every batch
+    loader = sliced.loader(rank=1, world=2, split_batches=True)
+    loader.load_state_dict(state_of(sliced, rank=0, world=2, split_batches=True))
+    assert run(loader)[0] == run(sliced.loader(rank=1, world=2, split_batches=True))[0][2:]
 
 
 @pytest.mark.parametrize(("ranks", "world"), [([0, 0], 1), ([0, 1, 1], 2), ([0, 0], 2)])
