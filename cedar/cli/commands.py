@@ -157,6 +157,8 @@ def _of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
     given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
+        if isinstance(state, dict):  # its steps are of the epoch in which it was saved, after the last batch too
+            loader.set_epoch(state["epoch"])
         yield loader
 
 

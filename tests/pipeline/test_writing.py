@@ -238,6 +238,22 @@ class Stop(BaseException):
     """Ends a job at once."""
 
 
+def test_a_job_that_lacks_its_last_word_alone_writes_no_second_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    p = cedar.from_items([{"id": i} for i in range(40)]).filter(col("id") >= 0)  # only a run can tell the end
+    add = commits.Log.add
+
+    def stopped(log: Any, commit: Any) -> None:
+        if commit.end:
+            raise Stop
+        add(log, commit)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(commits.Log, "add", stopped)
+        p.write(tmp_path / "out", rows_per_file=10, executor="inline")
+    p.write(tmp_path / "out", rows_per_file=10, executor="inline")
+    assert sorted(read("parquet", tmp_path / "out")) == list(range(40))
+
+
 @pytest.mark.heavy
 @settings(max_examples=10)
 @given(

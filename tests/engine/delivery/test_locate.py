@@ -106,13 +106,14 @@ def test_rows_without_batches(files):
         assert [number(loader.locate(step).row) for step in range(400)] == [row["id"] for row in loader]
 
 
-def test_a_state_names_rows_on_the_command_line(files, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("stop", [5, 25])  # within the epoch, and after its last batch
+def test_a_state_names_rows_on_the_command_line(stop, files, tmp_path, capsys, monkeypatch):
     (tmp_path / "pipes.py").write_text(
         f"import cedar\ntrain = cedar.read_parquet({files!r}).shuffle(seed=4).batch(8)\n", encoding="utf-8"
     )
     target = f"{tmp_path / 'pipes.py'}:train"
     with cedar.cli.load_pipeline(target).loader(seed=9, rank=1, world=2, subgroup=True, executor="inline") as loader:
-        batches = [batch["id"].tolist() for batch, _ in zip(loader, range(5), strict=False)]
+        batches = [batch["id"].tolist() for _, batch in zip(range(stop), loader, strict=False)]
         (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()), encoding="utf-8")
     assert main(["locate", target, str(tmp_path / "state.json"), "3", "2"]) == 0
     wanted = batches[3][2]

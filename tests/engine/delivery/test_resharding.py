@@ -38,3 +38,15 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(cedar.ResumeError, match="the ranks stand at different steps"):
         job.change([0, 1], 2)
     assert job.step() == 2  # nothing was dealt anew, and they go on
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_ranks_that_change_after_the_last_batch_go_on_with_the_next_epoch(balanced: bool, tmp_path: Path) -> None:
+    p = cedar.from_items([{"n": i} for i in range(40)]).shuffle(seed=1).batch(5, last="keep")
+    p = p.balance("n") if balanced else p
+    with p.loader(rank=0, world=2, agree=str(tmp_path), executor="inline") as loader:
+        steps = iter(loader)
+        assert len([next(steps) for _ in range(4)]) == 4
+        loader.reshard(0, 1)
+        assert list(steps) == []
+        assert (loader.epoch, len(list(loader))) == (1, 8)
