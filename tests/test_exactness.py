@@ -63,6 +63,7 @@ def resumes_anywhere(case: Case) -> None:
     for stop in [*stops[1:], None]:
         loader = case.loader()
         loader.load_state_dict(state)
+        loader.set_epoch(state["epoch"])  # what is left of it, be it nothing
         if stop is not None and stop == len(got):
             state = saved(loader)  # loaded, and saved before a single batch
             continue
@@ -73,6 +74,7 @@ def resumes_anywhere(case: Case) -> None:
         _, state = run(case.loader(), length)
         loader = case.loader()
         loader.load_state_dict(state)
+        loader.set_epoch(state["epoch"])
         assert run(loader)[0] == []
         assert loader.epoch == case.options["epoch"] + 1
 
@@ -87,6 +89,7 @@ def ranks_share_the_epoch(case: Case) -> None:
         head, state = run(case.loader(rank=rank, world=world), stop)
         loader = case.loader(rank=rank, world=world)
         loader.load_state_dict(state)
+        loader.set_epoch(state["epoch"])
         assert head + run(loader)[0] == mine, (rank, world, stop)
         parts.append(mine)
     check_union(case, parts, world)
@@ -108,6 +111,7 @@ def worlds_change(case: Case) -> None:
             if states:
                 mine = states[rank] if len(states) == world and case.draw.random() < 0.5 else states
                 loader.load_state_dict(mine)
+                loader.set_epoch(case.options["epoch"])  # what is left of it, be it nothing
             stop = None if number == 2 else max(0, ahead + case.draw.randint(-2, 2))
             part, state = stopped(loader, stop)
             parts.append(part)

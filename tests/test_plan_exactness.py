@@ -102,6 +102,7 @@ def states_are_of_no_plan(case: Case) -> None:
             second = case.draw.choice(plans)
             again = case.driven(case.plans) if case.draw.random() < 0.3 else case.loader(second)
             again.load_state_dict(through.states[at])
+            again.set_epoch(through.states[at]["epoch"])  # what is left of it, be it nothing
             same(outcome(again), Outcome(case.off.units[at:], None, []), (at, str(loader.plan), str(again.plan)))
 
 
@@ -125,6 +126,7 @@ def ranks_and_their_number_change(case: Case) -> None:
         for plan in ("off", case.any_plan()):
             loader = case.loader(plan, **ranks)
             loader.load_state_dict(states)
+            loader.set_epoch(min(state["epoch"] for state in states))
             rest.append(outcome(loader))
         same(rest[1], rest[0], (rank, world, after, str(loader.plan)))
 

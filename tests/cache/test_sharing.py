@@ -53,4 +53,5 @@ def test_consumers_that_drift_apart_get_the_same_rows() -> None:
     head, state = run(q.loader(), 60)
     loader = q.loader()
     loader.load_state_dict(state)
+    loader.set_epoch(state["epoch"])
     assert head + run(loader)[0] == full

@@ -18,7 +18,7 @@ def test_a_state_of_the_last_step_ends_its_epoch():
     first = [next(iterator)["x"].tolist() for _ in range(3)]
     resumed = in_batches(10).loader(steps=3)
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    assert [first + xs(resumed), xs(resumed), xs(resumed)] == unbroken
+    assert [first, xs(resumed), xs(resumed)] == unbroken
 
 
 def test_epochs_differ_by_their_shuffles_and_repeat_by_their_number() -> None:
