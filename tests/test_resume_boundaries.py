@@ -99,7 +99,7 @@ def states_at(
     return got, states
 
 
-@pytest.mark.parametrize("steps", [None, 5])
+@pytest.mark.parametrize("steps", [None, pytest.param(5, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("name", ALL)
 def test_one_rank_goes_on_at_every_boundary(made: Any, name: str, steps: int | None) -> None:
     p = made(name, "keep" if steps is None else "drop")
@@ -123,8 +123,12 @@ def test_one_rank_goes_on_at_every_boundary(made: Any, name: str, steps: int | N
                 assert again == (whole[len(got) :] if told == 0 else whole), (stop, "with set_epoch")
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_many_resumes_in_a_row_on_other_executors(made: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [(name, "threads") for name in ALL]
+    + [pytest.param(name, "processes", marks=pytest.mark.heavy) for name in ("shuffle", "flat_map", "pack best")],
+)
+def test_many_resumes_in_a_row_on_other_executors(made: Any, name: str, other: str) -> None:
     p = made(name)
     with resumed(p, None) as loader:
         epochs = [plain(loader) for _ in range(2)]
@@ -132,7 +136,7 @@ def test_many_resumes_in_a_row_on_other_executors(made: Any, name: str) -> None:
     got: list[str] = []
     both = count + len(epochs[1])
     places = [*stops(count), count + 1, count + 1, both - 1, both]
-    for place, executor in zip(places, cycle(["threads", "inline"]), strict=False):
+    for place, executor in zip(places, cycle([other, "inline"]), strict=False):
         with resumed(p, state, executor=executor, workers=2) as loader:
             got += plain(islice(loader, place - len(got))) if place > len(got) else []
             state = loader.state_dict()
