@@ -71,7 +71,7 @@ class Numbered:
 
 def counted(size: Size) -> cedar.Pipeline:
     """Of known counts: ranks take runs of batches."""
-    return cedar.from_source(Numbered(size)).shuffle(seed=1).batch(size.batch)
+    return cedar.from_source(Numbered(size)).shuffle(seed=1).batch(size.batch, last="drop")
 
 
 def uncounted(size: Size) -> cedar.Pipeline:

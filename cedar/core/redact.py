@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -78,7 +77,7 @@ class StorageOptions(Mapping[str, Any]):
     def mark(self) -> str:
         """Tells this store from others; a secret that is renewed changes nothing."""
         told = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
-        return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:16]
 
     def __getitem__(self, name: str) -> Any:
         return self._given[name]

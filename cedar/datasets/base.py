@@ -14,8 +14,11 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from cedar.core.columns import Column, Index
-from cedar.core.errors import missing_column
+from cedar.core.errors import CedarError, RowError, SourceError, missing_column
 from cedar.operators.base import Effects, Operator, Schema
+
+LOST = -1  # the part of the one split of a lost file
+SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) goes on without what cannot be read"
 
 T = TypeVar("T")
 
@@ -157,6 +160,12 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
     if chunk.offsets is not None:
         return chunk.offsets
     return np.arange(start, start + chunk.rows, dtype=np.int64)
+
+
+def skippable(error: CedarError) -> None:
+    """Let the error of a damaged file say that there is a policy for it."""
+    if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
+        error.fix = f"{error.fix or 'mend the file'}{SKIPPABLE}"
 
 
 def rows_may_fail(source: Any) -> bool:

@@ -25,10 +25,11 @@ import pyarrow as pa
 
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
-from cedar.core.errors import CedarError, PipelineError, RowError, SourceError, user_site
+from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets import walking
+from cedar.datasets.base import SKIPPABLE, skippable
 from cedar.datasets.faults import status_of
 from cedar.datasets.once import once
 from cedar.datasets.remote import Remote, kind_of
@@ -42,7 +43,6 @@ Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
 _THREADS = 16
 _TOGETHER = 32  # local paths at most that one thread lists: files take some 20 us each
-SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) goes on without what cannot be read"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -313,12 +313,6 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         if status_of(error) in {401, 403}:
             fix = "check the credentials, and what they allow"
         raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
-
-
-def skippable(error: CedarError) -> None:
-    """Let the error of a damaged file say that there is a policy for it."""
-    if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
-        error.fix = f"{error.fix or 'mend the file'}{SKIPPABLE}"
 
 
 def _list(path: str, suffixes: tuple[str, ...] | None, account: Account, options: StorageOptions | None) -> list[File]:

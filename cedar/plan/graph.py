@@ -14,7 +14,7 @@ from typing import Any
 from cedar.core.digests import digest_of
 from cedar.core.errors import CedarError, PipelineError, RowError, Site
 from cedar.core.printable import one_line
-from cedar.datasets.listing import skippable
+from cedar.datasets.base import skippable
 from cedar.operators.base import Effects, Operator, Schema, StreamOperator
 
 

@@ -19,9 +19,7 @@ from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import Account, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
-from cedar.datasets.base import Chunk, Split, file_ids, offsets_of
-from cedar.datasets.filesource import LOST, FileSource
-from cedar.datasets.listing import skippable
+from cedar.datasets.base import LOST, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import reading
 from cedar.tasks import clocks, preparing
@@ -48,7 +46,7 @@ class Reader:
         try:
             yield from self._blocks(split, lap)
         except CedarError as error:
-            if isinstance(self.source, FileSource):
+            if hasattr(self.source, "tolerant"):
                 skippable(error)
             error.site = error.site or self.site
             raise

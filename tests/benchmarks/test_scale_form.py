@@ -69,7 +69,7 @@ def test_a_slow_rank_is_skew(job):
     plain, slow = (took(reads, window, job.sizes, Storage(), factor) for factor in (1.0, 3.0))
     assert plain.end.max() / plain.end.mean() < 1.5
     assert slow.end.argmax() == 0
-    assert slow.end.max() / slow.end.mean() > 2
+    assert slow.end[0] > 2 * plain.end[0]
 
 
 def test_a_store_that_answers_few_requests_takes_so_long(job):

@@ -19,7 +19,6 @@ from cedar.engine.delivery.device_prefetch import deliver
 from cedar.engine.delivery.resharding import Resharding
 from cedar.engine.delivery.standing import carries
 from cedar.engine.delivery.units import left
-from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
 from cedar.plan.graph import digest, topology

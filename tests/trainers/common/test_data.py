@@ -9,7 +9,7 @@ from cedar.trainers.common.data import Endless, token_rows
 
 
 def loader_of(path, length, rows):
-    pipeline = token_rows(str(path), length).batch(rows)
+    pipeline = token_rows(str(path), length).batch(rows, last="drop")
     return pipeline.loader(plan="off", executor="inline", seed=0, rank=0, world=1)
 
 
@@ -36,7 +36,7 @@ def test_epochs_follow_each_other_and_a_state_goes_on_where_it_was(tmp_path):
 
 def test_data_without_a_batch_are_told_and_not_waited_for(tmp_path):
     (tmp_path / "text.txt").write_text("abc\n")
-    batches = Endless(loader_of(tmp_path / "text.txt", 8, 2), CedarError("there is no batch"))
+    batches = Endless(loader_of(tmp_path / "text.txt", 4, 2), CedarError("there is no batch"))
     with pytest.raises(CedarError, match="there is no batch"):
         next(batches)
     batches.close()
