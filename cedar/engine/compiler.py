@@ -24,7 +24,6 @@ from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
-from cedar.engine.streams.arrivals import Arrivals
 from cedar.engine.streams.deal import EVERYTHING, steps_from
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.groups import GroupStage
@@ -58,7 +57,6 @@ class Compiler:
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: the part of the epoch that is compiled; None is all of it.
         share: how units are dealt to ranks, for operators that move rows between those.
-        arrivals: in which order rows came, and who records it; None where they come in order.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class Compiler:
         slices: tuple[int, int] | None = None,
         lane: Lane | None = None,
         share: Share | None = None,
-        arrivals: Arrivals | None = None,
     ) -> None:
         self.physical = physical
         self.binding = binding
@@ -84,11 +81,11 @@ class Compiler:
         self.streams: list[Stream] = []  # by the number of their stage
         self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
-        spot = -1 if arrivals is None else ready_spot(physical)
+        spot = ready_spot(physical) if binding.any_order else -1
         for number, stage in enumerate(physical.stages[: physical.deal]):
             stream = self._stream(stage, lane if number in self._parted else None)
-            if arrivals is not None and number == spot:
-                stream = self.ready = ReadyStream(stream, arrivals)
+            if number == spot:
+                stream = self.ready = ReadyStream(stream)
             self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
 
     @property

@@ -28,7 +28,6 @@ from cedar.engine.nodes import deal_mode, last_mode, over_ranks, rows_per_unit
 from cedar.engine.overlap import overlap, told
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
-from cedar.engine.streams.arrivals import Arrivals, Orders
 from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.lane_states import LaneState
@@ -65,7 +64,6 @@ class Job:
     encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
-    orders: Orders | None = None  # rows come as they are done
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -195,8 +193,7 @@ class Job:
         if written is not None and (inexact := tolerated(written)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        arrivals = None if self.orders is None else Arrivals() if dry else self.orders.of(epoch, lane)
-        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share, arrivals)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share)
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
@@ -342,7 +339,7 @@ class DataEpoch:
 
     def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
         """Plan after plan, each from where the one before it stopped."""
-        plans, audits = self._job.plans, self._job.orders is None
+        plans, audits = self._job.plans, not self._job.binding.any_order
         last: Piece | None = None  # handed over
         while True:
             flow: Flow | None = None

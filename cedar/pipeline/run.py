@@ -95,8 +95,7 @@ class RunMethods:
         exact: bool = True,
         on_error: Skip | None = None,
         timeout: float | None = None,
-        order: str | os.PathLike[str] = "exact",
-        record: str | os.PathLike[str] | None = None,
+        order: Literal["exact", "any"] = "exact",
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
         serve: str | None = None,
@@ -139,9 +138,7 @@ class RunMethods:
                 None and 0 are no limit; after 30 s without progress, a warning says who waits for what. A service or
                 scheduler that is gone may take as long to come back, or 600 s.
             order: "any" delivers rows as they are done, so that a slow one holds up no other. Each comes once, and
-                states are exact; which batch a row is in is settled by time. Or a folder that ``record=`` wrote to:
-                rows come in the order that was recorded.
-            record: a folder for the order in which rows came, with ``order="any"``.
+                states are exact; which batch a row is in is settled by time. "exact" delivers them in order.
             progress: show a line in a terminal or notebook, and a plain one every 30 s elsewhere: rows, percent and
                 time left where counts are known, rows/s and waiting of late, what limits the run.
             trace: a file that Perfetto opens; it is written when an iteration ends, for each rank one.
@@ -181,9 +178,7 @@ class RunMethods:
             split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
-            timeout=timeout, order=os.fspath(order) if isinstance(order, os.PathLike) else order,
-            record=os.fspath(record) if isinstance(record, os.PathLike) else record,
-            observer=observers or None, view=observers, words=as_written,
+            timeout=timeout, order=order, observer=observers or None, view=observers, words=as_written,
         )  # fmt: skip
         loader = Loader(node, options)
         observers.attach(loader)

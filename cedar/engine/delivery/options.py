@@ -55,8 +55,7 @@ class Options:
     counts: str = "auto"
     agree: Any = None  # a folder, a store of torch.distributed, or a service
     timeout: float | None = None
-    order: str = "exact"  # "exact", "any", or the folder of an order that was recorded
-    record: str | None = None  # a folder
+    order: str = "exact"  # or "any"
     format: str = "numpy"
     device: Any = None
     on_error: Skip | None = None
@@ -100,26 +99,15 @@ def checked(options: Options, site: Site | None) -> Options:
             site=site,
             fix='"auto" takes row counts from metadata, "exact" also reads the columns of filters, and counts',
         )
-    _check_order(options, site)
+    if options.order not in ("exact", "any"):
+        raise PipelineError(
+            f"order={options.order!r} is not known",
+            site=site,
+            fix='"exact" delivers rows in order, "any" delivers them as they are done',
+        )
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
     return options
-
-
-def _check_order(options: Options, site: Site | None) -> None:
-    for name, value in (("order", options.order), ("record", options.record)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise PipelineError(
-                f"{name}={value!r}",
-                site=site,
-                fix='order= is "exact", "any", or the folder that loader(order="any", record=...) wrote to',
-            )
-    if options.record is not None and options.order != "any":
-        raise PipelineError(
-            f"record={options.record!r}: with order={options.order!r} there is nothing to record",
-            site=site,
-            fix='give order="any" with it',
-        )
 
 
 def _limit(seconds: Any, site: Site | None) -> float | None:

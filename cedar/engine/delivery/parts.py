@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Self
 
 from cedar.cache.cached import Store
@@ -33,7 +31,6 @@ from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners, UntakenResults
-from cedar.engine.streams.arrivals import Orders
 from cedar.executors.choose import available_cpus, check_executor, of_fork
 from cedar.executors.isolated import apart_for
 from cedar.executors.recovery import Patience
@@ -52,7 +49,6 @@ class Parts(DataLoaderLike):
     """
 
     url: str | None = None  # of its status, where it is served
-    _untaken: UntakenResults | None = None
 
     def __init__(self, root: Node, options: Options) -> None:
         site = user_site()
@@ -60,7 +56,7 @@ class Parts(DataLoaderLike):
         check_format(options.format, site)
         options = checked(options, site)
         check_device(options.device, options.format, site)
-        self._options, self._site, self._pid, self._untaken = options, site, os.getpid(), None
+        self._options, self._site, self._pid = options, site, os.getpid()
         self.rank = find_rank(options.rank, options.world, options.subgroup, site)
         instances = Instances()
         self._metrics = Metrics()
@@ -70,6 +66,8 @@ class Parts(DataLoaderLike):
         self._counting = Counting(options)
         counts = self._counting if options.counts == "exact" else None
         binding = self._binding = Binding(root, options.on_error, env, apart, counts)
+        binding.any_order = options.order == "any"
+        self._untaken = UntakenResults() if binding.any_order else None
         self._batched = binding.batched[id(root)]
         check_fits(binding, options, self.rank.world, site)
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
@@ -90,7 +88,6 @@ class Parts(DataLoaderLike):
         )  # fmt: skip
         self._counting.job = self._job
         self._identity_of: Identity | None = None
-        self._take_any_order()
         self._watch(plan.memory_bytes)
         observe = None if options.observer is None else options.observer.update
         self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
@@ -114,22 +111,6 @@ class Parts(DataLoaderLike):
         if memory is not None:
             self._metrics.bound = Bound(memory, self._job.store.memory, self._metrics.queued)
 
-    def _take_any_order(self) -> None:
-        options, rank = self._options, self.rank
-        if options.order == "exact":
-            return
-        self._binding.any_order = True
-        self._untaken = UntakenResults()
-        follow = None if options.order == "any" else Path(options.order)
-        record = None if options.record is None else Path(options.record)
-        orders = Orders(record, follow, self._made, rank.rank, rank.world, self._site)
-        self._job = replace(self._job, orders=orders)
-
-    def _made(self) -> str:
-        """Tells this pipeline, its data and its seed from others."""
-        identity = self._identity()
-        return digest([identity.pipeline, identity.sources, identity.seed, identity.counts, identity.split_batches])
-
     def _identity(self) -> Identity:
         if self._identity_of is None:
             options = self._options
@@ -139,7 +120,7 @@ class Parts(DataLoaderLike):
             counts = digest([each.rows.tolist() for each in counted]) if counted else None
             self._identity_of = Identity.of(
                 binding.root, options.seed, options.split_batches, options.steps, settled, counts,
-                options.order != "exact",
+                binding.any_order,
             )  # fmt: skip
         return self._identity_of
 
@@ -149,7 +130,7 @@ class Parts(DataLoaderLike):
         return caller if self._kept is None else self._kept.again(caller)
 
     def _check_exact(self, method: str, site: Site | None) -> None:
-        if self._job.orders is not None:
+        if self._binding.any_order:
             raise PipelineError(
                 f"{method} with order={self._options.order!r}: which rows come when is not known before they come",
                 site=site,
@@ -165,7 +146,7 @@ class Parts(DataLoaderLike):
             watched=True,
             untaken=self._untaken,
             bound=self._metrics.bound,
-            alone=self._job.orders is not None,
+            alone=self._binding.any_order,
         )
         others = runner.others = Runners(runner)
         self._ran_on, self._workers = runner.name, runner.workers
@@ -183,8 +164,6 @@ class Parts(DataLoaderLike):
         (self._runner.others or self._runner).close()
         self._plans.close()
         self._runner = None
-        if self._job.orders is not None:
-            self._job.orders.close()
         if self._options.observer is not None:
             self._options.observer.ended()
 

@@ -16,30 +16,28 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
-from cedar.engine.streams.arrivals import Arrivals, Run
 from cedar.engine.streams.stage import StageFlow, StageStream
 
+Run: TypeAlias = tuple[int, int]  # numbers from the first up to the second
 Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and the number of the unit there
 _END = 1 << 62
 
 
 class ReadyStream(Stream):
-    """The units of ``inner``, as they are done or as they were recorded.
+    """The units of ``inner``, as they are done.
 
     ``at`` is [the position below of the first unit that was not handed over, its number, the runs after it that were,
     the run that comes next or None, the splits that a lane has begun or None].
 
     Args:
         inner: gives them in order.
-        arrivals: what was recorded of the order, and who records it.
     """
 
-    def __init__(self, inner: Stream, arrivals: Arrivals) -> None:
+    def __init__(self, inner: Stream) -> None:
         self.inner = inner
-        self.arrivals = arrivals
-        self.free = False  # any order will do, after what was recorded
+        self.free = False  # any order will do
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -134,10 +132,8 @@ class _ReadyFlow(Flow):
         self._stream = stream
         self._taken: list[Run] = [(a, b) for a, b in taken]  # after the base, in order
         self._early: dict[int, Piece] = {}  # done, and waiting for their turn
-        given = [] if run is None else [(run[0], run[1])]
-        given += stream.arrivals.after(self._base, [*self._taken, *given])
-        self._given = deque(given)  # runs whose order is known
-        cuts = np.unique(np.array([*self._taken, *given], dtype=np.int64))
+        self._run: Run | None = None if run is None else (run[0], run[1])  # comes first: some of it was handed over
+        cuts = np.unique(np.array([*self._taken, *([] if run is None else [run])], dtype=np.int64))
         stage = stream.stage
         below = (stream.inner if stage is None else stage.source).open(position, lap)
         self._numbered = _Numbered(below, (position, self._base), self._taken, cuts)
@@ -153,7 +149,9 @@ class _ReadyFlow(Flow):
         stop = self._base + units
         for first, last in self._taken:
             stop += last - first if first < stop else 0
-        self._given = deque((a, min(b, stop)) for a, b in self._given if a < stop)
+        if self._run is not None:
+            first, last = self._run
+            self._run = (first, min(last, stop)) if first < stop else None
         self._numbered.until(stop)
 
     def pull(self, wait: bool) -> Pulled:
@@ -163,15 +161,18 @@ class _ReadyFlow(Flow):
                 return self._handed(self._early.pop(wanted))
             piece = self._next(wait, wanted)
             if not isinstance(piece, Piece):
-                if piece is None and (self._early or self._given):
-                    raise _misfit(self._given[0] if self._given else (self._base, self._base))
+                if piece is None and (self._early or self._run):
+                    raise ResumeError(
+                        f"the state names row {wanted} of this rank's part of the epoch, and there is none",
+                        fix="resume with the pipeline and data that were saved, or begin a new epoch without the state",
+                    )
                 return piece
             self._early[sum(piece.position())] = piece
 
     def _wanted(self) -> int | None:
         """The unit that comes next; None where any will do."""
-        if self._given:
-            return int(self._given[0][0])
+        if self._run is not None:
+            return int(self._run[0])
         if not self._stream.free:
             return int(self._base)
         return min(self._early) if self._early else None
@@ -183,15 +184,12 @@ class _ReadyFlow(Flow):
         first = sum(piece.position())
         last = first + piece.units
         at = [*self._at(), [first, last], self._keeps]
-        if self._given:
-            _, stop = self._given.popleft()
-            if last < stop:
-                self._given.appendleft((last, stop))
+        if self._run is not None:
+            self._run = (last, self._run[1]) if last < self._run[1] else None
         insort(self._taken, (first, last))
         self._join()
         if piece.keeps is not None:
             self._keeps = max(piece.keeps, self._keeps or 0)
-        self._stream.arrivals.add(first, last)
         end = [[*self._at(), None, self._keeps], 0]
         return Piece(piece.rows, at, 0, False, piece.ends_window, keeps=self._keeps, end=end)
 
@@ -217,11 +215,3 @@ class _ReadyFlow(Flow):
 def _holds(runs: Sequence[Run], number: int) -> bool:
     place = bisect_right(runs, (number, _END)) - 1
     return place >= 0 and number < runs[place][1]
-
-
-def _misfit(run: Run) -> PipelineError:
-    return PipelineError(
-        f"the order that was recorded names row {run[0]} of this rank's part of the epoch, and there is none",
-        done="the rows before it were delivered",
-        fix="replay an order with the pipeline, data, seed, epoch, rank and number of ranks that it was recorded with",
-    )

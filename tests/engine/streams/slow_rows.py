@@ -12,10 +12,6 @@ def same(x: int) -> int:
     return x
 
 
-def there_is(x: int) -> bool:
-    return True
-
-
 def held_up(x: int) -> int:
     """One row takes long."""
     if x == 70:
