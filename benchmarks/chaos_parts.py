@@ -22,8 +22,7 @@ import numpy as np
 
 import cedar
 import cedar.testing
-from benchmarks.chaos_damage import convictions
-from benchmarks.chaos_damage import stops as measure_stops
+from benchmarks.chaos_stops import stops as measure_stops
 from benchmarks.harness import Figure, Form, at_least, at_most, reported
 from cedar.executors import processes
 
@@ -220,7 +219,7 @@ def _resident() -> float:
 kills = _part(lambda form: _kills("processes", form), 1800)
 dask = _part(lambda form: _kills("dask", form), 1800)
 pace = _part(_pace, 900)
-poison = _part(lambda form: [*_poison(form), *convictions(form)], 3600)
+poison = _part(_poison, 3600)
 stops = _part(measure_stops, 1800)
 resumes = _part(_resumes, 7200)
 soak = _part(_soak, 3600)

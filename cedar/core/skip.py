@@ -23,6 +23,8 @@ class Skip:
             permission. What was read before the damage is delivered. The rest counts as its rows where metadata tell
             how many there are, else as one row. All columns of a file are read then, as damage in any counts. Without
             it, a damaged file ends the run. Only a policy of the loader (or of ``write``) asks for that.
+        blocks: True also drops a block of rows that crashes worker processes although none of its rows does so alone;
+            each of its rows counts as skipped. False ends the run with an error that names the block.
 
     Raises:
         PipelineError: a rate outside 0 to 1, or a negative count.
@@ -38,6 +40,7 @@ class Skip:
     quarantine: str | None = None
     refill: bool = False
     files: bool = False
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         if self.max_rate is not None and not 0 <= self.max_rate <= 1:

@@ -16,7 +16,7 @@ from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart, names_of
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
-from cedar.operators.marks import making
+from cedar.operators.marks import BlockKilled, making
 
 _LIST_SPLIT = 1024
 _DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds
@@ -171,7 +171,8 @@ class ItemsSource(BaseSource):
 
     def _failed(self, index: int, error: BaseException) -> Exception:
         name = type(self.items).__name__
-        fix = "mend the dataset, or give the loader on_error=cedar.Skip(...) to drop such items and go on"
+        policy = "Skip(blocks=True)" if isinstance(error, BlockKilled) else "Skip(...)"
+        fix = f"mend the dataset, or give the loader on_error=cedar.{policy} to drop such items and go on"
         return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)
 
     def schema(self) -> Schema:

@@ -75,7 +75,8 @@ class Programs:
             return Step(BranchKernel(link.input))
         ordinal = self.binding.ordinal(link)
         operators = (ordinal,) if ordinal >= 0 else ()
-        return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site)
+        policy = self.binding.policy(link)
+        return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
     def _in_order(self, links: Sequence[Node | Branch]) -> bool:
         """No operator stands before one that the user wrote earlier."""

@@ -18,7 +18,7 @@ from cedar.core.errors import WorkerError, portable
 from cedar.executors.choose import available_cpus, of_fork
 from cedar.executors.processes import warm
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
-from cedar.executors.recovery.trial import BlockRows, Verdict, judge, tried
+from cedar.executors.recovery.trial import Survived, run_trial, tried
 from cedar.executors.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
@@ -122,16 +122,19 @@ def _unused(block: Block, _env: Env) -> Block:
 
 def _call(
     code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
-) -> Outcome | Verdict:
+) -> Outcome | Survived:
     (call,) = code.load()
     if tried(marks):
         step = Step(
             _SomeRowsKernel(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site
         )
-        return judge((step,), BlockRows(rows), replace(env, marks=marks))
+        return run_trial((step,), [rows], replace(env, marks=marks))
     if marks is not None:
         env = replace(env, marks=marks)
         marks.enter(call.blame.index, rows, divisible=True)
+        if (bad := marks.known()) is not None and bad.block:
+            failure = call.blame.failure(bad.error(0, len(rows) - 1))
+            return [None] * len(rows), dict.fromkeys(range(len(rows)), failure)
 
     def work() -> Outcome:
         return _portable(*call.run(env, columns, len(rows), hashes))

@@ -118,8 +118,6 @@ class Call:
         seed = env.draw_seed(self.draw)
         with self._borrow(env) as borrowed:
             if is_async(self.fn):
-                if env.marks is not None and n == 1 and (bad := env.marks.known()) is not None:
-                    return [None], {0: self.blame.failure(bad.error())}
                 rows = AsyncRows(self.blame, keyed, seed, self.timeout, self.items, self.blame.stops(env))
                 return borrowed.run_async(rows, arguments, n)
             marks = env.marks

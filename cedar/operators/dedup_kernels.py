@@ -30,7 +30,7 @@ class _WrappedKernel:
     kernel: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("row_wise", "pooled", "settle"):
+        if name in ("row_wise", "pooled"):
             return getattr(self.kernel, name)
         raise AttributeError(name)
 

@@ -83,11 +83,6 @@ class ExpressionKernel:
                     self.programs[types] = compile_steps(self.steps, types)
         return self.programs[types]
 
-    def settle(self, row: Block, env: Env, error: Exception) -> Block:
-        """What becomes of a row that is not to be tried: the error ends the run, or the row is dropped."""
-        blame = self.steps[-1].blame
-        return self(blame.settle(row, env, {0: blame.failure(error)}), env)
-
     def fuse(self, other: Kernel) -> ExpressionKernel | None:
         """This kernel and the next as one query, where both are of the kind."""
         steps = _steps_of(other)

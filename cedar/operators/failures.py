@@ -14,6 +14,7 @@ from cedar.core.errors import RowError, RowRef, Site
 from cedar.core.redact import redact
 from cedar.core.skip import Skip
 from cedar.operators.base import Env
+from cedar.operators.marks import BadRow, BlockKilled
 
 T = TypeVar("T")
 
@@ -57,7 +58,9 @@ class ErrorContext:
         kind, text = type(error).__name__, text_of(error)
         short = f"{kind}: {text}" if text else kind
         fix = "fix the function"
-        if self.on_error is None:
+        if isinstance(error, BlockKilled):
+            fix += ", or give on_error=cedar.Skip(blocks=True) to drop such blocks and go on"
+        elif self.on_error is None:
             fix += ", or give on_error=cedar.Skip(...) to drop such rows and go on"
         return Failure(f"{self.label} failed: {short}", short, fix, error)
 
@@ -83,6 +86,20 @@ class ErrorContext:
             keep[list(failures)] = False
             return block.filter(keep)
         return block.kill({row: self.skipped(failure) for row, failure in failures.items()})
+
+    def settle_crash(self, block: Block, env: Env, bad: BadRow) -> Block:
+        """The block without its rows, which ended processes each time.
+
+        Raises:
+            RowError: the policy does not drop them.
+        """
+        keys = block.live_keys()
+        failure = self.failure(bad.error(int(keys.row[0]), int(keys.row[-1])))
+        if bad.block and not env.sampling and (self.on_error is None or not self.on_error.blocks):
+            error = self.error(failure, first_row(block, "rows starting at"))
+            error.done = "stopped at this block"
+            raise error
+        return self.settle(block, env, dict.fromkeys(range(len(block)), failure))
 
     def skipped(self, failure: Failure) -> Skipped:
         """What a dead slot says of a failed row."""

@@ -37,6 +37,10 @@ class WorkerKilled(Exception):
     """Stands for what a function did on a row: the process that ran it died each time."""
 
 
+class BlockKilled(WorkerKilled):
+    """The same for a block of rows, of which none ends a process alone."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What a task is at.
@@ -62,20 +66,40 @@ class Mark:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row, or a batch, that ended the process that worked on it.
+    """A row, a batch or a block that ended the process that worked on it.
 
     Args:
-        mark: of the row.
+        mark: of the row, or of one in the block.
         how: the process ended.
         hung: it was ended because of a time limit.
+        block: all rows of the block that the row is in end a process together, and none does alone.
     """
 
     mark: Mark
     how: str
     hung: bool = False
+    block: bool = False
 
-    def error(self) -> Exception:
+    def error(self, first: int = 0, last: int = 0) -> Exception:
+        """What takes the place of the function's own; ``first`` and ``last`` are the rows of a block."""
+        if self.block:
+            return BlockKilled(f"{self.how}, on rows {first} to {last} together and on none of them alone")
         return TimeoutError(self.how) if self.hung else WorkerKilled(self.how)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a process runs in the place of a task, to see whether that ends it.
+
+    Args:
+        suspect: where an attempt ended.
+        alone: only this row is run, not the block that it is in.
+        apiece: its operator gets the rows one by one.
+    """
+
+    suspect: Mark
+    alone: bool = False
+    apiece: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,25 +141,22 @@ class Marks:
         fine: mark every row.
         divided: marks of several rows that ended the process twice: these rows are worked on one by one.
         bad: what is not tried again.
-        suspect: of a trial: where an attempt ended, and what is to be tried instead of the task's work.
-        patience: seconds that a row of a trial may take; 0 is any number.
-        apiece: in a trial, the operator that gets its rows one by one.
+        trial: what is to be tried instead of the task's work.
     """
 
     place: SlotAddress
     fine: bool = False
     divided: tuple[Mark, ...] = ()
     bad: tuple[BadRow, ...] = ()
-    suspect: Mark | None = None
-    patience: float = 0.0
-    apiece: int | None = None
+    trial: Trial | None = None
     _count: int = field(default=0, init=False, repr=False)
     _block: Block | None = field(default=None, init=False, repr=False)
     _mark: Mark = field(default=Mark(-1, 0), init=False, repr=False)
     _guarded: bool = field(default=False, init=False, repr=False)
+    _span: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # first and last row of the split at hand
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Marks, (self.place, self.fine, self.divided, self.bad, self.suspect, self.patience, self.apiece)
+        return Marks, (self.place, self.fine, self.divided, self.bad, self.trial)
 
     @property
     def watched(self) -> bool:
@@ -146,10 +167,12 @@ class Marks:
         """An operator begins with a block; True where it is to be worked on row by row."""
         self._block = block
         self._set(Mark(operator, len(block), _first_key(block), divisible))
-        return block.slots > 1 and (operator == self.apiece or (bool(self.divided) and self._mark in self.divided))
+        apiece = self.trial is not None and self.trial.apiece and self.trial.suspect.operator == operator
+        return block.slots > 1 and (apiece or (bool(self.divided) and self._mark in self.divided))
 
-    def reading(self, source: int, file: int, row: int) -> None:
-        """A split begins to be read, at a row."""
+    def reading(self, source: int, file: int, row: int, stop: int = 0) -> None:
+        """A split begins to be read, from a row up to another."""
+        self._block, self._span = None, (row, stop - 1)
         self._set(Mark(READING, 0, (source, file, row, -1, 0, 0)))
 
     def guard(self, fn: Callable[..., Any], calls: int, timeout: float | None) -> Callable[..., Any]:
@@ -162,7 +185,7 @@ class Marks:
         parts = [_each(getattr(keys, part), len(keys)) for part in _PARTS] if each else []
         todo = zip(*parts, strict=True) if each else repeat(group.key, calls)
         template = replace(group, rows=1, divisible=False) if each else group
-        bad = {entry.mark.key: entry for entry in self.bad if replace(entry.mark, key=template.key) == template}
+        bad = {e.mark.key: e for e in self.bad if not e.block and replace(e.mark, key=template.key) == template}
         page, offset, process = _page(self.place.path, self.place.token), self.place.number * SLOT, os.getpid()
         numbers = count(self._count + 1)
         self._count += calls
@@ -204,9 +227,15 @@ class Marks:
             self._set(before)
 
     def known(self) -> BadRow | None:
-        """What is known of the row, or the batch, at hand, if that is not to be tried again."""
-        at = replace(self._mark, divisible=False)
-        return next((entry for entry in self.bad if replace(entry.mark, divisible=False) == at), None)
+        """What is known of the row, the batch or the block at hand, if that is not to be tried again."""
+        at = replace(self._mark, divisible=False) if self.bad else None
+        return next((e for e in self.bad if self._holds(e) or replace(e.mark, divisible=False) == at), None)
+
+    def _holds(self, bad: BadRow) -> bool:
+        """It is a block, and the one at hand: a task reads one split, and its operators get the rows in few blocks."""
+        if not bad.block or bad.mark.operator != self._mark.operator:
+            return False
+        return self._block is None or bad.mark.key in each_key(self._block.keys)
 
     def item(self, index: int) -> None:
         """A source makes one row.
@@ -218,7 +247,7 @@ class Marks:
             source, file, *_ = self._mark.key
             self._mark = Mark(READING, 1, (source, file, index, -1, 0, 0))
             if (bad := self.known()) is not None:
-                raise bad.error()
+                raise bad.error(*self._span)
             self._set(self._mark)
 
     def _set(self, mark: Mark) -> None:
@@ -245,13 +274,13 @@ def making(index: int) -> None:
 
 
 @contextmanager
-def reading(marks: Marks | None, source: int, file: int, row: int) -> Iterator[None]:
+def reading(marks: Marks | None, source: int, file: int, row: int, stop: int = 0) -> Iterator[None]:
     """Around the reading of a split: for the marks of its rows, ``making`` finds them here."""
     if marks is None:
         yield
         return
     before, _current.marks = getattr(_current, "marks", None), marks
-    marks.reading(source, file, row)
+    marks.reading(source, file, row, stop)
     try:
         yield
     finally:

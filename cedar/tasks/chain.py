@@ -18,7 +18,9 @@ from cedar.core.columns import Column, nbytes
 from cedar.core.errors import CedarError, RowError, RowRef, Site, raised
 from cedar.core.limits import Account, Passing
 from cedar.core.observation import Observation
+from cedar.core.skip import Skip
 from cedar.operators.base import Env, Kernel
+from cedar.operators.failures import ErrorContext
 from cedar.operators.marks import Marks
 from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
@@ -32,7 +34,7 @@ _LOOKED_AT = 4  # rows at least, and a 16th of a block, that are measured apart 
 class Step:
     """A kernel, the ordinals of the operators that it does the work of, and how an error names them.
 
-    ``parts`` are the steps that were fused into it.
+    ``parts`` are the steps that were fused into it, ``on_error`` is the policy for rows that crash the worker.
     """
 
     kernel: Kernel
@@ -40,6 +42,13 @@ class Step:
     label: str = ""
     site: Site | None = None
     parts: tuple[Step, ...] = ()
+    on_error: Skip | None = None
+
+    @property
+    def blame(self) -> ErrorContext:
+        """Whom rows that crash the worker are reported against."""
+        last = self.parts[-1] if self.parts else self
+        return ErrorContext(last.operators[0], last.label, last.site, last.on_error)
 
 
 @dataclass(frozen=True)
@@ -153,7 +162,11 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
             return block
         start, worked = time.perf_counter(), time.thread_time()
         try:
-            if env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step)):
+            apiece = env.marks is not None and env.marks.enter(_ordinal(step), block, _row_wise(step))
+            bad = env.marks.known() if env.marks is not None and step.operators and len(block) else None
+            if bad is not None and (bad.block or _row_wise(step)):
+                block = step.kernel(step.blame.settle_crash(block, env, bad), env)
+            elif env.marks is not None and apiece:
                 block = _row_by_row(step, block, env, env.marks)
             elif not step.operators:
                 block = step.kernel(block, env)
@@ -190,8 +203,8 @@ def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
     for slot in range(block.slots):
         row = block.slice(slot, slot + 1)
         marks.enter(_ordinal(step), row, True)
-        bad = marks.known() if len(row) and hasattr(step.kernel, "settle") else None
-        done.append(step.kernel(row, env) if bad is None else step.kernel.settle(row, env, bad.error()))  # type: ignore[attr-defined]
+        bad = marks.known() if len(row) else None
+        done.append(step.kernel(row if bad is None else step.blame.settle_crash(row, env, bad), env))
     return concat_blocks(done)
 
 

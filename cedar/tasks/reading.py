@@ -21,7 +21,7 @@ from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
 from cedar.datasets.base import LOST, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
-from cedar.operators.marks import reading
+from cedar.operators.marks import BlockKilled, reading
 from cedar.tasks import clocks, preparing
 from cedar.tasks.chain import Program, Result, Step, Timing, quiet, run_steps
 from cedar.tasks.copying import own_copy
@@ -98,6 +98,9 @@ class Reader:
         block = self._block(chunk, split, 0, lap)
         rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
         assert self.on_error is not None
+        for error in failed.values():
+            if isinstance(error.__cause__, BlockKilled) and not self.on_error.blocks:
+                raise error
         dead = {
             int(np.searchsorted(rows, row)): Skipped(self.operator, self.label, error.what, self.on_error.refill)
             for row, error in failed.items()
@@ -193,7 +196,7 @@ def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: 
         return
     at = max(first, int(getattr(split, "start", 0)))
     while True:
-        with reading(env.marks, plain.ordinal, plain.file(split), at):
+        with reading(env.marks, plain.ordinal, plain.file(split), at, int(getattr(split, "stop", 0) or 0)):
             block = next(blocks, None)
         if block is None:
             return

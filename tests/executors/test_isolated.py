@@ -107,14 +107,15 @@ def test_a_kill_while_workers_start_costs_no_row(monkeypatch: pytest.MonkeyPatch
     assert not left
 
 
-def test_the_row_of_the_sample_that_damaged_the_process_is_the_bad_one() -> None:
+def test_rows_of_the_sample_that_crash_together_are_named() -> None:
     def damages(x: int):
         if x == 5:
             sys._damaged = 9  # type: ignore[attr-defined]
         return os._exit(3) if x == getattr(sys, "_damaged", None) else x
 
-    found, _ = run(numbers(damages, on_error=cedar.Skip()), plan="off")
-    assert found == [x for x in range(100) if x != 5]
+    with pytest.raises(cedar.RowError, match="BlockKilled: exit code 3.*on rows 0 to 63 together") as caught:
+        run(numbers(damages, on_error=cedar.Skip(blocks=True)), plan="off")
+    assert "give dtype=" in str(caught.value.fix)
 
 
 def test_a_constructor_that_ends_its_process_is_no_rows_fault() -> None:

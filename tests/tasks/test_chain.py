@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+import cedar
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.operators.base import Env
+from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress
 from cedar.tasks import clocks
 from cedar.tasks.chain import Program, Step, Timing, run_steps
-from tests.toy_blocks import block
+from tests.toy_blocks import block, values
 
 
 @dataclass
@@ -83,3 +85,34 @@ def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
         made = run_steps([step], block(x=list(range(rows))), Env(watch="detail"), timing)
         assert (len(made), one.rows, two.rows, both.rows) == (rows, looked, looked, rows)
         assert timing.seen[0].rows_in == looked
+
+
+class Twice:
+    """A kernel of rows, which the marked ones do not get to."""
+
+    row_wise = True
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        assert 1 not in values(block, "x")
+        return block.with_columns({"y": np.asarray(block.columns["x"]) * 2})
+
+
+@pytest.mark.parametrize(
+    ("bad", "policy", "left"),
+    [
+        (BadRow(Mark(4, 3, (0, 0, 1, -1, 0, 0)), "killed by SIGABRT", block=True), cedar.Skip(blocks=True), []),
+        (BadRow(Mark(4, 1, (0, 0, 0, -1, 0, 0)), "killed by SIGABRT"), cedar.Skip(), [3, 4]),
+    ],
+)
+def test_rows_that_crash_are_dropped_before_a_kernel_gets_them(
+    bad: BadRow, policy: cedar.Skip, left: list[int]
+) -> None:
+    given = block(x=[1, 3, 4])
+    marks = Marks(SlotAddress("/nowhere", b"", 1, 1), divided=(Mark(4, 3, divisible=True),), bad=(bad,))
+    step = Step(Twice(), (4,), "with_columns(y)", on_error=policy)
+    done = run_steps([step], given, Env(marks=marks), Timing())
+    assert (values(done, "x"), values(done, "y")) == (left, [2 * x for x in left])
+    assert {why.label for why in done.dead.values()} == {"with_columns(y)"}
+    assert len(done.dead) == 3 - len(left)
+    with pytest.raises(cedar.RowError, match=r"with_columns\(y\) failed: .*killed by SIGABRT"):
+        run_steps([replace(step, on_error=None)], given, Env(marks=marks), Timing())

@@ -12,7 +12,7 @@ from cedar.core.errors import RowRef
 from cedar.operators.marks import BadRow, Mark
 
 _KEPT = 1000
-Then: TypeAlias = Literal["run again", "tried", "bad row", "given up"]
+Then: TypeAlias = Literal["run again", "tried", "bad row", "bad block", "given up"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Death:
         operators: of the task, or what of them was at work.
         row: the row at hand, the first of several (``rows``), or None where nobody knows.
         rows: how many rows it may have been.
-        then: the task was run again; the row at hand was tried in a process of its own, which is what died; the row was
-            found guilty, and is a bad row; or the task was given up.
+        then: the task was run again; the process was a trial; the row or its block ended fresh processes, and is a bad
+            row or block; or the task was given up.
     """
 
     how: str
@@ -39,7 +39,8 @@ class Death:
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
             "run again": "its task was run again", "tried": "it was on trial",
-            "bad row": "the row is a bad row", "given up": "the run was stopped",
+            "bad row": "the row is a bad row", "bad block": "its block is a bad block",
+            "given up": "the run was stopped",
         }[self.then]  # fmt: skip
         return f"{self.how}, at {self.operators}{where}; {then}"
 
@@ -59,8 +60,7 @@ class Deaths:
         self.latest: deque[Death] = deque(maxlen=_KEPT)
         self.recoveries: deque[float] = deque(maxlen=_KEPT)
         self.in_a_row = 0  # since a task was done
-        self.known: dict[Mark, BadRow] = {}  # who was found guilty, by the row at hand: one death there is enough
-        self.acquitted = 0  # trials that found no row guilty
+        self.known: dict[Mark, BadRow] = {}  # rows to blame: one death more is enough
 
     def add(self, death: Death, ended: bool = True) -> None:
         """One more; where no process ended, it says nothing of how others fare."""

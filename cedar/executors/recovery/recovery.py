@@ -20,7 +20,7 @@ from cedar.executors.recovery.deaths import Death, Deaths, Then
 from cedar.executors.recovery.lost import is_lost, rest_at_exit
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.task import Task, Work
-from cedar.executors.recovery.trial import Verdict
+from cedar.executors.recovery.trial import Survived
 from cedar.executors.recovery.waiting import RunningTask
 from cedar.executors.recovery.watch import Watch
 from cedar.operators.marks import READING, Mark
@@ -40,7 +40,7 @@ class WorkersDied(WorkerError):
 class Recovery:
     """For the tasks of one run in other processes, whatever executor starts them: one supervisor for all.
 
-    It knows the tasks under way, sends again what was lost, has suspects tried, looks for processes that stand still,
+    It knows the tasks under way, sends again what was lost, tries suspects, looks for processes that stand still,
     and keeps to a budget of deaths. Tasks are given up once it is closed.
 
     Args:
@@ -57,7 +57,7 @@ class Recovery:
         self._deaths = deaths
         self._sees = marks
         self._closed = False
-        self._lost: queue.SimpleQueue[tuple[Task, BaseException | Verdict] | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[tuple[Task, BaseException | Survived] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._patience = patience or Patience()
@@ -67,7 +67,6 @@ class Recovery:
         self._blind = False  # it could not be seen once, which was said
         self._done = 0
         self._unstarted = 0
-        self._trials: Executor | None = None
 
     def submit(self, work: Work) -> Future[Result]:
         """The future result of a task, whatever becomes of the worker that has it.
@@ -107,8 +106,6 @@ class Recovery:
         """Nothing is submitted again from now on."""
         self._closed = True
         self._lost.put(None)
-        if self._trials is not None:
-            self._trials.shutdown(wait=False)
 
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +131,7 @@ class Recovery:
             self._release(task)
             raise
         task.attempt = attempt
-        if task.apart and executor is not self._trials:
+        if task.apart:
             attempt.add_done_callback(lambda _: executor.shutdown(wait=False))
         with self._lock:
             self._tasks.add(task)
@@ -144,17 +141,14 @@ class Recovery:
 
     def _place(self, task: Task) -> Executor:
         """Where the next attempt runs."""
-        if task.suspect is not None:
-            self._trials = self._trials or fresh()  # children of its process are tried, which stays as it was
-            return self._trials
         return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
 
     def _answered(self, task: Task, attempt: Future[Result]) -> None:
         """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
         outcome: Any = attempt.result() if error is None else error
-        if (isinstance(outcome, Verdict) or (error is not None and is_lost(error))) and not task.cancelled():
-            task.lost = task.lost if isinstance(outcome, Verdict) else time.monotonic()
+        if (isinstance(outcome, Survived) or (error is not None and is_lost(error))) and not task.cancelled():
+            task.lost = task.lost if isinstance(outcome, Survived) else time.monotonic()
             self._lost.put((task, outcome))
             self._start()
             if self._closed:  # the thread may have ended
@@ -213,7 +207,7 @@ class Recovery:
                     self._release(lost[0])
                     lost[0].cancel()
 
-    def _recover(self, task: Task, cause: BaseException | Verdict) -> None:
+    def _recover(self, task: Task, cause: BaseException | Survived) -> None:
         try:
             if self._closed:
                 self._release(task)
@@ -223,8 +217,8 @@ class Recovery:
                 self._release(task)
                 _answer(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
-            if isinstance(cause, Verdict):
-                self._judged(task, cause)
+            if isinstance(cause, Survived):
+                self._survived(task)
             else:
                 self._again(task, cause)
         except Exception as failed:  # noqa: BLE001 - whoever waits for the task gets it
@@ -239,39 +233,33 @@ class Recovery:
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
             self._unstarted += 1
+        trial = task.trial is not None
         bad = task.learn(seen, how, self._deaths.known)
         mark = seen.mark if seen is not None else None
         stop = self._why_stop(task, mark, how)
-        then: Then = "given up" if stop is not None else "run again" if bad is None else "bad row"
+        found: Then = "run again" if bad is None else "bad block" if bad.block else "bad row"
+        then: Then = "given up" if stop is not None else "tried" if trial and bad is None else found
         told = f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how
         self._record(task, mark, told, then, ended)
         if stop is not None:
             raise stop from error
-        if bad is not None:
+        if bad is not None and not bad.block:
             self._deaths.known[bad.mark] = bad
         if seen is None and not self._sees and task.unseen > 1:
             task.elsewhere = True
         self._send(task)
 
-    def _judged(self, task: Task, verdict: Verdict) -> None:
-        """A trial is over: the task goes on without the row that was found guilty."""
-        suspect = task.suspect
+    def _survived(self, task: Task) -> None:
+        """The process of a trial lived: the next one tries more, or the task is run again."""
+        trial = task.trial
         self._release(task)
-        bad = task.judged(verdict)
-        for number, fell in enumerate(verdict.deaths, 1):
-            blamed = bad is not None and number == len(verdict.deaths)
-            self._record(
-                task, bad.mark if bad is not None and blamed else fell.mark, fell.how, "bad row" if blamed else "tried"
-            )
-        if bad is not None and suspect is not None:
-            self._deaths.known[suspect if suspect.rows == 1 else bad.mark] = bad
-        elif suspect is not None:
-            self._deaths.acquitted += 1
-            at = f"{task.work.named(suspect)}, {self._row(task, suspect)}"
-            _log.warning("a worker died at %s, which ends no process by itself or behind others: run again", at)
-        stop = self._why_stop(task, suspect, "trials in processes of their own found none")
-        if stop is not None:
-            raise stop
+        task.survived()
+        if task.trial is None and trial is not None:
+            at = f"{task.work.named(trial.suspect)}, {self._row(task, trial.suspect)}"
+            _log.warning("a worker died at %s, and neither that row nor its block ends a fresh one: run again", at)
+            stop = self._why_stop(task, trial.suspect, "trials in fresh processes found nothing")
+            if stop is not None:
+                raise stop
         self._send(task)
 
     def _row(self, task: Task, mark: Mark) -> RowRef:
@@ -281,7 +269,8 @@ class Recovery:
         known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
         row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
-        self._deaths.add(death, ended)
+        if then != "tried":  # no worker of the run
+            self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
     def _why_stop(self, task: Task, mark: Mark | None, how: str) -> CedarError | None:
@@ -321,9 +310,7 @@ class Recovery:
     def _see(self) -> None:
         with self._lock:
             tasks = list(self._tasks)
-        executors = [self._executor(), *([self._trials] if self._trials is not None else [])]
-        members = [member for executor in executors for member in getattr(executor, "members", list)()]
-        self._watch.look(members, tasks)
+        self._watch.look(getattr(self._executor(), "members", list)(), tasks)
 
 
 def how_it_ended(error: BaseException) -> str:

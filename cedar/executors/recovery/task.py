@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cedar.executors.recovery.trial import Verdict
-from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, SlotReading
+from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, SlotReading, Trial
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
 _SAME = 6  # deaths at the same place, where no row can be told from others there
 _TRIALS = 5  # without a result, one after the other
+_TIMES = 2  # processes that a row or a block ends before it is to blame
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Work:
         reads: a URL or another name of what it reads; empty where it works on rows that are here.
         limits: seconds that calls of its functions may take, those that have a limit.
         fine: rows are marked from the first attempt on.
-        most: rows that may be found guilty before it is given up; None is any number.
+        most: rows that may be to blame before it is given up; None is any number.
     """
 
     program: Program
@@ -53,8 +53,8 @@ class Work:
 class Task(Future[Result]):
     """The future that the caller waits for, over all attempts; the first answer counts, others are dropped.
 
-    The first attempt notes operators and blocks, later ones rows. Where one of these ends at a row, that row is a
-    suspect: the next attempt is a trial (see ``trial``), and what it finds guilty is left out from then on.
+    The first attempt notes operators and blocks, later ones rows. Where one of these ends at a row, the next attempts
+    are trials in fresh processes: the row alone, and then its block. What ends two of them is left out from then on.
     """
 
     def __init__(self, work: Work) -> None:
@@ -69,8 +69,10 @@ class Task(Future[Result]):
         self.lost = 0.0  # when it was last found to be lost
         self.deaths = 0
         self.elsewhere = False  # on a worker of this machine, where marks can be seen
-        self.acquitted = 0  # trials that found nobody guilty
-        self.suspect: Mark | None = None
+        self.acquitted = 0  # trials that found nothing to blame
+        self.trial: Trial | None = None  # what the next attempt is, in the place of the task's work
+        self._fell = 0  # processes that it ended
+        self._group: Mark | None = None  # the rows that the suspect is one of, where they went together
         self._fine = False
         self._unseen = 0
         self._same = 0
@@ -87,28 +89,32 @@ class Task(Future[Result]):
 
     @property
     def apart(self) -> bool:
-        """The next attempt needs a process that has done nothing else: a trial, or after one that found nobody."""
-        return self.suspect is not None or self.acquitted > 0
+        """The next attempt needs a fresh process: a trial, or after one that found nothing to blame."""
+        return self.trial is not None or self.acquitted > 0
 
     def marks(self, patience: float = 0.0, fine: bool = False) -> Marks | None:
         """For the next attempt, in its slot; it marks rows where somebody looks whether they get on (``patience``)."""
         self._fine = fine or self.work.fine or self.deaths > 0 or patience > 0
         if self.place is None:
-            self.suspect = None
+            self.trial = None
             return None
-        return Marks(self.place, self._fine, self._divided, self._bad, self.suspect, patience)
+        return Marks(self.place, self._fine, self._divided, self._bad, self.trial)
 
     def learn(self, seen: SlotReading | None, how: str, known: Mapping[Mark, BadRow]) -> BadRow | None:
-        """An attempt was lost: what its mark tells; the row if it is clear already that it ends every process.
+        """An attempt was lost: what its mark tells; the row or block if it is clear that it ends every process.
 
         Args:
             seen: the mark that the attempt left, if any.
             how: its process ended.
-            known: rows found guilty in other tasks, by the row at hand when their processes died.
+            known: rows to blame in other tasks, by their marks.
         """
-        self.deaths += 1
-        if self.ended or self.suspect is not None:  # the latter: of a trial, which begins anew
+        self.deaths += self.trial is None or seen is None or bool(self.ended)
+        if self.ended:
             return None
+        if seen is not None and self.killed and seen.overdue(self.killed):
+            return self._give_up(BadRow(seen.mark, f"no result within timeout={seen.limit:g} s", hung=True))
+        if self.trial is not None:
+            return self._tried(self.trial, seen, how)
         if seen is None:
             self._unseen += 1
             self._last = None
@@ -118,38 +124,67 @@ class Task(Future[Result]):
         again, self._last = mark == self._last, mark
         if any(mark == entry.mark for entry in self._bad):  # it was not tried, and yet the process died
             return None
-        if self.killed and seen.overdue(self.killed):
-            return self._give_up(BadRow(mark, f"no result within timeout={seen.limit:g} s", hung=True))
         if not mark.rows or (mark in self._divided):
             return None
         if mark.rows > 1 and mark.divisible:
-            self.suspect = mark if again else None
+            self._group = mark if again else None
+            self.trial = Trial(mark, apiece=True) if again else None
         elif self._fine and mark in known and known[mark] not in self._bad:
             return self._give_up(known[mark])
         elif self._fine:  # a first attempt marks no row, but that of a block of one
-            self.suspect = mark
+            self.trial = Trial(mark, alone=mark.rows == 1)
         return None
 
-    def judged(self, verdict: Verdict) -> BadRow | None:
-        """A trial is over: the row that it found guilty."""
-        suspect, self.suspect, self._last, self._same = self.suspect, None, None, 0
-        if verdict.divide is not None and verdict.divide not in self._divided:
-            self._divided += (verdict.divide,)
-        if verdict.bad is None:
-            self.acquitted += 1
+    def _tried(self, trial: Trial, seen: SlotReading | None, how: str) -> BadRow | None:
+        """A trial was lost."""
+        if seen is None:
             return None
-        if suspect is not None and suspect.rows > 1 and suspect.divisible and suspect not in self._divided:
-            self._divided += (suspect,)
-        return self._give_up(verdict.bad)
+        mark, suspect = seen.mark, trial.suspect
+        if not mark.rows or (suspect.rows > 1 and not suspect.divisible and mark != suspect):  # it died elsewhere
+            self._acquit()
+            return None
+        if trial.apiece and not trial.alone:
+            one = mark.rows == 1 and mark.operator == suspect.operator
+            self._try(Trial(mark, alone=True, apiece=True) if one else Trial(suspect))
+            return None
+        self._fell += 1
+        if self._fell < _TIMES:
+            return None
+        block = not trial.alone and (suspect.rows == 1 or suspect.divisible)
+        row = mark if trial.alone and mark.rows == 1 else suspect
+        told = self.silent or f"{how}, in {_TIMES} fresh processes"
+        return self._give_up(BadRow(row, told, bool(self.silent), block))
 
-    def _give_up(self, row: BadRow) -> BadRow:
-        self._bad += (row,)
-        self._last, self._same, self.acquitted = None, 0, 0
-        return row
+    def survived(self) -> None:
+        """The process of a trial lived: neither the row is to blame alone, nor, at last, its block."""
+        trial = self.trial
+        assert trial is not None
+        if trial.alone:
+            self._try(Trial(trial.suspect))
+            return
+        if trial.apiece:  # one by one, the rows end no process
+            self._divided += (trial.suspect,)
+        self._acquit()
+
+    def _try(self, trial: Trial | None) -> None:
+        self.trial, self._fell = trial, 0
+
+    def _acquit(self) -> None:
+        self.acquitted += 1
+        self._last, self._same, self._group = None, 0, None
+        self._try(None)
+
+    def _give_up(self, bad: BadRow) -> BadRow:
+        self._bad += (bad,)
+        if self._group is not None and self._group not in self._divided:
+            self._divided += (self._group,)
+        self._acquit()
+        self.acquitted = 0
+        return bad
 
     @property
     def hopeless(self) -> bool:
-        """Workers die at one place, and no row there can be told from the others; or trial after trial finds nobody."""
+        """Workers die where no row can be told from the others, or trial after trial finds nothing."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same >= _SAME or self.acquitted >= _TRIALS
 

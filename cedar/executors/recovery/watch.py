@@ -48,11 +48,11 @@ class Watch:
         """A function has a time limit of its own."""
         now = time.monotonic()
         for task, seen in at.items():
-            if task.suspect is None and not task.killed and seen.overdue(now) and _kill(task.place, seen):
+            if not task.killed and seen.overdue(now) and _kill(task.place, seen):
                 task.killed = now
 
     def _end_stopped(self, members: dict[int, Member], at: dict[Task, SlotReading]) -> None:
-        pids = {*members, *(seen.pid for task, seen in at.items() if task.suspect is None)}
+        pids = {*members, *(seen.pid for seen in at.values())}
         pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
         still = self._processes.look(dict[Hashable, object](pulses.items()))
         for pid, beat in pulses.items():
@@ -75,7 +75,7 @@ class Watch:
         still = self._tasks.look({task: (seen.mark, seen.began, seen.pid) for task, seen in at.items()})
         for task, seen in at.items():
             late = still[task] > max(timeout, seen.limit)
-            if late and task.suspect is None and not (task.killed or task.silent) and _kill(task.place, seen):
+            if late and not (task.killed or task.silent) and _kill(task.place, seen):
                 task.silent = f"no progress within timeout={timeout:g} s"
 
 

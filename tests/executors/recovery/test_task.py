@@ -7,8 +7,7 @@ import time
 import pytest
 
 from cedar.executors.recovery.task import Task, Work
-from cedar.executors.recovery.trial import Verdict
-from cedar.operators.marks import BadRow, Mark, SlotAddress, SlotReading
+from cedar.operators.marks import BadRow, Mark, SlotAddress, SlotReading, Trial
 from cedar.tasks.chain import Program
 
 
@@ -34,68 +33,82 @@ GROUP = Mark(1, 10, (0, 0, 0, -1, 0, 0), divisible=True)
 BATCH = Mark(1, 10, (0, 0, 0, -1, 0, 0))
 
 
-GUILTY = BadRow(ROW, "exit code 3, in a process of its own")
+GUILTY = BadRow(ROW, "exit code 3, in 2 fresh processes")
 
 
-@pytest.mark.parametrize("mark", [ROW, BATCH])
-def test_a_row_is_a_suspect_when_an_attempt_that_marks_rows_ends_there(task: Task, mark: Mark) -> None:
+@pytest.mark.parametrize(("mark", "bad"), [(ROW, GUILTY), (BATCH, BadRow(BATCH, GUILTY.how))])
+def test_a_row_is_to_blame_when_it_ends_two_fresh_processes(task: Task, mark: Mark, bad: BadRow) -> None:
     assert lost(task, mark) is None  # a block of one row, in an attempt that marks no rows
-    assert task.suspect is None
-    assert lost(task, mark) is None  # nobody is guilty before a trial
-    assert task.suspect == mark
-    marks = task.marks()
-    assert marks is not None
-    assert marks.suspect == mark
-
-
-def test_rows_that_die_together_twice_are_suspects(task: Task) -> None:
-    assert [lost(task, GROUP), task.suspect] == [None, None]
-    assert [lost(task, GROUP), task.suspect] == [None, GROUP]
-
-
-def test_a_verdict_leaves_the_row_out_and_an_acquittal_sets_the_task_apart(task: Task) -> None:
-    lost(task, GROUP)
-    lost(task, OTHER)
-    assert task.judged(Verdict(GUILTY, 1)) == GUILTY
-    assert not task.apart
-    marks = task.marks()
-    assert marks is not None
-    assert marks.bad == (GUILTY,)
-    lost(task, OTHER)
-    assert task.judged(Verdict()) is None
+    assert task.trial is None
+    assert lost(task, mark) is None
+    assert task.trial == Trial(mark, alone=mark == ROW)
+    assert lost(task, mark) is None
     assert task.apart
-    assert task.suspect is None
+    assert lost(task, mark) == bad
+    marks = task.marks()
+    assert marks is not None
+    assert (marks.trial, marks.bad, task.apart) == (None, (bad,), False)
 
 
-def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: Task) -> None:
+def test_a_block_is_to_blame_where_its_row_lives_alone(task: Task) -> None:
     lost(task, GROUP)
+    lost(task, ROW)
+    task.survived()
+    assert task.trial == Trial(ROW)
+    assert [lost(task, OTHER), lost(task, OTHER)] == [None, BadRow(ROW, GUILTY.how, block=True)]
+
+
+def test_a_task_is_run_again_apart_where_row_and_block_live(task: Task) -> None:
     lost(task, GROUP)
-    task.judged(Verdict(divide=GROUP))
+    lost(task, ROW)
+    task.survived()
+    lost(task, ROW)  # once is not enough
+    task.survived()
+    assert task.apart
+    assert task.trial is None
+
+
+def test_rows_that_die_together_twice_are_tried_one_by_one(task: Task) -> None:
+    assert [lost(task, GROUP), task.trial] == [None, None]
+    assert [lost(task, GROUP), task.trial] == [None, Trial(GROUP, apiece=True)]
+    assert [lost(task, OTHER), task.trial] == [None, Trial(OTHER, alone=True, apiece=True)]
+    assert [lost(task, OTHER), lost(task, OTHER)] == [None, BadRow(OTHER, GUILTY.how)]
     marks = task.marks()
     assert marks is not None
     assert marks.divided == (GROUP,)
 
 
-def test_trials_that_never_find_anybody_are_hopeless(task: Task) -> None:
-    for number in range(6):
+def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: Task) -> None:
+    lost(task, GROUP)
+    lost(task, GROUP)
+    task.survived()
+    marks = task.marks()
+    assert marks is not None
+    assert (marks.divided, marks.trial) == ((GROUP,), None)
+
+
+def test_trials_that_never_find_anything_are_hopeless(task: Task) -> None:
+    lost(task, GROUP)
+    for number in range(5):
         lost(task, (ROW, OTHER)[number % 2])
-        if task.suspect is not None:
-            task.judged(Verdict())
+        task.survived()
+        task.survived()
     assert task.hopeless
 
 
-def test_a_trial_that_dies_itself_begins_anew(task: Task) -> None:
+def test_a_trial_that_leaves_no_mark_begins_again(task: Task) -> None:
     lost(task, GROUP)
     lost(task, ROW)
-    assert lost(task, OTHER) is None
-    assert task.suspect == ROW
+    assert lost(task, None) is None
+    assert task.trial == Trial(ROW, alone=True)
 
 
-def test_a_row_known_from_another_task_needs_no_second_trial(task: Task) -> None:
-    assert lost(task, GROUP, {OTHER: GUILTY}) is None
-    assert lost(task, OTHER, {OTHER: GUILTY}) == GUILTY
-    assert lost(task, OTHER, {OTHER: GUILTY}) is None  # without it, this place still ends processes: another one does
-    assert task.suspect == OTHER
+def test_a_row_known_from_another_task_needs_no_trial(task: Task) -> None:
+    known = BadRow(OTHER, GUILTY.how)
+    assert lost(task, GROUP, {OTHER: known}) is None
+    assert lost(task, OTHER, {OTHER: known}) == known
+    assert lost(task, OTHER, {OTHER: known}) is None  # it was left out, and yet the process died
+    assert task.trial is None
 
 
 def test_a_row_that_was_too_slow_is_bad_at_once(task: Task) -> None:
