@@ -144,6 +144,7 @@ def check_steps(toy: toy_pipelines.Toy, world: int, draw: random.Random, options
             loader = toy.pipeline.loader(rank=rank, world=world, executor="threads", workers=2, **options)
             loader.load_state_dict(state)
             if state["epoch"] == options["epoch"]:
+                loader.set_epoch(options["epoch"])
                 more, state = run(loader, stop)
                 got += more
         assert got == ranks[rank]
