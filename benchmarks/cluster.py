@@ -157,7 +157,7 @@ def added(folder: str, expected: list[int]) -> list[Figure]:
 
 def scheduler_killed(folder: str, expected: list[int]) -> list[Figure]:
     host = LocalHost({"workers": WORKERS, "dashboard": None})
-    loader = pipeline(folder, 1500).loader(executor=host.address, plan="off")
+    loader = pipeline(folder, 1500).loader(executor=host.address, plan="off", timeout=10)
     got: list[int] = []
     told, killed = "", 0.0
     try:

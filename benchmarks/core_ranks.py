@@ -28,7 +28,7 @@ def measure(form: Form) -> list[Figure]:
 
 
 def _share(path: str, rank: int, groups: int) -> float:
-    loader: Any = cedar.read_parquet(path).shuffle(seed=1).batch(_BATCH).loader(rank=rank, world=_WORLD)
+    loader: Any = cedar.read_parquet(path).shuffle(seed=1).batch(_BATCH, last="drop").loader(rank=rank, world=_WORLD)
     rows = sum(len(batch["c0"]) for batch in loader)
     expected = groups * _GROUP // _BATCH // _WORLD * _BATCH
     if rows != expected:

@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
          "paths = dotted(name, _read(node, name, facts) or (), known)",
          "paths = (dotted(name, _read(node, name, facts) or (), known) or [])[:1] or None"),
         ("a guard dropped: rows of the source are skipped", _SCAN_COLUMNS, "scan_columns",
-         'if facts.skips(node) and hasattr(operator.source, "read_sound"):', "if False:"),
+         "if facts.skips(node) and rows_may_fail(operator.source):", "if False:"),
         ("what is read counts as unread", _LIVE, "needs",
          "needed = (out - effects.writes) | effects.reads", "needed = out - effects.writes"),
         ("what is written counts as there", _LIVE, "needs",

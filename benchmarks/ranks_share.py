@@ -136,7 +136,10 @@ CASES: dict[str, tuple[int, Make]] = {
     ),
     "pack_concat": (FILES, lambda f, n: batched(sampled(f, n).select("tokens").pack(256))),
     "pack_best": (FILES, lambda f, n: batched(sampled(f, n).select("tokens").shuffle(seed=1).pack(256, fit="best"))),
-    "bucket_by_length": (FILES, lambda f, n: sampled(f, n).bucket_by_length("tokens", [16, 64], [64, 32, 16])),
+    "bucket_by_length": (
+        FILES,
+        lambda f, n: sampled(f, n).bucket_by_length("tokens", [16, 64], [64, 32, 16], local=True),
+    ),
     "mix": (FILES, lambda f, n: batched(mixed(f, n))),
     "zip": (FILES, lambda f, n: batched(zipped(f, n))),
     "hive": (FILES, lambda f, n: batched(hive(f, n).filter(col("day") != 2))),

@@ -150,6 +150,7 @@ def test_many_resumes_in_a_row_on_other_executors(made: Any, name: str, other: s
 @pytest.mark.parametrize("name", ALL)
 def test_ranks_go_on_and_so_do_others(made: Any, name: str, last: str | None) -> None:
     p = made(name, last)
+    last = None if name == "bucket" else last  # whose end is the same whatever ends a batch
     apart = name in UNKNOWN and (last == "keep" or name == "bucket")  # a rank may be through before another
     ranks = []
     for rank in range(2):

@@ -153,7 +153,7 @@ class _Builder:
         if kind == "repeat":
             return p.repeat(draw.randint(1, 2))
         if kind == "sample":
-            return p.sample(n=draw.randint(1, 60), seed=draw.randint(0, 9))
+            return p.sample(n=draw.randint(1, 60), replace=True, seed=draw.randint(0, 9))
         window = draw.choice(["256MiB", 3, 10, 17])
         by = {"by": "x", "interleave": draw.randint(1, 3)} if kind == "shuffle_by" else {}
         return p.shuffle(seed=draw.randint(0, 9), window=window, **by)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from cedar.core.errors import warn_user
 from cedar.core.stream import Stream
 from cedar.operators.base import StreamOperator
-from cedar.operators.repeat import Repeat
-from cedar.operators.take import SkipRows, Take
 from cedar.plan.graph import Node, walk
 
 
@@ -66,12 +64,12 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
 
     Looking at a few rows of one epoch is not disturbed.
     """
-    nodes = walk(root)
-    repeated = {id(node) for each in nodes if isinstance(each.operator, Repeat) for node in walk(each)}
-    for node in nodes:
-        if not isinstance(node.operator, (Take, SkipRows)) or not (epoch > 0 or id(node) in repeated):
+    streams = [(node, node.operator) for node in walk(root) if isinstance(node.operator, StreamOperator)]
+    repeated = {id(below) for node, operator in streams if operator.repeats for below in walk(node)}
+    for node, operator in streams:
+        if not operator.cuts or not (epoch > 0 or id(node) in repeated):
             continue
-        label, name = node.operator.label(), next(iter(node.schema or ()), "id")
+        label, name = operator.label(), next(iter(node.schema or ()), "id")
         for below in walk(node):
             if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
                 warn_user(

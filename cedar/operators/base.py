@@ -466,6 +466,12 @@ class StreamOperator(Operator):
     last: str | None = "keep"  # the end of an epoch: "drop", "keep", "pad", or None: equal steps on all ranks
     most_rows: int | None = None  # of a unit that it makes
     first: int | None = None  # it takes the first so many units
+    cuts: ClassVar[bool] = False  # it leaves units by their place in the order of its input
+    repeats: ClassVar[bool] = False  # its input is read more than once
+
+    def keeping_rest(self) -> StreamOperator:
+        """The same with every row at the end of an epoch, for ranks that need not take equally many steps."""
+        return self
 
     @property
     def mixing(self) -> Mixing | None:

@@ -51,6 +51,9 @@ class Batch(StreamOperator):
         if self.last not in (None, "drop", "keep", "pad"):
             raise PipelineError(f'last={self.last!r}: it is "drop", "keep", "pad" or None', site=user_site())
 
+    def keeping_rest(self) -> Batch:
+        return self if self.last else replace(self, last="keep")
+
     def resized(self, few: Callable[[int, int, int], int]) -> Batch:
         return replace(self, size=few(self.size, 4, 3))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +53,9 @@ class BucketByLength(StreamOperator):
     name: ClassVar[str] = "bucket_by_length"
     last = None
     shares = True
+
+    def keeping_rest(self) -> BucketByLength:
+        return replace(self, local=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "boundaries", _wholes(self.boundaries, "boundaries"))

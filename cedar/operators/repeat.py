@@ -43,6 +43,7 @@ class Repeat(StreamOperator):
 
     n: int | None = None
     name: ClassVar[str] = "repeat"
+    repeats = True
 
     @property
     def shares(self) -> bool:  # type: ignore[override]

@@ -39,6 +39,7 @@ class _OfUnits(StreamOperator):
     n: int
     local: bool = False
     group_aware = True
+    cuts = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole(self.n, f"{self.name}(n)"))

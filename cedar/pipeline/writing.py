@@ -28,7 +28,7 @@ from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.operators.batch import Batch
+from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -285,8 +285,8 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
 
 def _kept(node: Node) -> Node | None:
     """A batch that keeps its last rows on several ranks, too: those who write need no equal steps."""
-    batch = node.operator
-    return replace(node, operator=replace(batch, last="keep")) if isinstance(batch, Batch) and not batch.last else None
+    kept = node.operator.keeping_rest() if isinstance(node.operator, StreamOperator) else node.operator
+    return None if kept is node.operator else replace(node, operator=kept)
 
 
 def _encode(settings: Settings, form: Format) -> Encode:

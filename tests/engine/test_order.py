@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -57,17 +57,21 @@ Rows = list[Row]
 Work = Callable[[Rows], Rows]
 
 
+Cut: TypeAlias = tuple[int, int, int, Rows]  # source, file, how many rows were read, rows
+
+
 @dataclass(frozen=True)
 class Model:
     """What a pipeline gives, lap by lap.
 
-    ``splits`` gives each split's rows and how many were read for them, where rows come straight from sources; elsewhere
+    ``splits`` gives each split's source, file and rows, and how many were read for them, where rows come straight from
+    sources; elsewhere
     windows count the rows of ``base``, below the row-wise operators ``above``.
     """
 
     base: Callable[[int], Rows]
     above: tuple[Work, ...] = ()
-    splits: Callable[[int], list[tuple[int, Rows]]] | None = None
+    splits: Callable[[int], list[Cut]] | None = None
 
     def rows(self, lap: int) -> Rows:
         return applied(self.above, self.base(lap))
@@ -122,10 +126,12 @@ class Builder:
         sizes = [self.draw.randint(0, 6) for _ in range(self.draw.randint(1, 5))]
         sizes[0] += 1
 
-        def splits(lap: int) -> list[tuple[int, Rows]]:
-            return [(n, [Row(x, f, i, repeat=lap) for i, x in enumerate(values(f, n))]) for f, n in enumerate(sizes)]
+        def splits(lap: int) -> list[Cut]:
+            return [
+                (0, f, n, [Row(x, f, i, repeat=lap) for i, x in enumerate(values(f, n))]) for f, n in enumerate(sizes)
+            ]
 
-        model = Model(lambda lap: [row for _, rows in splits(lap) for row in rows], (), splits)
+        model = Model(lambda lap: [row for *_, rows in splits(lap) for row in rows], (), splits)
         return Pair(cedar.from_source(Source(sizes)), model)
 
     def join(self, depth: int) -> Pair:
@@ -199,7 +205,7 @@ class Builder:
 def row_wise(pair: Pair, pipeline: cedar.Pipeline, work: Work) -> Pair:
     model = pair.model
     below = model.splits
-    splits = None if below is None else lambda lap: [(n, work(rows)) for n, rows in below(lap)]
+    splits = None if below is None else lambda lap: [(*cut, work(rows)) for *cut, rows in below(lap)]
     return Pair(pipeline, Model(model.base, (*model.above, work), splits))
 
 
@@ -209,8 +215,12 @@ def concat(models: list[Model]) -> Model:
 
     cuts = [model.splits for model in models if model.splits is not None]
 
-    def splits(lap: int) -> list[tuple[int, Rows]]:
-        return [(n, [row.within(i) for row in part]) for i, cut in enumerate(cuts) for n, part in cut(lap)]
+    def splits(lap: int) -> list[Cut]:
+        found: list[Cut] = []
+        for i, cut in enumerate(cuts):
+            before = found[-1][0] + 1 if found else 0
+            found += [(before + s, f, n, [row.within(i) for row in part]) for s, f, n, part in cut(lap)]
+        return found
 
     return Model(rows, (), splits if len(cuts) == len(models) else None)
 
@@ -245,11 +255,10 @@ def windows_of_splits(model: Model, window: int, key: int, lap: int) -> list[Row
     """Splits in the order of their hashes; a window is a run of them that holds enough rows."""
     assert model.splits is not None
     cut = model.splits(lap)
-    order = sorted(range(len(cut)), key=lambda i: chained(hashed(hashed(key, 1), lap), i))
+    seed = hashed(key, 1)
     windows: list[Rows] = [[]]
     held = 0
-    for i in order:
-        size, rows = cut[i]
+    for _, _, size, rows in sorted(cut, key=lambda c: chained(chained(hashed(seed, lap, c[0]), c[1]), 0)):
         windows[-1] += rows
         held += size
         if held >= window:

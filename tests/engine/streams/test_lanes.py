@@ -122,6 +122,7 @@ def worlds_change_twice(toy: Toy) -> None:
             loader = toy.loader(rank=rank, world=world)
             if states:
                 loader.load_state_dict(states)
+                loader.set_epoch(states[0]["epoch"])  # the rest of it, even if that is empty
             wanted = 10_000 if number == 2 else toy.draw.randint(0, 12)
             state = saved(loader)
             for batch in loader if wanted else ():
