@@ -51,7 +51,7 @@ def run(marks: str, shards: Iterable[str], extra: list[str]) -> bool:
     passed = True
     for name in shards:
         began = time.monotonic()
-        ok = pytest(shard(name), f"({marks}) and not waits", 2, extra)
+        ok = pytest(shard(name), f"({marks}) and not waits", 3 if marks == FAST else 2, extra)
         if marks != FAST:  # tests that wait are heavy, too
             ok &= pytest(shard(name), f"({marks}) and waits", 6, extra)
         print(f"shard {name}: {'passed' if ok else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)

@@ -16,7 +16,7 @@ from cedar.operators.marks import Marks, SlotAddress
 
 def test_an_env_arrives_as_it_was_sent_but_for_what_is_of_its_process():
     sent = Env(
-        seed=3, epoch=5, sampling=True, watch="whole", marks=Marks(SlotAddress("/nowhere", b"t", 2, 7), patience=1.5),
+        seed=3, epoch=5, sampling=True, watch="whole", marks=Marks(SlotAddress("/nowhere", b"t", 2, 7)),
         apart=print, numeric=NumericEnvironment(blas=2, flush=True), limits=Limits(json_depth=7),
     )  # fmt: skip
     for epoch in (5, 6):
