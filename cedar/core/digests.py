@@ -1,66 +1,72 @@
-"""Digests of functions and of the values they see: equal in every process where they would do the same.
+"""Digests that identify functions and values: equal in every process if code and data are equal.
 
-Addresses, hash seeds, file names and line numbers take no part. Functions of installed packages stand for themselves
-by name and version; those of the user's own modules by their bytecode, and by what it refers to. Types are understood
-one by one: what is not, and may hold something that cannot be read, is named beside the digest, which then says less
-than all.
+A function of the user's is identified by its bytecode, defaults, closure and the globals that it names, and so on
+through the functions, classes and modules among these. What belongs to an installed package is identified by name and
+version. Whatever else cannot be read is reported next to the digest, which must then not be used to find old results.
 """
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
 import builtins
+import copy
 import copyreg
+import dis
 import functools
-import logging
+import gc
+import hashlib
+import importlib.metadata
+import importlib.util
+import modulefinder
+import os
+import struct
 import sys
+import sysconfig
 import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from cedar.core.library_values import of_package
-from cedar.core.object_state import (
-    attributes,
-    base_of,
-    behind,
-    by_identity,
-    contents,
-    filled,
-    full_name,
-    hashed,
-    looked_up,
-    named,
-    own_dict,
-    reduces,
-    registered,
-)  # fmt: skip
-from cedar.core.references import DYNAMIC, References, file_digest, is_library, references, version_of
-
-_CODE = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
-_DEPTH = 60  # of data inside data; functions, classes and modules are walked one by one
+_CODE = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
+_DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # nested, in all, and reported; more of the first two is unidentified
+_HIDDEN = "cannot read all of its state"
+_LATE = "finds names or code only when it is called"
+_COMPILED = "is compiled, and belongs to no installed package"
+_DYNAMIC = frozenset({
+    "builtins.__import__", "builtins.eval", "builtins.exec", "builtins.globals", "importlib.import_module",
+    "importlib.__import__", "os.environ", "os.getenv", "sys.modules", "sys.argv", "sys._getframe",
+    "inspect.currentframe", "inspect.stack", "runpy.run_module", "runpy.run_path",
+})  # fmt: skip
 _OF_THE_CLASS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",
                            "__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__",
                            "__slotnames__"})  # fmt: skip
 _OF_THE_MODULE = frozenset({"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__",
                             "__package__", "__path__", "__spec__"})  # fmt: skip
-_MOST = 8  # unknown parts that are told
+_BASES: dict[type, Callable[[Any], Any]] = {  # C classes, and what instances of their subclasses hold of them
+    object: lambda _v: None, int: lambda v: int.__index__(v) + 0, float: float.__repr__, complex: complex.__repr__,
+    str: str.__str__, bytes: lambda v: bytes.__getitem__(v, slice(None)), list: lambda v: [*list.__iter__(v)],
+    tuple: lambda v: (*tuple.__iter__(v),), set: lambda v: frozenset(set.__iter__(v)),
+    frozenset: lambda v: frozenset(frozenset.__iter__(v)), dict: lambda v: dict(dict.items(v)),
+    np.ndarray: lambda v: np.ndarray.view(v, np.ndarray),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PartDigests:
-    """Digests of the parts of something, and what of it they cannot stand for.
+    """The digests of the parts of something, and what in it is unidentified.
 
     Args:
         parts: a digest per part: ``code``, ``closure x``, ``global x``, ``state``.
-        unknown: objects that are not understood completely, by their path, and why; empty where the digests stand for
-            everything.
+        unknown: the path of each object that is not identified, and why; empty if the digests stand for everything.
     """
 
     parts: dict[str, str]
@@ -68,7 +74,7 @@ class PartDigests:
 
 
 def digest_of(value: Any, *, data: bool = True) -> str:
-    """32 hex digits that stand for a value, or for what a function does, as far as it can be read (see ``examine``).
+    """32 hex digits that identify a value or a function, as far as it can be identified (see ``examine``).
 
     Args:
         value: anything.
@@ -82,11 +88,11 @@ def digest_of(value: Any, *, data: bool = True) -> str:
 
 
 def examine(value: Any, name: str = "") -> PartDigests:
-    """The digests of a function's parts, or of any value, and what in it is not understood.
+    """The digests of a function's parts, or of any value, and what in it is unidentified.
 
     Args:
         value: anything.
-        name: what paths begin with; a function's own by default.
+        name: what paths begin with; a function's own name by default.
 
     Example:
         >>> def scaled(scale):
@@ -98,8 +104,7 @@ def examine(value: Any, name: str = "") -> PartDigests:
     """
     walk = _Walk(True)
     name = name or getattr(value, "__name__", None) or type(value).__name__
-    if isinstance(value, FunctionType) and not _from_library(value):
-        walk.begin(value)
+    if isinstance(value, FunctionType) and not _of_library(value):
         parts = {
             part: walk.whole(each, f"{name}.{part.replace(' ', '.', 1)}").hex()
             for part, each in walk.function(value, name).items()
@@ -108,28 +113,37 @@ def examine(value: Any, name: str = "") -> PartDigests:
         parts = {"expression" if hasattr(value, "meta") else "code": walk.whole(value, name).hex()}
     else:
         parts = {"code": walk.whole(type(value), name).hex(), "state": walk.whole(value, name).hex()}
-    return PartDigests(parts, walk.told())
+    more = len(walk.unknown) - _REASONS
+    return PartDigests(parts, (*list(walk.unknown)[:_REASONS], *([f"and {more} more"] if more > 0 else [])))
+
+
+@dataclass(frozen=True)
+class _Unloaded:
+    """A module that a function imports when it is called, and that is not loaded yet."""
+
+    name: str
 
 
 class _Walk:
-    """One digest. Data are hashed where they are met; functions, classes and modules of the user's own get a number
-    there, and are hashed one after another, however they refer to each other.
+    """One digest. Data are hashed where they are found; functions, classes and modules are numbered there, and hashed
+    one after another, however they refer to each other.
     """
 
-    def __init__(self, data: bool, parent: _Walk | None = None) -> None:
+    def __init__(self, data: bool) -> None:
         self.data = data
+        self.unknown: dict[str, None] = {}
+        self._alive: list[Any] = []  # so that no id is used twice
+        self._path: list[str] = []
+        self._open: dict[int, int] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         self._done: dict[int, bytes] = {}
         self._numbers: dict[int, int] = {}
         self._queue: deque[tuple[Any, str]] = deque()
-        self._alive: list[Any] = []  # so that no id is used twice
-        self._path: list[str] = parent._path if parent is not None else []
-        self._open: dict[int, int] = parent._open if parent is not None else {}
-        self._unknown: dict[str, None] = parent._unknown if parent is not None else {}
-        self._read: set[str] = parent._read if parent is not None else set()
-        self._counted: dict[str, str] = parent._counted if parent is not None else {}
 
     def whole(self, value: Any, path: str) -> bytes:
-        """The digest of a value, and of all code that was met for the first time on the way."""
+        """The digest of a value, and of all code that was found for the first time on the way."""
         before, opened = self._path, dict(self._open)
         self._path = [path]
         made = [self.of(value)]
@@ -137,344 +151,501 @@ class _Walk:
             item, where = self._queue.popleft()
             self._path = [where]
             self._open.clear()
-            made.append(self._guarded(self._shallow, item))
+            made.append(self._guarded(self._code, item))
         self._path = before
         self._open.update(opened)
-        return hashed("whole", *made)
-
-    def begin(self, fn: FunctionType) -> None:
-        """The function whose parts follow: it is known by its number when one of them refers to it."""
-        self._numbers[id(fn)] = 0
-
-    def told(self) -> tuple[str, ...]:
-        """What is not understood."""
-        for name in sorted(self._counted.keys() & self._read):
-            self._unknown[f"{self._counted[name]}.{name}: is counted in and read elsewhere"] = None
-        reasons = [*self._unknown]
-        more = [f"and {len(reasons) - _MOST} more"] if len(reasons) > _MOST else []
-        return (*reasons[:_MOST], *more)
+        return _hashed("whole", *made)
 
     def of(self, value: Any, step: str = "") -> bytes:
-        """The digest of a value, which is found at ``step`` from the one at hand."""
+        """The digest of a value that is found at ``step`` from the one at hand."""
         if type(value) in _PLAIN:
             return _plain(value)
-        known = self._done.get(id(value))
-        if known is not None:
-            return known
+        if id(value) in self._done:
+            return self._done[id(value)]
         if id(value) in self._open:
-            return hashed("cycle", str(len(self._open) - self._open[id(value)]))
+            return _hashed("cycle", str(len(self._open) - self._open[id(value)]))
         self._path.append(step)
         try:
-            if _is_own_code(value):
-                return self._refer(value)
-            if len(self._open) > _DEPTH:
-                return self.unread(value, f"lies more than {_DEPTH} objects deep")
             self._alive.append(value)
+            if self._guarded(_is_own_code, value):
+                if id(value) not in self._numbers:
+                    self._queue.append((value, "".join(self._path)))
+                return _hashed("code", str(self._number(value)))
+            if len(self._open) > _DEPTH or len(self._alive) > _OBJECTS:
+                return self.unread(value, f"is nested in more than {_DEPTH} objects, or holds too many")
             self._open[id(value)] = len(self._open)
             try:
-                made = self._guarded(self._make, value)
+                made: bytes = self._guarded(self._make, value)
             finally:
                 del self._open[id(value)]
         finally:
             self._path.pop()
-        self._done[id(value)] = hashed("again", str(self._number(value))) if by_identity(type(value)) else made
+        kind: Any = type(value)
+        same = kind.__eq__ is object.__eq__ and (
+            kind is object or _heap(kind)
+        )  # only their identity distinguishes them
+        self._done[id(value)] = _hashed("again", str(self._number(value))) if same else made
         return made
 
-    def all(self, kind: str, values: Iterable[Any], step: Callable[[int], str] = lambda i: f"[{i}]") -> bytes:
+    def all(self, kind: str, values: Iterable[Any], steps: Iterable[str] = ()) -> bytes:
         """The digest of several values."""
-        return hashed(kind, *[self.of(v, step(i)) for i, v in enumerate(values)])
+        names = [*steps]
+        return _hashed(kind, *[self.of(v, names[i] if names else f"[{i}]") for i, v in enumerate(values)])
 
     def named(self, kind: str, values: dict[str, Any], skip: frozenset[str] = frozenset()) -> bytes:
         """The digest of attributes."""
         names = sorted(name for name in values if type(name) is str and name not in skip)
-        return hashed(kind, *[part for n in names for part in (n, self.of(values[n], f".{n}"))])
+        return _hashed(kind, *[part for n in names for part in (n, self.of(values[n], f".{n}"))])
 
-    def _guarded(self, make: Callable[[Any], bytes], value: Any) -> bytes:
+    def unread(self, value: Any, why: str = _HIDDEN) -> bytes:
+        self.unknown[f"{''.join(self._path)}: a {type(value).__qualname__}: {why}"] = None
+        return _hashed("unknown", _full_name(type(value)))
+
+    def _guarded(self, make: Callable[[Any], Any], value: Any) -> Any:
         try:
             return make(value)
-        except Exception as error:  # noqa: BLE001 - whatever a user's object, or a library's, does when it is looked at
+        except Exception as error:  # noqa: BLE001 - whatever an object of a user or a library raises when it is read
             return self.unread(value, f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:80]}")
 
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
-    def _refer(self, value: Any) -> bytes:
-        if id(value) not in self._numbers:
-            self._alive.append(value)
-            self._queue.append((value, "".join(self._path)))
-        return hashed("code", str(self._number(value)))
-
-    def unread(self, value: Any, why: str = "cannot read all of its state") -> bytes:
-        self._unknown[f"{''.join(self._path)}: a {type(value).__qualname__}: {why}"] = None
-        return hashed("unknown", full_name(type(value)))
-
     def _make(self, value: Any) -> bytes:
-        make = _EXACT.get(type(value))
-        if make is not None:
+        if make := _EXACT.get(type(value)):
             return make(self, value)
-        known_as = named(value)
-        if known_as is not None:
-            return hashed("named", known_as)
         if issubclass(type(value), type):
-            return hashed("class", full_name(value), version_of(value.__module__))
-        foreign = of_package(self, value)
+            if not is_library(value.__module__):
+                return self.unread(value, _COMPILED)
+            return _hashed("class", _full_name(value), version_of(value.__module__))
+        if parts := _PARTS.get(type(value)):
+            values = [*(getattr(value, each) for each in parts), _attributes(value)]
+            return self.all(type(value).__name__, values, [*("." + each for each in parts), ".__dict__"])
+        if _is_named(value):
+            return _hashed("named", _full_name(value), version_of(value.__module__))
+        foreign = _of_package(self, value)
         return foreign if foreign is not None else self._object(value)
-
-    # ---- containers --------------------------------------------------------------------------------------------------
-
-    def sequence(self, value: Any) -> bytes:
-        if type(value) is list and not self.data:
-            return b"list"
-        if all(type(v) in _PLAIN for v in value):  # a long list of ids or words
-            return hashed(full_name(type(value)), "plain", _repr(value))
-        return self.all(full_name(type(value)), value)
-
-    def unordered(self, value: Any) -> bytes:
-        """Elements have no order: each is hashed by itself."""
-        if type(value) is set and not self.data:
-            return b"set"
-        if any(type(v) is object for v in value):
-            return self.unread(value, "holds objects that only their identity tells apart")
-        made = [_plain(v) if type(v) in _PLAIN else _Walk(self.data, self).element(v) for v in value]
-        return hashed("set", *sorted(made))
-
-    def element(self, value: Any) -> bytes:
-        """The digest of an element of a set, within the walk that met it."""
-        path = "".join(self._path) + "{...}"
-        self._path = []
-        return self.whole(value, path)
-
-    def mapping(self, value: Any) -> bytes:
-        if not self.data:
-            return b"dict"
-        if all(type(v) in _PLAIN for v in value) and all(type(v) in _PLAIN for v in value.values()):
-            return hashed("dict", "plain", _repr(dict(value)))
-        parts = []
-        for key, item in value.items():
-            parts += [self.of(key, ".keys()"), self.of(item, f"[{_short(key)}]")]
-        return hashed("dict", *parts)
 
     # ---- code --------------------------------------------------------------------------------------------------------
 
-    def function(self, fn: FunctionType, path: str | None = None) -> dict[str, Any]:
-        """The parts of a function of the user's own, by name."""
-        path = "".join(self._path) if path is None else path
+    def function(self, fn: FunctionType, path: str) -> dict[str, Any]:
+        """The parts of a function, by name."""
         parts: dict[str, Any] = {"code": (fn.__code__, fn.__defaults__, tuple((fn.__kwdefaults__ or {}).items()))}
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
             try:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
-                self._unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
-        refs = references(fn)
+                self.unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
+        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()} if self.data else {}
+        if _of_library(fn):
+            if _full_name(fn) in _DYNAMIC:
+                self.unknown[f"{path}: {_LATE}"] = None
+            own = fn.__module__ if is_library(fn.__module__ or "") else str(fn.__globals__.get("__name__"))
+            return parts | attributes | {"package": f"{_full_name(fn)} {version_of(own)}"}
+        named, unknown = _references(fn)
         if not self.data:
-            return parts | {n: v for n, v in refs.values.items() if isinstance(v, (FunctionType, type))}
-        if fn.__annotations__:  # they fix the types of columns
-            parts["annotations"] = fn.__annotations__
-        return parts | refs.values | self._own_attributes(fn, refs, path)
+            return parts | {n: v for n, v in named.items() if issubclass(type(v), (FunctionType, type))}
+        self.unknown |= {f"{path}.{each}": None for each in unknown}
+        return parts | ({"annotations": fn.__annotations__} if fn.__annotations__ else {}) | named | attributes
 
-    def _own_attributes(self, fn: FunctionType, refs: References, path: str) -> dict[str, Any]:
-        for each in refs.unknown:
-            self._unknown[f"{path}.{each}"] = None
-        self._read |= refs.read
-        self._counted |= dict.fromkeys(refs.counted & fn.__dict__.keys(), path)
-        return {f"attribute {n}": v for n, v in fn.__dict__.items() if n not in refs.counted}
-
-    def _shallow(self, item: Any) -> bytes:
+    def _code(self, item: Any) -> bytes:
+        """The digest of a function, of a class of the user's, or of a module of the user's."""
         if isinstance(item, FunctionType):
-            parts = self.function(item)
-            return hashed(
-                "function", *[p for n, v in parts.items() for p in (n, self.of(v, "." + n.replace(" ", ".", 1)))]
-            )
+            parts = self.function(item, "".join(self._path))
+            steps = ["." + name.replace(" ", ".", 1) for name in parts]
+            return _hashed("function", *parts, self.all("parts", parts.values(), steps))
         if isinstance(item, ModuleType):
-            named = hashed("module", item.__name__, file_digest(item.__name__))
-            return self.named("module", vars(item), _OF_THE_MODULE) if self.data else named
-        return self._class(item)
+            source = self.sources(item.__name__)
+            return _hashed(source, self.named("module", vars(item), _OF_THE_MODULE)) if self.data else source
+        made = [self.of(type(item), ".__class__"), self.of(item.__bases__, ".__bases__")]
+        if "_abc_impl" in vars(item):
+            given = frozenset(each() for each in _abc._get_dump(item)[0])
+            made.append(self.of(given, ".register"))
+        skip = _OF_THE_CLASS if self.data else _OF_THE_CLASS | {"__doc__", "__annotations__"}
+        return _hashed("class", item.__qualname__, *made, self.named("members", dict(vars(item)), skip))
 
-    def library_function(self, fn: FunctionType) -> bytes:
-        if f"{fn.__module__}.{fn.__qualname__}" in DYNAMIC:
-            return self.unread(fn, "finds names or code only when it is called")
-        closed = [cell.cell_contents for cell in fn.__closure__ or () if filled(cell)]
-        defaults = [fn.__defaults__, fn.__kwdefaults__, own_dict(fn)] if closed or own_dict(fn) else []
-        own = fn.__module__ if is_library(fn.__module__ or "") else _file_package(fn)
-        return self.all("library", [full_name(fn), version_of(own), _code_bytes(fn.__code__), *closed, *defaults])
+    def sources(self, name: str) -> bytes:
+        """The digest of a module's source, and of the modules outside of packages that it imports, directly or not."""
+        path = [each for each in sys.path if not _installed(os.path.join(os.path.realpath(each), ""))]
+        finder = modulefinder.ModuleFinder(path)
+        try:
+            finder.import_hook(name)
+        except ImportError:
+            self.unknown |= {} if name in sys.modules else {f"{''.join(self._path)}: has no source": None}
+        for each in {bad.partition(".")[0] for bad in finder.badmodules} - finder.modules.keys():
+            if not is_library(each) and _file_of(each):
+                self.unknown[f"{''.join(self._path)}: the source of {each} cannot be found"] = None
+        found: list[Any] = []
+        for each, module in sorted(finder.modules.items()):
+            if file := module.__file__:  # type: ignore[attr-defined]
+                with open(file, "rb") as source:
+                    found += [each, source.read()]
+        return _hashed("sources", *found)
 
     def code(self, code: CodeType) -> bytes:
-        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        shape = [code.co_code, code.co_exceptiontable, code.co_names, named, code.co_argcount, code.co_flags]
-        return self.all("code", [*shape, *code.co_consts])
-
-    def _class(self, kind: type) -> bytes:
-        if not kind.__flags__ >> 9 & 1:
-            return self.unread(kind, "is compiled, and belongs to no installed package")
-        parts = [kind.__qualname__.encode(), self.of(type(kind), ".__class__"), self.of(kind.__bases__, ".__bases__")]
-        if "_abc_impl" in vars(kind):
-            parts.append(self.of(registered(kind), ".register"))
-        skip = _OF_THE_CLASS if self.data else _OF_THE_CLASS | {"__doc__", "__annotations__"}
-        return hashed("class", *parts, self.named("members", dict(vars(kind)), skip))
-
-    def module(self, module: ModuleType) -> bytes:
-        return hashed("module", module.__name__, version_of(module.__name__))
+        count = code.co_argcount + code.co_kwonlyargcount
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (code.co_names, code.co_varnames[:count])
+        return self.all("code", [code.co_code, code.co_exceptiontable, names, counts, *code.co_consts])
 
     def builtin(self, fn: Any) -> bytes:
         owner = getattr(fn, "__self__", None)
         module = fn.__module__ or ("" if owner is not None else "builtins")
-        if f"{module}.{fn.__qualname__}" in DYNAMIC:
-            return self.unread(fn, "finds names or code only when it is called")
+        if f"{module}.{fn.__qualname__}" in _DYNAMIC:
+            return self.unread(fn, _LATE)
         if module and not is_library(module):
-            return self.unread(fn, "is compiled, and belongs to no installed package")
-        bound = [owner] if owner is not None and not isinstance(owner, ModuleType) else []
-        if not self.data:
-            bound = [type(each) for each in bound]
-        version = version_of(module) if module else ""
-        return self.all("builtin", [module, fn.__qualname__, version, *bound], lambda _i: ".__self__")
+            return self.unread(fn, _COMPILED)
+        module += f" {version_of(module)}" if module else ""
+        bound = [] if owner is None or isinstance(owner, ModuleType) else [owner if self.data else type(owner)]
+        return self.all("builtin", [module, fn.__qualname__, *bound], ["", "", ".__self__"])
 
     def descriptor(self, value: Any) -> bytes:
         """A method or a field of a C class, or a slot."""
         owner = value.__objclass__
         compiled = not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
         if compiled and not is_library(owner.__module__):
-            return self.unread(value, "is compiled, and belongs to no installed package")
-        return hashed("descriptor", full_name(owner), value.__name__, version_of(owner.__module__))
+            return self.unread(value, _COMPILED)
+        return _hashed("descriptor", _full_name(owner), value.__name__, version_of(owner.__module__))
 
     # ---- data --------------------------------------------------------------------------------------------------------
 
+    def sequence(self, value: Any) -> bytes:
+        if type(value) is list and not self.data:
+            return b"list"
+        if all(type(v) in _PLAIN for v in value):
+            with suppress(ValueError):  # an integer of more digits than Python prints
+                return _hashed(type(value).__name__, "plain", repr(value))
+        return self.all(type(value).__name__, value)
+
+    def unordered(self, value: Any) -> bytes:
+        """A set, whose elements have no order: each is hashed by itself."""
+        if type(value) is set and not self.data:
+            return b"set"
+        if any(type(v) is object for v in value):
+            return self.unread(value, "holds objects that only their identity distinguishes")
+        made = []
+        for each in value:
+            walk = copy.copy(self)
+            walk._begin()
+            made.append(walk.whole(each, "".join(self._path) + "{...}"))
+        return _hashed("set", *sorted(made))
+
+    def mapping(self, value: Any) -> bytes:
+        if not self.data:
+            return b"dict"
+        if all(type(v) in _PLAIN for v in value) and all(type(v) in _PLAIN for v in value.values()):
+            with suppress(ValueError):
+                return _hashed("dict", "plain", repr(value))
+        parts = []
+        for key, item in value.items():
+            text = repr(key) if type(key) in (str, int) else type(key).__name__
+            parts += [self.of(key, ".keys()"), self.of(item, f"[{text if len(text) < 40 else text[:37] + '...'}]")]
+        return _hashed("dict", *parts)
+
     def array(self, value: Any) -> bytes:
-        kind = value.dtype.kind
-        value = np.ndarray.view(value, np.ndarray) if isinstance(value, np.ndarray) else value
-        if value.dtype.hasobject or kind == "T":
+        value = np.ndarray.view(value, np.ndarray)
+        if value.dtype.hasobject or value.dtype.kind == "T":
             return self.all("array", [value.dtype.str, value.shape, *value.ravel().tolist()])
-        if kind not in "biufcmMSUV":
+        if value.dtype.kind not in "biufcmMSUV":
             return self.unread(value)
-        flat = np.ascontiguousarray(value).reshape(-1)
-        raw = flat.view(np.uint8) if flat.nbytes else b""
-        metadata = self.of(dict(value.dtype.metadata)) if value.dtype.metadata else b""
-        return hashed("array", str(value.dtype), str(value.shape), raw, metadata)
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8) if value.nbytes else b""
+        return _hashed("array", str(value.dtype), str(value.shape), raw, self.of(value.dtype))
 
     def _object(self, value: Any) -> bytes:
-        """An object of any class: all that it holds where that can be seen, else what a library's makes copies from."""
+        """An object of any class: all that it holds where that can be seen, else what its package makes copies from."""
         kind = type(value)
         own = self.of(kind, ".__class__")
         if not self.data:
             return own
-        base = base_of(kind)
-        library = is_library(kind.__module__)
-        if not library or (base is not None and (base is not object or not reduces(kind))):
-            if base is None:
-                return self.unread(value)
-            content = contents(value, base)
-            inside = self.of(content) if type(content) in _PLAIN else self._of_contents(content)
-            return hashed("object", own, inside, self.named("attributes", attributes(value)))
-        return self._of_library(value, own)
+        base, library = _base(kind), is_library(kind.__module__)
+        reduces = kind in copyreg.dispatch_table or any(
+            getattr(kind, each, None) is not getattr(object, each, None)
+            for each in ("__reduce__", "__reduce_ex__", "__getstate__")
+        )
+        if base is not None and not (library and base is object and reduces):
+            inside = self.of(_BASES[base](value))
+            return _hashed("object", own, inside, self.named("attributes", _attributes(value)))
+        return self._reduced(value, own) if library else self.unread(value)
 
-    def _of_contents(self, content: Any) -> bytes:
-        make = _EXACT[type(content)]
-        self._alive.append(content)
-        return make(self, content)
-
-    def _of_library(self, value: Any, own: bytes) -> bytes:
-        """An object of an installed package, by what the package copies it from, and by what hangs on it besides."""
+    def _reduced(self, value: Any, own: bytes) -> bytes:
+        """An object of an installed package, by what the package makes copies from, and by its other attributes."""
         kind = type(value)
-        if kind.__module__ == "builtins" and kind.__flags__ >> 9 & 1 and not hasattr(builtins, kind.__qualname__):
-            return self.unread(value)  # of a compiled module that does not say which
         try:
-            known = copyreg.dispatch_table.get(kind)
-            made = known(value) if known is not None else value.__reduce_ex__(4)
-        except Exception:  # noqa: BLE001 - a connection, a file: no state that can be told
+            made = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(4))(value)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - a connection, a file: no state that can be read
             return self.unread(value)
         if isinstance(made, str):
-            module = sys.modules.get(getattr(value, "__module__", None) or kind.__module__)
-            if looked_up(module, made) is not value:
-                return self.unread(value)
-            return hashed("named", made, own)
-        parts = [*made[:3], *(list(items) for items in made[3:5] if items is not None)]
-        inside = self.all("object", [kind, *parts], lambda i: "" if i != 3 else ".__dict__")
-        top = kind.__module__.partition(".")[0]
-        if top == __name__.partition(".")[0] or top in sys.stdlib_module_names:
-            return inside
-        return hashed("object", inside, self._aside(own_dict(value)))
-
-    def _aside(self, values: dict[str, Any]) -> bytes:
-        """Attributes that a package may leave out of copies: what can be read of them."""
-        known = dict(self._unknown)
-        made = self.named("attributes", values)
-        self._unknown.clear()
-        self._unknown.update(known)
-        return made
+            found = _looked_up(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), made) is value
+            return _hashed("named", made, own) if found else self.unread(value)
+        parts = [*made[:3], *(list(items) for items in made[3:5] if items is not None), *made[5:]]
+        aside = {} if kind.__module__.startswith("cedar.") else _attributes(value)  # which copies may leave out
+        inside = self.all("object", parts, ["", "", ".__dict__", *[""] * len(parts)])
+        return _hashed("object", own, inside, self.named("attributes", aside))
 
 
+_PARTS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__func__", "__self__"), functools.partial: ("func", "args", "keywords"),
+    functools._lru_cache_wrapper: ("__wrapped__",), staticmethod: ("__func__",), classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+}  # fmt: skip
 _EXACT: dict[type, Callable[[_Walk, Any], bytes]] = {
-    FunctionType: _Walk.library_function,
-    ModuleType: _Walk.module,
+    ModuleType: lambda _walk, v: _hashed("module", v.__name__, version_of(v.__name__)),
+    _Unloaded: lambda walk, v: walk.sources(v.name),
     CodeType: _Walk.code,
-    MethodType: lambda walk, v: walk.all("method", [v.__func__, v.__self__], lambda i: (".__func__", ".__self__")[i]),
-    BuiltinFunctionType: _Walk.builtin,
-    types.MethodWrapperType: _Walk.builtin,
-    functools.partial: lambda walk, v: walk.all(
-        "partial", [v.func, v.args, tuple(v.keywords.items()), own_dict(v)],
-        lambda i: (".func", ".args", ".keywords", ".__dict__")[i],
-    ),
-    functools._lru_cache_wrapper: lambda walk, v: walk.all("cached", [v.__wrapped__, own_dict(v)], lambda _i: ""),
-    staticmethod: lambda walk, v: walk.all("staticmethod", [v.__func__], lambda _i: ""),
-    classmethod: lambda walk, v: walk.all("classmethod", [v.__func__], lambda _i: ""),
-    property: lambda walk, v: walk.all("property", [v.fget, v.fset, v.fdel], lambda i: (".fget", ".fset", ".fdel")[i]),
-    types.MappingProxyType: lambda walk, v: walk.of(behind(v)),
-    types.CellType: lambda walk, v: walk.all("cell", [v.cell_contents] if filled(v) else [], lambda _i: ""),
-    types.MemberDescriptorType: _Walk.descriptor,
-    types.GetSetDescriptorType: _Walk.descriptor,
-    types.WrapperDescriptorType: _Walk.descriptor,
-    types.MethodDescriptorType: _Walk.descriptor,
-    types.ClassMethodDescriptorType: _Walk.descriptor,
-    weakref.ReferenceType: lambda walk, v: walk.all("weak", [v()], lambda _i: "()"),
-    type(threading.Lock()): lambda _walk, _v: b"lock",
-    type(threading.RLock()): lambda _walk, _v: b"lock",
+    **dict.fromkeys((BuiltinFunctionType, types.MethodWrapperType), _Walk.builtin),
+    types.MappingProxyType: lambda walk, v: walk.of(gc.get_referents(v)[0]),
+    **dict.fromkeys((types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
+                     types.MethodDescriptorType, types.ClassMethodDescriptorType), _Walk.descriptor),
+    weakref.ReferenceType: lambda walk, v: walk.all("weak", [v()], ["()"]),
+    **dict.fromkeys((type(threading.Lock()), type(threading.RLock())), lambda _walk, _v: b"lock"),
     object: lambda _walk, _v: b"object",
-    logging.Logger: lambda _walk, v: hashed("logger", v.name),
     list: _Walk.sequence,
     tuple: _Walk.sequence,
     set: _Walk.unordered,
     frozenset: _Walk.unordered,
     dict: _Walk.mapping,
-    bytearray: lambda _walk, v: hashed("bytearray", bytes(v)),
+    bytearray: lambda _walk, v: _hashed("bytearray", v),
     np.ndarray: _Walk.array,
     np.memmap: _Walk.array,
 }  # fmt: skip
 
 
+def _of_package(walk: _Walk, value: Any) -> bytes | None:
+    """The digest of data of a package whose copies are made from other parts in other processes; None for the rest."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
+    if package == "pyarrow" and isinstance(value, (pa.Array, pa.ChunkedArray)):
+        return _table(pa.table({"": value}))
+    if package == "pyarrow" and isinstance(value, (pa.Table, pa.RecordBatch)):
+        return _table(value if isinstance(value, pa.Table) else pa.Table.from_batches([value]))
+    if package == "polars" and hasattr(value, "meta"):
+        raw = value.meta.serialize(format="binary")
+        if b"PLPYFN" in raw or b"python" in raw.lower():
+            walk.unread(value, "holds a function of Python's")
+        return _hashed("expression", raw if walk.data else str(value))
+    if package == "polars" and kind.__name__ in ("Series", "DataFrame"):
+        made = value.to_arrow()
+        return _table(made if isinstance(made, pa.Table) else pa.table({value.name: made}))
+    if package == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer"):
+        import torch
+
+        if value.layout != torch.strided or value.is_quantized:
+            return walk.unread(value)
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        made = _hashed("tensor", kind.__name__, str(value.dtype), str(tuple(value.shape)), raw)
+        return _hashed(made, walk.named("attributes", _attributes(value)))
+    if package == "numba" and hasattr(value, "py_func"):
+        return walk.all("numba", [version_of("numba"), value.py_func, value.targetoptions], [".py_func"] * 3)
+    return None
+
+
+def _table(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return _hashed("table", sink.getvalue())
+
+
+def _hashed(*parts: Any) -> bytes:
+    """The digest of strings and bytes, each with its length."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = memoryview(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
+        state.update(raw.nbytes.to_bytes(8, "little"))
+        state.update(raw)
+    return state.digest()
+
+
 def _plain(value: Any) -> bytes:
-    return hashed(type(value).__name__, f"{value:x}" if type(value) is int else repr(value))
+    return _hashed(type(value).__name__, f"{value:x}" if type(value) is int else repr(value))
 
 
-def _repr(value: Any) -> str:
+def _full_name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _looked_up(module: Any, dotted: str) -> Any:
     try:
-        return repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        items = value.items() if isinstance(value, dict) else value
-        return " ".join(_plain(part).hex() for item in items for part in (item if type(item) is tuple else (item,)))
+        return functools.reduce(getattr, dotted.split("."), module)
+    except AttributeError:
+        return None
 
 
-def _short(key: Any) -> str:
-    text = repr(key) if type(key) in _PLAIN else type(key).__name__
-    return text if len(text) < 40 else f"{text[:37]}..."
+# ---- the state of objects --------------------------------------------------------------------------------------------
+
+
+def _heap(kind: type) -> bool:
+    return bool(kind.__flags__ >> 9 & 1)
+
+
+def _base(kind: type) -> type | None:
+    """The C class whose contents are, with slots and ``__dict__``, all that an instance holds; None: there may be more.
+
+    Every C class that adds a field makes its instances larger, so the sizes must add up.
+    """
+    base = next(each for each in kind.__mro__ if each in _BASES)
+    if kind is base:
+        return base
+    own, word = [each for each in kind.__mro__ if each not in base.__mro__], struct.calcsize("P")
+    slots = sum(isinstance(v, types.MemberDescriptorType) for each in own for v in vars(each).values())
+    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # a dict behind the items
+    slots += kind.__weakrefoffset__ > 0 and base.__weakrefoffset__ == 0
+    slots += (kind.__dictoffset__ > 0 or behind) and base.__dictoffset__ == 0
+    heap = all(_heap(each) or each.__basicsize__ == object.__basicsize__ for each in own)
+    size = base.__basicsize__ + word * slots
+    return base if heap and kind.__basicsize__ == size and kind.__itemsize__ == base.__itemsize__ else None
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The slots and the ``__dict__`` of an object, whatever its class makes of attributes."""
+    found: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if name == "__dict__" and isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                found |= member.__get__(value, type(value))
+            elif "__slots__" in vars(kind) and isinstance(member, types.MemberDescriptorType):
+                with suppress(AttributeError):  # not set
+                    found.setdefault(name, member.__get__(value, type(value)))
+    return found
+
+
+# ---- what code names -------------------------------------------------------------------------------------------------
+
+
+def _references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
+    """What the code of a function, nested functions included, names outside itself; and what cannot be found."""
+    values: dict[str, Any] = {}
+    unknown: list[str] = []
+    codes = list(_nested(fn.__code__))
+    names = {name for code in codes for name in code.co_names}
+    for code in codes:
+        steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+        for place, step in enumerate(steps):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                name, value = step.argval, fn.__globals__.get(step.argval, step)
+                if value is step:
+                    value = getattr(builtins, name, step)
+                    if value is step and step.opname == "LOAD_GLOBAL":  # other loads may find it in a class's body
+                        unknown.append(f"global.{name}: nothing has that name yet")
+                    known = issubclass(type(value), (BuiltinFunctionType, type)) and is_library(value.__module__)
+                    if value is step or (known and f"builtins.{name}" not in _DYNAMIC):
+                        continue
+                for after in steps[place + 1 :]:
+                    if after.opname not in ("LOAD_ATTR", "LOAD_METHOD") or not issubclass(type(value), ModuleType):
+                        break
+                    found = vars(value).get(after.argval, step)
+                    if found is step or (is_library(value.__name__) and not isinstance(found, ModuleType)):
+                        break  # as a whole: an installed package, or a module that makes its attributes when asked
+                    name, value = f"{name}.{after.argval}", found
+                values[f"global {name}"] = value
+            elif step.opname == "IMPORT_NAME":
+                level, wanted = (each.argval for each in steps[place - 2 : place])
+                values |= _imported(fn, step.argval, level, wanted or ())
+    for module in {v.__name__ for v in values.values() if issubclass(type(v), ModuleType)}:
+        late = [name for name in names if f"{module}.{name}" in _DYNAMIC]
+        unknown += [f"global.{module}.{name}: {_LATE}" for name in sorted(late)]
+    return values, unknown
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _imported(fn: FunctionType, name: str, level: int, wanted: Iterable[str]) -> dict[str, Any]:
+    """What an import inside a function brings: values of loaded modules, the source of others."""
+    name = importlib.util.resolve_name("." * level + name, fn.__globals__.get("__package__")) if level else name
+    if is_library(name) or name not in sys.modules:
+        return {f"import {name}": sys.modules.get(name, _Unloaded(name))}
+    inside = {f"{name}.{each}": vars(sys.modules[name]).get(each, _Unloaded(f"{name}.{each}")) for each in wanted}
+    tops = {name.partition(".")[0], name}  # `import a.b` binds a
+    return {f"import {n}": v for n, v in (inside or {each: sys.modules[each] for each in tops}).items()}
+
+
+# ---- whose code it is ------------------------------------------------------------------------------------------------
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_STDLIB = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 
 
 def _is_own_code(value: Any) -> bool:
-    """A function, a class or a module that is not installed."""
-    if isinstance(value, FunctionType):
-        return not _from_library(value)
-    if isinstance(value, type):
-        return not is_library(value.__module__)
-    return isinstance(value, ModuleType) and not is_library(value.__name__)
+    """A function, or a class or module that is not a package's under its name."""
+    kind = type(value)
+    if issubclass(kind, type):
+        return _heap(value) and not _is_named(value)
+    return kind is FunctionType or (issubclass(kind, ModuleType) and not is_library(value.__name__))
 
 
-def _from_library(fn: FunctionType) -> bool:
+def _is_named(value: Any) -> bool:
+    """An installed package has exactly this object under its module's and its own name."""
+    module, called = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(called, str) and is_library(module)):
+        return False
+    return _looked_up(sys.modules.get(module), called) is value
+
+
+def _of_library(fn: FunctionType) -> bool:
     return is_library(fn.__module__ or "", fn.__code__.co_filename)
 
 
-def _file_package(fn: FunctionType) -> str:
-    """The package that a function's file belongs to, where it goes by the name of another module."""
-    spec = fn.__globals__.get("__name__")
-    return spec if isinstance(spec, str) else ""
+@functools.lru_cache(maxsize=4096)
+def is_library(module: str, file: str | None = None) -> bool:
+    """Whether a module (or the code in a file) is installed: of Python, of a package with a version, or of cedar.
+
+    A file of the user's that has a name of the standard library's is the user's.
+    """
+    top = module.partition(".")[0]
+    if top in ("__main__", "__mp_main__") and file is None:
+        return False
+    path = file if file is not None else _file_of(module)
+    if path is None:
+        return top in sys.stdlib_module_names
+    if path.startswith("<frozen"):
+        return True
+    path = os.path.realpath(path)
+    if any(part in path for part in _INSTALLED):
+        package = next(path.rpartition(part)[2] for part in _INSTALLED if part in path).partition(os.sep)[0]
+        return version_of(package.removesuffix(".py").partition(".")[0]) != str(None)
+    return path.startswith((_HOME, *_STDLIB))
 
 
-def _code_bytes(code: CodeType) -> bytes:
-    return hashed(code.co_code, repr(code.co_names))
+def _installed(path: str) -> bool:
+    return path.startswith(_STDLIB) or any(part in path for part in _INSTALLED)
+
+
+def _file_of(module: str) -> str | None:
+    loaded = sys.modules.get(module, sys.modules.get(module.partition(".")[0]))
+    if loaded is not None:
+        return getattr(loaded, "__file__", None)
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def version_of(module: str) -> str:
+    """The version of the package that a module belongs to; Python's for the standard library.
+
+    Example:
+        >>> import numpy
+        >>> version_of("numpy.linalg") == numpy.__version__
+        True
+    """
+    return _version_of(module.partition(".")[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def _version_of(top: str) -> str:
+    if top in sys.stdlib_module_names:
+        return f"{sys.version_info.major}.{sys.version_info.minor}"
+    loaded = getattr(sys.modules.get(top), "__version__", None)
+    if top == __name__.partition(".")[0]:
+        return str(loaded)
+    try:
+        return importlib.metadata.version(top)
+    except importlib.metadata.PackageNotFoundError:
+        names = importlib.metadata.packages_distributions().get(top)
+    return importlib.metadata.version(names[0]) if names else str(loaded)
