@@ -25,7 +25,7 @@ from cedar.cache.group_columns import write_groups
 from cedar.core.block import Block
 from cedar.core.columns import TensorType, type_of
 from cedar.core.cursor import Keys
-from cedar.core.digests import version_of
+from cedar.core.packages import version_of
 
 FORMAT = 6
 MAGIC = b"CEDARKEP"

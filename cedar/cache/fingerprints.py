@@ -13,7 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from cedar.cache.entries import versions
-from cedar.core.digests import digest_of, examine, is_library
+from cedar.core.digests import digest_of, examine
+from cedar.core.packages import is_library
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, RowOperator

@@ -8,25 +8,19 @@ version. Whatever else cannot be read is reported next to the digest, which must
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
-import builtins
 import copy
 import copyreg
-import dis
 import functools
 import gc
 import hashlib
-import importlib.metadata
-import importlib.util
 import modulefinder
 import os
-import struct
 import sys
-import sysconfig
 import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -35,29 +29,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cedar.core.object_state import BASES, attributes_of, c_base, is_python_class
+from cedar.core.packages import file_of, installed, is_library, version_of
+from cedar.core.references import DYNAMIC, LATE, Unloaded, references
+
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(Ellipsis)})
 _CODE = (FunctionType, type, MethodType, functools.partial, BuiltinFunctionType, functools._lru_cache_wrapper)
 _DEPTH, _OBJECTS, _REASONS = 60, 1_000_000, 8  # nested, in all, and reported; more of the first two is unidentified
 _HIDDEN = "cannot read all of its state"
-_LATE = "finds names or code only when it is called"
 _COMPILED = "is compiled, and belongs to no installed package"
-_DYNAMIC = frozenset({
-    "builtins.__import__", "builtins.eval", "builtins.exec", "builtins.globals", "importlib.import_module",
-    "importlib.__import__", "os.environ", "os.getenv", "sys.modules", "sys.argv", "sys._getframe",
-    "inspect.currentframe", "inspect.stack", "runpy.run_module", "runpy.run_path",
-})  # fmt: skip
 _OF_THE_CLASS = frozenset({"__dict__", "__weakref__", "__module__", "__abstractmethods__", "_abc_impl",
                            "__firstlineno__", "__static_attributes__", "__annotate__", "__annotations_cache__",
                            "__slotnames__"})  # fmt: skip
 _OF_THE_MODULE = frozenset({"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__",
                             "__package__", "__path__", "__spec__"})  # fmt: skip
-_BASES: dict[type, Callable[[Any], Any]] = {  # C classes, and what instances of their subclasses hold of them
-    object: lambda _v: None, int: lambda v: int.__index__(v) + 0, float: float.__repr__, complex: complex.__repr__,
-    str: str.__str__, bytes: lambda v: bytes.__getitem__(v, slice(None)), list: lambda v: [*list.__iter__(v)],
-    tuple: lambda v: (*tuple.__iter__(v),), set: lambda v: frozenset(set.__iter__(v)),
-    frozenset: lambda v: frozenset(frozenset.__iter__(v)), dict: lambda v: dict(dict.items(v)),
-    np.ndarray: lambda v: np.ndarray.view(v, np.ndarray),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,13 +100,6 @@ def examine(value: Any, name: str = "") -> PartDigests:
         parts = {"code": walk.whole(type(value), name).hex(), "state": walk.whole(value, name).hex()}
     more = len(walk.unknown) - _REASONS
     return PartDigests(parts, (*list(walk.unknown)[:_REASONS], *([f"and {more} more"] if more > 0 else [])))
-
-
-@dataclass(frozen=True)
-class _Unloaded:
-    """A module that a function imports when it is called, and that is not loaded yet."""
-
-    name: str
 
 
 class _Walk:
@@ -182,7 +160,7 @@ class _Walk:
             self._path.pop()
         kind: Any = type(value)
         same = kind.__eq__ is object.__eq__ and (
-            kind is object or _heap(kind)
+            kind is object or is_python_class(kind)
         )  # only their identity distinguishes them
         self._done[id(value)] = _hashed("again", str(self._number(value))) if same else made
         return made
@@ -218,7 +196,7 @@ class _Walk:
                 return self.unread(value, _COMPILED)
             return _hashed("class", _full_name(value), version_of(value.__module__))
         if parts := _PARTS.get(type(value)):
-            values = [*(getattr(value, each) for each in parts), _attributes(value)]
+            values = [*(getattr(value, each) for each in parts), attributes_of(value)]
             return self.all(type(value).__name__, values, [*("." + each for each in parts), ".__dict__"])
         if _is_named(value):
             return _hashed("named", _full_name(value), version_of(value.__module__))
@@ -237,11 +215,11 @@ class _Walk:
                 self.unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
         attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()} if self.data else {}
         if _of_library(fn):
-            if _full_name(fn) in _DYNAMIC:
-                self.unknown[f"{path}: {_LATE}"] = None
+            if _full_name(fn) in DYNAMIC:
+                self.unknown[f"{path}: {LATE}"] = None
             own = fn.__module__ if is_library(fn.__module__ or "") else str(fn.__globals__.get("__name__"))
             return parts | attributes | {"package": f"{_full_name(fn)} {version_of(own)}"}
-        named, unknown = _references(fn)
+        named, unknown = references(fn)
         if not self.data:
             return parts | {n: v for n, v in named.items() if issubclass(type(v), (FunctionType, type))}
         self.unknown |= {f"{path}.{each}": None for each in unknown}
@@ -265,14 +243,14 @@ class _Walk:
 
     def sources(self, name: str) -> bytes:
         """The digest of a module's source, and of the modules outside of packages that it imports, directly or not."""
-        path = [each for each in sys.path if not _installed(os.path.join(os.path.realpath(each), ""))]
+        path = [each for each in sys.path if not installed(os.path.join(os.path.realpath(each), ""))]
         finder = modulefinder.ModuleFinder(path)
         try:
             finder.import_hook(name)
         except ImportError:
             self.unknown |= {} if name in sys.modules else {f"{''.join(self._path)}: has no source": None}
         for each in {bad.partition(".")[0] for bad in finder.badmodules} - finder.modules.keys():
-            if not is_library(each) and _file_of(each):
+            if not is_library(each) and file_of(each):
                 self.unknown[f"{''.join(self._path)}: the source of {each} cannot be found"] = None
         found: list[Any] = []
         for each, module in sorted(finder.modules.items()):
@@ -290,8 +268,8 @@ class _Walk:
     def builtin(self, fn: Any) -> bytes:
         owner = getattr(fn, "__self__", None)
         module = fn.__module__ or ("" if owner is not None else "builtins")
-        if f"{module}.{fn.__qualname__}" in _DYNAMIC:
-            return self.unread(fn, _LATE)
+        if f"{module}.{fn.__qualname__}" in DYNAMIC:
+            return self.unread(fn, LATE)
         if module and not is_library(module):
             return self.unread(fn, _COMPILED)
         module += f" {version_of(module)}" if module else ""
@@ -356,14 +334,14 @@ class _Walk:
         own = self.of(kind, ".__class__")
         if not self.data:
             return own
-        base, library = _base(kind), is_library(kind.__module__)
+        base, library = c_base(kind), is_library(kind.__module__)
         reduces = kind in copyreg.dispatch_table or any(
             getattr(kind, each, None) is not getattr(object, each, None)
             for each in ("__reduce__", "__reduce_ex__", "__getstate__")
         )
         if base is not None and not (library and base is object and reduces):
-            inside = self.of(_BASES[base](value))
-            return _hashed("object", own, inside, self.named("attributes", _attributes(value)))
+            inside = self.of(BASES[base](value))
+            return _hashed("object", own, inside, self.named("attributes", attributes_of(value)))
         return self._reduced(value, own) if library else self.unread(value)
 
     def _reduced(self, value: Any, own: bytes) -> bytes:
@@ -377,7 +355,7 @@ class _Walk:
             found = _looked_up(sys.modules.get(getattr(value, "__module__", None) or kind.__module__), made) is value
             return _hashed("named", made, own) if found else self.unread(value)
         parts = [*made[:3], *(list(items) for items in made[3:5] if items is not None), *made[5:]]
-        aside = {} if kind.__module__.startswith("cedar.") else _attributes(value)  # which copies may leave out
+        aside = {} if kind.__module__.startswith("cedar.") else attributes_of(value)  # which copies may leave out
         inside = self.all("object", parts, ["", "", ".__dict__", *[""] * len(parts)])
         return _hashed("object", own, inside, self.named("attributes", aside))
 
@@ -389,7 +367,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
 }  # fmt: skip
 _EXACT: dict[type, Callable[[_Walk, Any], bytes]] = {
     ModuleType: lambda _walk, v: _hashed("module", v.__name__, version_of(v.__name__)),
-    _Unloaded: lambda walk, v: walk.sources(v.name),
+    Unloaded: lambda walk, v: walk.sources(v.name),
     CodeType: _Walk.code,
     **dict.fromkeys((BuiltinFunctionType, types.MethodWrapperType), _Walk.builtin),
     types.MappingProxyType: lambda walk, v: walk.of(gc.get_referents(v)[0]),
@@ -432,7 +410,7 @@ def _of_package(walk: _Walk, value: Any) -> bytes | None:
             return walk.unread(value)
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
         made = _hashed("tensor", kind.__name__, str(value.dtype), str(tuple(value.shape)), raw)
-        return _hashed(made, walk.named("attributes", _attributes(value)))
+        return _hashed(made, walk.named("attributes", attributes_of(value)))
     if package == "numba" and hasattr(value, "py_func"):
         return walk.all("numba", [version_of("numba"), value.py_func, value.targetoptions], [".py_func"] * 3)
     return None
@@ -470,111 +448,11 @@ def _looked_up(module: Any, dotted: str) -> Any:
         return None
 
 
-# ---- the state of objects --------------------------------------------------------------------------------------------
-
-
-def _heap(kind: type) -> bool:
-    return bool(kind.__flags__ >> 9 & 1)
-
-
-def _base(kind: type) -> type | None:
-    """The C class whose contents are, with slots and ``__dict__``, all that an instance holds; None: there may be more.
-
-    Every C class that adds a field makes its instances larger, so the sizes must add up.
-    """
-    base = next(each for each in kind.__mro__ if each in _BASES)
-    if kind is base:
-        return base
-    own, word = [each for each in kind.__mro__ if each not in base.__mro__], struct.calcsize("P")
-    slots = sum(isinstance(v, types.MemberDescriptorType) for each in own for v in vars(each).values())
-    behind = kind.__dictoffset__ == -word and kind.__itemsize__ > 0  # a dict behind the items
-    slots += kind.__weakrefoffset__ > 0 and base.__weakrefoffset__ == 0
-    slots += (kind.__dictoffset__ > 0 or behind) and base.__dictoffset__ == 0
-    heap = all(_heap(each) or each.__basicsize__ == object.__basicsize__ for each in own)
-    size = base.__basicsize__ + word * slots
-    return base if heap and kind.__basicsize__ == size and kind.__itemsize__ == base.__itemsize__ else None
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """The slots and the ``__dict__`` of an object, whatever its class makes of attributes."""
-    found: dict[str, Any] = {}
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items():
-            if name == "__dict__" and isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-                found |= member.__get__(value, type(value))
-            elif "__slots__" in vars(kind) and isinstance(member, types.MemberDescriptorType):
-                with suppress(AttributeError):  # not set
-                    found.setdefault(name, member.__get__(value, type(value)))
-    return found
-
-
-# ---- what code names -------------------------------------------------------------------------------------------------
-
-
-def _references(fn: FunctionType) -> tuple[dict[str, Any], list[str]]:
-    """What the code of a function, nested functions included, names outside itself; and what cannot be found."""
-    values: dict[str, Any] = {}
-    unknown: list[str] = []
-    codes = list(_nested(fn.__code__))
-    names = {name for code in codes for name in code.co_names}
-    for code in codes:
-        steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
-        for place, step in enumerate(steps):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-                name, value = step.argval, fn.__globals__.get(step.argval, step)
-                if value is step:
-                    value = getattr(builtins, name, step)
-                    if value is step and step.opname == "LOAD_GLOBAL":  # other loads may find it in a class's body
-                        unknown.append(f"global.{name}: nothing has that name yet")
-                    known = issubclass(type(value), (BuiltinFunctionType, type)) and is_library(value.__module__)
-                    if value is step or (known and f"builtins.{name}" not in _DYNAMIC):
-                        continue
-                for after in steps[place + 1 :]:
-                    if after.opname not in ("LOAD_ATTR", "LOAD_METHOD") or not issubclass(type(value), ModuleType):
-                        break
-                    found = vars(value).get(after.argval, step)
-                    if found is step or (is_library(value.__name__) and not isinstance(found, ModuleType)):
-                        break  # as a whole: an installed package, or a module that makes its attributes when asked
-                    name, value = f"{name}.{after.argval}", found
-                values[f"global {name}"] = value
-            elif step.opname == "IMPORT_NAME":
-                level, wanted = (each.argval for each in steps[place - 2 : place])
-                values |= _imported(fn, step.argval, level, wanted or ())
-    for module in {v.__name__ for v in values.values() if issubclass(type(v), ModuleType)}:
-        late = [name for name in names if f"{module}.{name}" in _DYNAMIC]
-        unknown += [f"global.{module}.{name}: {_LATE}" for name in sorted(late)]
-    return values, unknown
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
-def _imported(fn: FunctionType, name: str, level: int, wanted: Iterable[str]) -> dict[str, Any]:
-    """What an import inside a function brings: values of loaded modules, the source of others."""
-    name = importlib.util.resolve_name("." * level + name, fn.__globals__.get("__package__")) if level else name
-    if is_library(name) or name not in sys.modules:
-        return {f"import {name}": sys.modules.get(name, _Unloaded(name))}
-    inside = {f"{name}.{each}": vars(sys.modules[name]).get(each, _Unloaded(f"{name}.{each}")) for each in wanted}
-    tops = {name.partition(".")[0], name}  # `import a.b` binds a
-    return {f"import {n}": v for n, v in (inside or {each: sys.modules[each] for each in tops}).items()}
-
-
-# ---- whose code it is ------------------------------------------------------------------------------------------------
-
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-_STDLIB = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
-
-
 def _is_own_code(value: Any) -> bool:
     """A function, or a class or module that is not a package's under its name."""
     kind = type(value)
     if issubclass(kind, type):
-        return _heap(value) and not _is_named(value)
+        return is_python_class(value) and not _is_named(value)
     return kind is FunctionType or (issubclass(kind, ModuleType) and not is_library(value.__name__))
 
 
@@ -588,64 +466,3 @@ def _is_named(value: Any) -> bool:
 
 def _of_library(fn: FunctionType) -> bool:
     return is_library(fn.__module__ or "", fn.__code__.co_filename)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_library(module: str, file: str | None = None) -> bool:
-    """Whether a module (or the code in a file) is installed: of Python, of a package with a version, or of cedar.
-
-    A file of the user's that has a name of the standard library's is the user's.
-    """
-    top = module.partition(".")[0]
-    if top in ("__main__", "__mp_main__") and file is None:
-        return False
-    path = file if file is not None else _file_of(module)
-    if path is None:
-        return top in sys.stdlib_module_names
-    if path.startswith("<frozen"):
-        return True
-    path = os.path.realpath(path)
-    if any(part in path for part in _INSTALLED):
-        package = next(path.rpartition(part)[2] for part in _INSTALLED if part in path).partition(os.sep)[0]
-        return version_of(package.removesuffix(".py").partition(".")[0]) != str(None)
-    return path.startswith((_HOME, *_STDLIB))
-
-
-def _installed(path: str) -> bool:
-    return path.startswith(_STDLIB) or any(part in path for part in _INSTALLED)
-
-
-def _file_of(module: str) -> str | None:
-    loaded = sys.modules.get(module, sys.modules.get(module.partition(".")[0]))
-    if loaded is not None:
-        return getattr(loaded, "__file__", None)
-    try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
-    except (ImportError, ValueError):
-        return None
-    return spec.origin if spec is not None and spec.has_location else None
-
-
-def version_of(module: str) -> str:
-    """The version of the package that a module belongs to; Python's for the standard library.
-
-    Example:
-        >>> import numpy
-        >>> version_of("numpy.linalg") == numpy.__version__
-        True
-    """
-    return _version_of(module.partition(".")[0])
-
-
-@functools.lru_cache(maxsize=4096)
-def _version_of(top: str) -> str:
-    if top in sys.stdlib_module_names:
-        return f"{sys.version_info.major}.{sys.version_info.minor}"
-    loaded = getattr(sys.modules.get(top), "__version__", None)
-    if top == __name__.partition(".")[0]:
-        return str(loaded)
-    try:
-        return importlib.metadata.version(top)
-    except importlib.metadata.PackageNotFoundError:
-        names = importlib.metadata.packages_distributions().get(top)
-    return importlib.metadata.version(names[0]) if names else str(loaded)

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from cedar.core.digests import digest_of, examine, is_library, version_of
+from cedar.core.digests import digest_of, examine
 
 MAIN = """
 import enum, functools, typing
@@ -194,12 +194,6 @@ def test_values_that_a_function_closes_over(name: str) -> None:
 
 
 def test_packages_count_by_version(monkeypatch: Any) -> None:
-    assert is_library("numpy.linalg")
-    assert is_library("json")
-    assert is_library("cedar.core.block")
-    assert not is_library(__name__)
-    assert not is_library("__main__")
-    assert version_of("numpy.linalg") == np.__version__
     before = digest_of(lambda x: np.sqrt(x))
     monkeypatch.setattr("cedar.core.digests.version_of", lambda name: "0")
     assert digest_of(lambda x: np.sqrt(x)) != before
