@@ -213,16 +213,16 @@ class _Walk:
                 parts[f"closure {name}"] = cell.cell_contents
             except ValueError:
                 self.unknown[f"{path}.closure.{name}: nothing has that name yet"] = None
-        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()} if self.data else {}
         if _of_library(fn):
             if _full_name(fn) in DYNAMIC:
                 self.unknown[f"{path}: {LATE}"] = None
             own = fn.__module__ if is_library(fn.__module__ or "") else str(fn.__globals__.get("__name__"))
-            return parts | attributes | {"package": f"{_full_name(fn)} {version_of(own)}"}
+            return parts | {"package": f"{_full_name(fn)} {version_of(own)}"}
         named, unknown = references(fn)
         if not self.data:
             return parts | {n: v for n, v in named.items() if issubclass(type(v), (FunctionType, type))}
         self.unknown |= {f"{path}.{each}": None for each in unknown}
+        attributes = {f"attribute {n}": v for n, v in fn.__dict__.items()}  # a package's stands for itself
         return parts | ({"annotations": fn.__annotations__} if fn.__annotations__ else {}) | named | attributes
 
     def _code(self, item: Any) -> bytes:

@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,5 +196,9 @@ def test_values_that_a_function_closes_over(name: str) -> None:
 
 def test_packages_count_by_version(monkeypatch: Any) -> None:
     before = digest_of(lambda x: np.sqrt(x))
+    color = Enum("color", "RED")
+    unmarked = digest_of(color)
+    monkeypatch.setattr(Enum.__new__, "marked", 1, raising=False)  # as torch does when it is imported
+    assert digest_of(color) == unmarked
     monkeypatch.setattr("cedar.core.digests.version_of", lambda name: "0")
     assert digest_of(lambda x: np.sqrt(x)) != before
