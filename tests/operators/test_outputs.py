@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 import cedar
 from cedar import col
@@ -23,6 +22,8 @@ from tests.toy_blocks import SITE, bind, block, run, values
 
 
 def test_where_types_come_from():
+    import torch
+
     def annotated(x: float) -> float:
         return x
 
