@@ -74,6 +74,10 @@ class Group:
         self._runs: dict[tuple[int, int], Any] = {}  # process groups by their first and last rank
         _all.add(self)
 
+    def __deepcopy__(self, memo: object) -> Group:
+        """This one: a copy of a model is of the same ranks, and process groups cannot be copied."""
+        return self
+
     @property
     def side(self) -> Any:
         """The process group for threads; None where there is one rank. All ranks must ask for it at the same place."""
@@ -107,12 +111,20 @@ class Group:
         return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(texts, lengths, strict=True)]
 
     def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
-        """The sum over ranks, the same bits on all of them: rows are gathered and added in the order of ranks."""
-        rows = self.gather(values, phase)
-        total = rows[0].clone()
-        for row in rows[1:]:
-            total += row
-        return total
+        """The sum over ranks, the same bits on all of them: each number is added up in the order of ranks, from rank 0
+        on, in the dtype of ``values``. That is promised, so that a run repeats on as many ranks; a ring's own sum
+        starts at another rank for each part.
+
+        Each rank adds up one part for all, so that it sends 2 (N - 1) / N times the values; fewer of them than ranks
+        are sent to everybody.
+        """
+        if values.numel() < self.size:
+            return _in_order_of_ranks(self.gather(values, phase))
+        parts = [len(part) for part in cut(values.numel(), self.size)]
+        own = [parts[self.rank]] * self.size
+        rows = self.exchange(values.flatten(), parts, own, phase)
+        total = _in_order_of_ranks(rows.view(self.size, -1))
+        return self.exchange(total.repeat(self.size), own, parts, phase).view(values.shape)
 
     def agree(self, values: Mapping[str, object], fix: str, device: torch.device | None = None) -> None:
         """Compare what all ranks must hold alike.
@@ -201,6 +213,13 @@ class Group:
                     done="this rank stopped; what the last checkpoint holds is safe",
                     fix="start again with --resume, on as many ranks or on fewer",
                 ) from error
+
+
+def _in_order_of_ranks(rows: torch.Tensor) -> torch.Tensor:
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
 
 
 def exchange_rows(

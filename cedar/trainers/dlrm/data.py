@@ -17,6 +17,7 @@ import cedar
 from cedar import col
 from cedar.core.errors import CedarError
 from cedar.recommendation import Vocabulary
+from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.data import Endless
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.inputs import check_footers
@@ -113,7 +114,7 @@ class Batches(Endless):
         for paths in (data.paths, data.evaluate):
             if paths:
                 check_footers(paths, options.features)
-        self.options, self.group = options, group
+        self.options, self.group, self.device = options, group, device_of(options.run.device)
         rows = _rows(data) if rows is None else rows
         self.held_out = held_out
         if data.evaluate:
@@ -147,7 +148,7 @@ class Batches(Endless):
         return batches.loader(
             plan="off" if plain else data.plan, executor="inline" if plain else data.executor,
             workers=None if plain else data.workers or None, seed=self.options.run.seed, rank=rank, world=world,
-            split_batches=True, subgroup=True, format="torch", serve=serve or None,
+            split_batches=True, subgroup=True, format="torch", device=self.device, serve=serve or None,
         )  # fmt: skip
 
     def epoch(self) -> int:

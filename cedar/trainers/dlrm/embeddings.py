@@ -17,11 +17,13 @@ from cedar.trainers.dlrm.hot import Frequency
 from cedar.trainers.dlrm.inputs import Feature, Inputs, read_batch
 from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.replicas import Replicas
-from cedar.trainers.dlrm.sharding import ShardedTables, by_width
+from cedar.trainers.dlrm.sharding import GRADIENTS, ShardedTables, by_width
 from cedar.trainers.dlrm.spread import ShardingRequest, Spread, widths_of
-from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, Tables, TorchTables
+from cedar.trainers.dlrm.tables import Bags, PlainTables, Tables, TorchTables
 from cedar.trainers.dlrm.tiers import TieredTables
+from cedar.trainers.dlrm.torchrec import TorchrecTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
+from cedar.trainers.dlrm.wrappers import TableParameters, optimizer_steps, watch
 
 
 class DedupEmbeddings(nn.Module):
@@ -81,8 +83,13 @@ class DedupEmbeddings(nn.Module):
         super().__init__()
         self.features, self.width, self.group = tuple(features), width, group or Group()
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
-        self.steps, self._begun = 0, False
+        self.steps, self._half = 0, False
+        self._waiting: int | None = None  # steps of optimizers when gradients came that no step has taken
         self.widths = widths_of(features, width)
+        if backend == "torchrec" and rule is not None:
+            raise CedarError(
+                "torchrec's collections are parameters, and have no fused rule", fix="give rule=None and an optimizer"
+            )
         if fast and (rule is None or backend in ("fbgemm", "torchrec")):
             raise CedarError(
                 "rows in a file are updated by torch's fused rules", fix="give a rule, and backend='torch'"
@@ -91,47 +98,40 @@ class DedupEmbeddings(nn.Module):
         self.plan = plan = Spread(features, self.widths, rule, dtype, self.group, wanted)
         self.places, self.notes, self._mine = plan.places, list(plan.notes), plan.pieces_of(self.group.rank)
         ranks = self.group.size
-        how: Any = {"eps": eps, "dtype": dtype, "seed": seed, "device": device}
+        self.tables = TableParameters(fused=rule is not None, alone=ranks == 1)
+        how: Any = {"dtype": dtype, "seed": seed, "device": device}
+        fused: Any = how | {"rule": rule, "eps": eps}
+        every = sorted({one.width for made in plan.places.values() for one in made})  # alike on all ranks
+        self._fbgemm = {each for each in every if rule and not fast and self._by_fbgemm(backend, each)}
         self.stores: dict[int, Tables] = {}
         for columns in sorted({one.width for one in self._mine}):
             tables = [one.table for one in self._mine if one.width == columns]
-            if plan.near is None:
-                self.stores[columns] = self._store(tables, columns, backend, how)
+            if plan.near is not None:
+                self.stores[columns] = TieredTables(tables, columns, plan.near, slow, **fused)
+            elif columns in self._fbgemm:
+                self.stores[columns] = FbgemmTables(
+                    tables, columns, rule=str(rule), eps=eps, seed=seed, device=device, held=self.tables
+                )
+            elif rule is not None:
+                self.stores[columns] = TorchTables(tables, columns, **fused, held=self.tables)
+            elif backend == "torchrec":
+                self.notes.append("tables: torchrec, as asked")
+                self.stores[columns] = TorchrecTables(tables, columns, features, **how, held=self.tables)
             else:
-                self.stores[columns] = TieredTables(tables, columns, plan.near, slow, rule=rule, **how)
-        self.stores = self.stores or {width: TorchTables((), width, dtype=dtype, device=device)}
-        plain = [store for store in self.stores.values() if isinstance(store, PlainTables)]
-        self.tables = nn.ParameterDict({name: value for store in plain for name, value in store.weights.items()})
-        wide = torch.promote_types(dtype, torch.float32)
+                self.stores[columns] = PlainTables(tables, columns, **how, held=self.tables)
         scale = 1 / ranks if mean else 1.0
         self.replicas = {}
         for columns in sorted({self.widths[name] for name in plan.shared}):
             ids = {name: rows for name, rows in plan.shared.items() if self.widths[name] == columns}
             self.replicas[columns] = Replicas(
-                ids, columns, self.places, self.stores.get(columns), self.group, scale, rule=rule, **how
+                ids, columns, self.places, self.stores.get(columns), self.group, scale, **fused, held=self.tables
             )
         self.sharded = None
         if ranks > 1:
             self.sharded = ShardedTables(
-                self.stores, self.places, features, self.group, wide, device, scale, self.replicas
+                self.stores, self.places, features, self.group, self._travels(), device, scale, self.replicas
             )
-
-    def _store(self, tables: Sequence[Table], width: int, backend: str, how: Mapping[str, Any]) -> Tables:
-        if backend == "torchrec" and tables:
-            from cedar.trainers.dlrm.torchrec import TorchrecTables
-
-            if self.rule is not None:
-                raise CedarError(
-                    "torchrec's collections are parameters, and have no fused rule",
-                    fix="give rule=None and an optimizer",
-                )
-            self.notes.append("tables: torchrec, as asked")
-            return TorchrecTables(tables, width, self.features, dtype=self.dtype, seed=how["seed"], device=self.device)
-        if self.rule is None:
-            return PlainTables(tables, width, dtype=self.dtype, seed=how["seed"], device=self.device)
-        if self._by_fbgemm(backend, width) and tables:
-            return FbgemmTables(tables, width, rule=self.rule, eps=how["eps"], seed=how["seed"], device=self.device)
-        return TorchTables(tables, width, rule=self.rule, **how)
+        watch(self)
 
     def _by_fbgemm(self, backend: str, width: int) -> bool:
         """Whether fbgemm keeps the tables; asked for, it must load, and what it cannot do is torch's."""
@@ -153,29 +153,56 @@ class DedupEmbeddings(nn.Module):
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         """The sums, ``[bags, width]`` for each of ``bags``, which come in the order of features."""
-        if self.training and not self._begun:
-            self._begin(self.rate, self.steps + 1)
-        if self.sharded is not None:
-            return self.sharded.lookup(bags)
-        return by_width(self.stores, [self.widths[one.table] for one in bags], bags)
+        again = torch._C._current_graph_task_id() != -1  # in a backward pass, which activation checkpointing repeats
+        learns = self.rule is not None and self.training and torch.is_grad_enabled()
+        if learns and not again:
+            self._check_taken()
+        if learns:
+            kind = self.device.type if self.device else "cpu"
+            self._half |= torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+            self._begin()
+        if self.sharded is None:
+            found = by_width(self.stores, [self.widths[one.table] for one in bags], bags)
+        elif again:
+            raise CedarError(
+                "DedupEmbeddings was called in the backward pass, in which not all ranks would ask for rows again",
+                done="nothing was updated", fix="leave it outside of what torch.utils.checkpoint repeats",
+            )  # fmt: skip
+        else:
+            found = self.sharded.lookup(bags)
+        for rows in found if learns else ():
+            if rows.requires_grad:
+                rows.register_hook(self._arrived)
+        return found
 
-    def rows(self, inputs: Inputs) -> list[torch.Tensor]:
-        """For each feature the sum of each list, of unique rows where it is in a group; of a sequence all its rows."""
-        return summed(inputs, self.features, self.lookup)
+    def rows(self, batch: Mapping[str, Any] | Inputs) -> list[torch.Tensor]:
+        """What poolings of one's own take: for each feature the sum of each list, ``[lists, width]``; of a sequence
+        (``pooling="attention"``) the rows of all its ids, one after the other, ``[ids, width]``.
+
+        They are of unique rows where the batch holds a feature in a group: ``batch[column].inverse_lookup`` says which
+        of them each row has, ``batch[column][column].offsets`` where lists of ids begin.
+
+        Example:
+            >>> from cedar import JaggedTensor
+            >>> seen = JaggedTensor(torch.tensor([4, 2, 4]), torch.tensor([0, 2, 3]))
+            >>> embeddings = DedupEmbeddings([FeatureOptions("seen", 9, pooling="attention")], 8)
+            >>> embeddings.rows({"seen": seen})[0].shape
+            torch.Size([3, 8])
+        """
+        return summed(self._read(batch), self.features, self.lookup)
 
     def forward(self, batch: Mapping[str, Any] | Inputs) -> torch.Tensor:
         """Embeddings of a batch of a loader with ``format="torch"``.
 
         Raises:
-            CedarError: an id is not in its table, a list is longer than promised; a feature is a sequence.
+            CedarError: an id is not in its table, a list is longer than promised; a feature is a sequence; an optimizer
+                has made a step since the last backward pass, and ``step`` was not called.
         """
         if odd := [feature.column for feature in self.features if feature.sequence]:
             raise CedarError(
                 f"{odd[0]!r} is a sequence, which rows() looks up", fix="pool it, or set pooling to sum or mean"
             )
-        inputs = batch
-        if not isinstance(inputs, Inputs):
-            inputs = read_batch(inputs, self.features, [], None, device=self.device)
+        inputs = self._read(batch)
         parts = [
             rows / feature.lengths.clamp(min=1)[:, None].to(rows.dtype) if option.pooling == "mean" else rows
             for option, feature, rows in zip(self.features, inputs.features, self.rows(inputs), strict=True)
@@ -185,18 +212,35 @@ class DedupEmbeddings(nn.Module):
             return side_by_side(parts, by)
         return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
-    def begin(self, rate: float, step: int) -> None:
-        """Before the first lookup of a step, which forgets gradients that no ``step`` has taken; without a call of it,
-        a training forward begins one, and they stay.
-        """
-        self._clear()
-        self._begin(rate, step)
+    def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
+        """After the backward passes of a step: that of the fused optimizer, where there is one; all ranks call it.
 
-    def step(self) -> None:
-        """After the backward pass: the fused optimizer's step, where there is one; all ranks call it."""
-        for store in self._each():
-            store.update()
-        self.steps, self._begun = self.steps + 1, False
+        Args:
+            scaler: that has scaled the loss, before its ``update``: gradients are divided by its scale, and a step in
+                which they are not finite on some rank is skipped on all.
+
+        Raises:
+            CedarError: the loss was computed in float16, and no scaler is given; fbgemm has updated the rows with
+                scaled gradients; something else took a fused table for its weight.
+        """
+        if self._half and scaler is None:
+            raise CedarError(
+                "rows were looked up in autocast to float16, whose loss a GradScaler scales",
+                done="nothing was updated",
+                fix="embeddings.step(scaler) before scaler.update(), or step(torch.amp.GradScaler(enabled=False))",
+            )
+        if self.rule is not None and any(parameter.grad is not None for parameter in self.tables.parameters()):
+            raise CedarError(
+                "a table of a fused rule has a gradient: something beside DedupEmbeddings uses its weights",
+                done="nothing was updated", fix="set rule=None for weights that are tied",
+            )  # fmt: skip
+        with torch.autocast(self.device.type if self.device else "cpu", enabled=False):
+            if self.rule is None or scaler is None or self._unscaled(scaler):
+                self._begin()
+                for store in self._each():
+                    store.update()
+                self.steps += 1
+        self._forget()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients that no ``step`` has taken, those of a fused rule too: for a step that all ranks skip.
@@ -205,20 +249,67 @@ class DedupEmbeddings(nn.Module):
         updated the rows already, and nothing can be taken back.
         """
         super().zero_grad(set_to_none)
-        self._clear()
-        self._begun = False
+        self._forget()
+
+    def _read(self, batch: Mapping[str, Any] | Inputs) -> Inputs:
+        return batch if isinstance(batch, Inputs) else read_batch(batch, self.features, [], None, device=self.device)
+
+    def _arrived(self, _gradient: torch.Tensor) -> None:
+        self._waiting = optimizer_steps()
+
+    def _check_taken(self) -> None:
+        if self._waiting is None or not (self._fbgemm or optimizer_steps() > self._waiting):
+            return
+        why = "an optimizer has made a step" if optimizer_steps() > self._waiting else "fbgemm has updated the rows"
+        raise CedarError(
+            f"{why} since the last backward pass, and embeddings.step() was not called", done="nothing was looked up",
+            fix="call embeddings.step() where the optimizer makes its step; to accumulate gradients over backward "
+            "passes call neither between them, and take backend='torch'; to skip a step call embeddings.zero_grad()",
+        )  # fmt: skip
+
+    def _unscaled(self, scaler: torch.amp.GradScaler) -> bool:
+        """Divide gradients by the scale; whether they are finite on all ranks."""
+        if self._fbgemm and scaler.is_enabled():
+            raise CedarError(
+                "fbgemm has updated the rows in the backward pass, with gradients that were scaled",
+                done="the rows are wrong now", fix="load the last checkpoint, and take backend='torch'",
+            )  # fmt: skip
+        finite = all(store.unscale(1 / scaler.get_scale()) for store in self._each())
+        return not float(self.group.add(torch.tensor([float(not finite)], device=self.device), GRADIENTS))
 
     def _each(self) -> tuple[Tables, ...]:
         return (*self.stores.values(), *self.replicas.values())
 
-    def _begin(self, rate: float, step: int) -> None:
-        self._begun = True
+    def _begin(self) -> None:
         for store in self._each():
-            store.begin(rate, step)
+            store.begin(self.rate, self.steps + 1)
 
-    def _clear(self) -> None:
+    def _forget(self) -> None:
+        self._waiting, self._half = None, False
         for store in self._each():
             store.clear()
+
+    def _travels(self) -> torch.dtype:
+        """The dtype of what a lookup gives."""
+        return self.dtype if self.rule is None else torch.promote_types(self.dtype, torch.float32)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> DedupEmbeddings:
+        """What ``to``, ``cuda``, ``half`` and their like call."""
+        like = fn(torch.zeros(0, dtype=self.dtype, device=self.device))
+        for store in self._each():
+            store.check(like.dtype)
+        self.state()  # what is in memory and in a file, or in copies and in pieces, is written to the latter
+        super()._apply(fn, recurse)
+        self.dtype, self.device = like.dtype, like.device
+        for store in self._each():
+            store.moved(like.device)
+        if self.sharded is not None:
+            self.sharded.moved(self._travels(), like.device)
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        watch(self)
 
     # ---- state -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ before. Its tables update rows in the backward pass.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import warnings
@@ -14,9 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from torch import nn
 
 from cedar.core.errors import CedarError
-from cedar.trainers.dlrm.tables import Bags, Table, initial, joined
+from cedar.trainers.dlrm.tables import Bags, Table, Tables, initial, joined
 
 # The pairs that were built for each other: minor version of torch, version of fbgemm.
 PAIRS = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0", "2.14": "1.9.0"}
@@ -92,7 +94,7 @@ def _minor(number: str) -> str:
 RULES = {"rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "sgd": "EXACT_SGD"}
 
 
-class FbgemmTables:
+class FbgemmTables(Tables):
     """Tables of one width, float32; see ``TorchTables``. Each step looks up once.
 
     To fbgemm they are one table, and all bags are those of one feature: so features may have any numbers of bags,
@@ -102,17 +104,24 @@ class FbgemmTables:
         tables: with names of their own; at least one.
         width: numbers in a row, a multiple of 4.
         rule: ``rowwise_adagrad`` or ``sgd``: on the CPU it has no others that suit.
+        held: where the weights are, in the memory that fbgemm updates; None: a place of its own.
     """
 
     def __init__(
         self, tables: Sequence[Table], width: int, *, rule: str = "rowwise_adagrad", eps: float = 1e-8, seed: int = 0,
-        device: torch.device | None = None,
+        device: torch.device | None = None, held: nn.ParameterDict | None = None,
     ) -> None:  # fmt: skip
-        self.tables, self.width, self.rule = tuple(tables), width, rule
-        self.starts, total = {}, 0
+        self.tables, self.width, self.rule, self.eps = tuple(tables), width, rule, eps
+        self.held = nn.ParameterDict() if held is None else held
+        self.starts, self._rows = {}, 0
         for table in tables:
-            self.starts[table.name] = total
-            total += table.rows
+            self.starts[table.name] = self._rows
+            self._rows += table.rows
+        self._build(device)
+        for table in tables:
+            self.state()[f"{table.name}.weight"].copy_(initial(table, width, seed))
+
+    def _build(self, device: torch.device | None) -> None:
         library = module()
         gpu = device is not None and device.type == "cuda"
         place = library.EmbeddingLocation.DEVICE if gpu else library.EmbeddingLocation.HOST
@@ -120,11 +129,14 @@ class FbgemmTables:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine = library.SplitTableBatchedEmbeddingBagsCodegen(
-                [(total, width, place, compute)], optimizer=getattr(library.OptimType, RULES[rule]), learning_rate=0.0,
-                eps=eps, pooling_mode=library.PoolingMode.SUM, device=device,
+                [(self._rows, self.width, place, compute)], optimizer=getattr(library.OptimType, RULES[self.rule]),
+                learning_rate=0.0, eps=self.eps, pooling_mode=library.PoolingMode.SUM, device=device,
             )  # fmt: skip
-        for table in tables:
-            self.state()[f"{table.name}.weight"].copy_(initial(table, width, seed))
+        self.held[self._key] = nn.Parameter(self._engine.split_embedding_weights()[0])
+
+    @property
+    def _key(self) -> str:
+        return f"rows of {self.width}"
 
     def begin(self, rate: float, step: int) -> None:
         self._engine.set_learning_rate(rate)
@@ -133,13 +145,32 @@ class FbgemmTables:
         if not bags:
             return []
         ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], torch.float32)
-        return list(torch.split(self._engine(ids, offsets, per_sample_weights=weights), counts))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.held[self._key].requires_grad):
+            return list(torch.split(self._engine(ids, offsets, per_sample_weights=weights), counts))
 
-    def update(self) -> None:
-        """Nothing is left to do: the backward pass did it."""
+    def check(self, dtype: torch.dtype) -> None:
+        if dtype != torch.float32:
+            raise CedarError(
+                f"fbgemm's tables are float32, not {str(dtype).removeprefix('torch.')}", done="nothing was moved",
+                fix="set backend='torch', or compute in it by torch.autocast",
+            )  # fmt: skip
 
-    def clear(self) -> None:
-        """Nothing can be taken back."""
+    def moved(self, device: torch.device) -> None:
+        if device != self._engine.split_embedding_weights()[0].device:
+            self._rebuild(device, self.state())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FbgemmTables:
+        made = memo[id(self)] = copy.copy(self)
+        made.held = copy.deepcopy(self.held, memo)
+        made._rebuild(self.held[self._key].device, self.state())
+        return made
+
+    def _rebuild(self, device: torch.device, state: dict[str, torch.Tensor]) -> None:
+        learns = self.held[self._key].requires_grad
+        self._build(device)
+        self.held[self._key].requires_grad_(learns)
+        for name, value in self.state().items():
+            value.copy_(state[name])
 
     def state(self) -> dict[str, torch.Tensor]:
         kinds = {"weight": self._engine.split_embedding_weights()[0]}

@@ -73,7 +73,9 @@ def read_batch(
     A feature's column may be a tensor of ids (one a row, or a fixed number), a JaggedTensor of lists, or a group.
     """
     known: dict[int, Expansion] = {}
-    feature_inputs = tuple(_feature(batch, option, known, device) for option in features)
+    seen: list[tuple[FeatureOptions, torch.Tensor, torch.Tensor]] = []
+    feature_inputs = tuple(_feature(batch, option, known, seen, device) for option in features)
+    check(seen)
     rows = [len(feature) for feature in feature_inputs]
     columns = [batch[name].to(device=device, dtype=dtype) for name in dense]
     width = torch.stack(columns, 1) if columns else torch.zeros(rows[0], 0, dtype=dtype, device=device)
@@ -87,8 +89,9 @@ def read_batch(
 
 
 def _feature(
-    batch: Mapping[str, Any], option: FeatureOptions, known: dict[int, Expansion], device: torch.device | None
-) -> Feature:
+    batch: Mapping[str, Any], option: FeatureOptions, known: dict[int, Expansion],
+    seen: list[tuple[FeatureOptions, torch.Tensor, torch.Tensor]], device: torch.device | None,
+) -> Feature:  # fmt: skip
     column = batch.get(option.column)
     by, weights = None, None
     if isinstance(column, cedar.InverseKeyedJaggedTensor):
@@ -107,7 +110,7 @@ def _feature(
             weights = given.values if given is not None and torch.equal(given.offsets, offsets) else None
     elif isinstance(column, torch.Tensor) and column.ndim in (1, 2):
         step = column.shape[1] if column.ndim == 2 else 1
-        ids, offsets = column.reshape(-1), torch.arange(len(column) + 1) * step
+        ids, offsets = column.reshape(-1), torch.arange(len(column) + 1, device=column.device) * step
     else:
         problem = "is not in the batch" if column is None else f"is {type(column).__name__}"
         raise CedarError(f"the feature {option.column!r} {problem}", fix="give a column of ids, or of lists of ids")
@@ -115,7 +118,7 @@ def _feature(
         raise CedarError(f"{option.weights!r} has not one weight for each id of {option.column!r}", fix="see the data")
     if ids.is_floating_point() or ids.is_complex():
         raise CedarError(f"the ids of {option.column!r} are {ids.dtype}", fix="give integers")
-    check(option, ids, offsets)
+    seen.append((option, ids, offsets))
     if option.sliding:
         values, windows = windows_of(ids, offsets)
         single = torch.arange(len(values) + 1, device=device)
@@ -144,15 +147,17 @@ def _apart(option: FeatureOptions) -> CedarError:
     )
 
 
-def check(option: FeatureOptions, ids: torch.Tensor, offsets: torch.Tensor) -> None:
-    """Refuse what the table or the promise does not hold."""
-    if len(ids):
-        low, high = (int(value) for value in torch.aminmax(ids))
+def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> None:
+    """Refuse ids and lists that a table or a promise does not hold; a device is waited for once."""
+    limits = []
+    for option, ids, offsets in seen:
+        low, high = torch.aminmax(ids) if len(ids) else (offsets[0], offsets[0])  # 0, which every table has
+        most = offsets.diff().max() if option.longest and len(offsets) > 1 else offsets[0]
+        limits.append(torch.stack([low.long(), high.long(), most.long()]))
+    for (option, _, _), (low, high, most) in zip(seen, torch.stack(limits).tolist() if limits else (), strict=True):
         if low < 0 or high >= option.rows:
             raise bad_id(option, low if low < 0 else high)
-    if option.longest and len(offsets) > 1:
-        most = int(offsets.diff().max())
-        if most > option.longest:
+        if option.longest and most > option.longest:
             raise CedarError(
                 f"a list of {option.column!r} has {most} ids, {option.longest} were promised",
                 done="nothing was cut",

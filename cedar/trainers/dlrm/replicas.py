@@ -13,7 +13,7 @@ import torch
 
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm.sharding import GRADIENTS, IDS, ROWS, TablePiece
-from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, merged, row_gradients
+from cedar.trainers.dlrm.tables import BLOCK, Bags, Table, Tables, TorchTables, merged, row_gradients, uncopied
 
 
 class Replicas(TorchTables):
@@ -28,6 +28,8 @@ class Replicas(TorchTables):
         store: this rank's pieces of this width; None: it has none.
         scale: of gradients.
     """
+
+    kind = "copies"
 
     def __init__(
         self, ids: Mapping[str, torch.Tensor], width: int, places: Mapping[str, Sequence[TablePiece]],
@@ -51,6 +53,17 @@ class Replicas(TorchTables):
                 own = (here + self.starts[name]).to(self.device)
                 self._homes[name].append((place, own, (rows[here] - first).to(self.device)))
         self._ids = torch.cat(list(ids.values())).to(self.device)
+
+    def __deepcopy__(self, memo: object) -> Replicas:
+        raise uncopied("tables whose frequent rows are on every rank")
+
+    def moved(self, device: torch.device) -> None:
+        super().moved(device)
+        self._ids, self.slots = self._ids.to(device), {name: slots.to(device) for name, slots in self.slots.items()}
+        self._homes = {
+            name: [(place, own.to(device), rows.to(device)) for place, own, rows in homes]
+            for name, homes in self._homes.items()
+        }
 
     def parted(self, bags: Bags) -> tuple[Bags, Bags, torch.Tensor]:
         """Of ids that are looked up one by one: those that are here, the others, and the places of both."""

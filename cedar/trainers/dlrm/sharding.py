@@ -233,6 +233,10 @@ class ShardedTables:
         self.replicas = replicas or {}
         homes = {name: store for store in self.replicas.values() for name in store.slots}
         self._shared = {at: homes[f.home] for at, f in enumerate(features) if f.home in homes}
+        self.moved(dtype, device)
+
+    def moved(self, dtype: torch.dtype, device: torch.device | None) -> None:
+        """Rows are of another dtype from now on, or elsewhere."""
         self._anchor = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
@@ -259,7 +263,7 @@ class ShardedTables:
             torch.split(f, [table[rank][n][0] for rank in range(group.size)]) for f, n in zip(sums, mine, strict=True)
         ]
         out = [parts[k][rank].flatten() for rank in range(group.size) for k in range(len(mine))]
-        values = torch.cat(out) if out else self._anchor.detach().new_zeros(0)
+        values = torch.cat([self._anchor.detach().new_zeros(0), *out]).to(self._anchor.dtype)
         outgoing = [sum(table[rank][n][0] * self._order[n][1].width for n in mine) for rank in range(group.size)]
         own = [table[me][n][0] * place.width for n, (_, place) in enumerate(self._order)]
         back = [sum(own[a:b]) for a, b in pairwise(firsts)]

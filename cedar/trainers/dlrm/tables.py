@@ -15,12 +15,13 @@ import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.options import Rule
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd, as a signed number
@@ -109,16 +110,24 @@ class Bags:
         return len(self.offsets) - 1
 
 
-class Tables(Protocol):
-    """What both implementations do."""
+class Tables:
+    """What all implementations do. Their weights are parameters in ``held``, which the module around them registers:
+    they are read from there in every lookup, since others may put new ones there.
+    """
 
     tables: tuple[Table, ...]
+    held: nn.ParameterDict
 
     def begin(self, rate: float, step: int) -> None:
         """Before the forward pass of a step, the ``step``-th from 1."""
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         """The sums, ``[bags, width]`` for each of ``bags``."""
+        raise NotImplementedError
+
+    def unscale(self, factor: float) -> bool:
+        """Multiply the gradients that ``update`` will take; whether they are finite."""
+        return True
 
     def update(self) -> None:
         """After the backward pass."""
@@ -126,8 +135,15 @@ class Tables(Protocol):
     def clear(self) -> None:
         """Forget the gradients that no ``update`` has taken."""
 
+    def check(self, dtype: torch.dtype) -> None:
+        """Refuse to be of this dtype."""
+
+    def moved(self, device: torch.device) -> None:
+        """The weights in ``held`` have got another device or dtype: let the rest follow."""
+
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and optimizer state as ``table.kind``; what is written there is in the tables."""
+        raise NotImplementedError
 
 
 def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = None) -> torch.Tensor:
@@ -147,28 +163,22 @@ def initial(table: Table, width: int, seed: int, into: torch.Tensor | None = Non
     return values
 
 
-class PlainTables:
+class PlainTables(Tables):
     """Tables of one width as parameters, whose gradients autograd makes; see ``TorchTables``."""
 
     def __init__(
-        self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None
-    ) -> None:
-        self.tables = tuple(tables)
-        weights = [initial(table, width, seed).to(device=device, dtype=dtype) for table in tables]
-        self.weights = {
-            table.name.replace(".", "/"): nn.Parameter(value) for table, value in zip(tables, weights, strict=True)
-        }
-
-    def begin(self, rate: float, step: int) -> None: ...
-
-    def update(self) -> None: ...
-
-    def clear(self) -> None: ...
+        self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None,
+        held: nn.ParameterDict,
+    ) -> None:  # fmt: skip
+        self.tables, self.held = tuple(tables), held
+        for table in tables:
+            value = initial(table, width, seed).to(device=device, dtype=dtype)
+            held[table.name.replace(".", "/")] = nn.Parameter(value)
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         sums = []
         for one in bags:
-            table = self.weights[one.table.replace(".", "/")]
+            table = self.held[one.table.replace(".", "/")]
             given = None if one.weights is None else one.weights.to(table.dtype)
             sums.append(
                 functional.embedding_bag(
@@ -178,11 +188,11 @@ class PlainTables:
         return sums
 
     def state(self) -> dict[str, torch.Tensor]:
-        return {f"{table.name}.weight": self.weights[table.name.replace(".", "/")].detach() for table in self.tables}
+        return {f"{table.name}.weight": self.held[table.name.replace(".", "/")].detach() for table in self.tables}
 
 
-class TorchTables:
-    """Tables of one width in one block of memory.
+class TorchTables(Tables):
+    """Tables of one width in one block of memory, which is one parameter: it learns where it requires a gradient.
 
     Args:
         tables: with names of their own.
@@ -191,12 +201,17 @@ class TorchTables:
         dtype: of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
             float32.
         seed: of the first weights, and of rounding.
+        held: where the block is; None: a place of its own.
     """
+
+    kind = "rows"
 
     def __init__(
         self, tables: Sequence[Table], width: int, *, rule: Rule = "rowwise_adagrad", eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, seed: int = 0, device: torch.device | None = None,
+        held: nn.ParameterDict | None = None,
     ) -> None:  # fmt: skip
+        self.check(dtype)
         self.tables, self.width, self.rule, self.eps, self.seed = tuple(tables), width, rule, eps, seed
         self.rate, self.step, self.device = 0.0, 0, device
         starts = [0]
@@ -204,15 +219,22 @@ class TorchTables:
             starts.append(starts[-1] + table.rows)
         self.starts = {table.name: start for table, start in zip(tables, starts, strict=False)}
         self._ends = torch.tensor(starts[1:], device=device)
-        self.weight = self._zeros((starts[-1], width), dtype)
+        weight = self._zeros((starts[-1], width), dtype)
         for table in tables:
-            initial(table, width, seed, self._of(self.weight, table))
+            initial(table, width, seed, self._of(weight, table))
+        self.held = nn.ParameterDict() if held is None else held
+        self.held[f"{self.kind} of {width}"] = nn.Parameter(weight)
         self.wide = wide = torch.promote_types(dtype, torch.float32)
         shapes: dict[str, tuple[int, ...]] = {"rowwise_adagrad": (starts[-1],), "sgd": (), "adam": (starts[-1], width)}
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
         self.moments = {name: self._zeros(shapes[rule], wide) for name in names}
-        self._anchor = torch.zeros((), dtype=wide, device=device, requires_grad=True)
         self._pending: list[tuple[Bags, torch.Tensor]] = []
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """All rows, ``[rows, width]``."""
+        block: nn.Parameter = self.held[f"{self.kind} of {self.width}"]
+        return block
 
     def begin(self, rate: float, step: int) -> None:
         self.rate, self.step = rate, step
@@ -221,7 +243,7 @@ class TorchTables:
         if not bags:
             return []
         ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], self.weight.dtype)
-        sums: torch.Tensor = _Lookup.apply(self._anchor, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
+        sums: torch.Tensor = _Lookup.apply(self.weight, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
         return list(torch.split(sums, counts))
 
     @torch.no_grad()
@@ -231,8 +253,24 @@ class TorchTables:
                 self._apply(rows, summed)
         self.clear()
 
+    def unscale(self, factor: float) -> bool:
+        self._pending = [(bags, gradient * factor) for bags, gradient in self._pending]
+        return all(bool(torch.isfinite(gradient).all()) for _, gradient in self._pending)
+
     def clear(self) -> None:
         self._pending.clear()
+
+    def check(self, dtype: torch.dtype) -> None:
+        if dtype not in (torch.float64, torch.float32, torch.float16):
+            raise CedarError(
+                f"fused rules update tables of float64, float32 and float16, not {str(dtype).removeprefix('torch.')}",
+                fix="compute in it by torch.autocast and leave the tables as they are, or set rule=None",
+            )
+
+    def moved(self, device: torch.device) -> None:
+        self.device, self._ends = device, self._ends.to(device)
+        self.wide = torch.promote_types(self.weight.dtype, torch.float32)
+        self.moments = {name: value.to(device, self.wide) for name, value in self.moments.items()}
 
     def _apply(self, rows: torch.Tensor, gradient: torch.Tensor) -> None:
         """One step of the rule on some rows, each of them once; ``gradient`` may be overwritten."""
@@ -262,7 +300,7 @@ class TorchTables:
         return zeros(shape, dtype, self.device)
 
     def _all(self, kind: str) -> torch.Tensor:
-        return self.weight if kind == "weight" else self.moments[kind]
+        return self.weight.detach() if kind == "weight" else self.moments[kind]
 
     def _read(self, kind: str, rows: torch.Tensor) -> torch.Tensor:
         """Values of some rows, which may be overwritten."""
@@ -272,7 +310,7 @@ class TorchTables:
         self._all(kind).index_copy_(0, rows, values)
 
     def _add(self, rows: torch.Tensor, change: torch.Tensor) -> None:
-        self.weight.index_add_(0, rows, change)
+        self.weight.detach().index_add_(0, rows, change)
 
     def _compact(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A block of rows, and where in it those are that are looked up."""
@@ -294,10 +332,18 @@ class TorchTables:
         return values[self.starts[table.name] : self.starts[table.name] + table.rows]
 
     def state(self) -> dict[str, torch.Tensor]:
-        kinds = {"weight": self.weight, **self.moments}
+        kinds = {"weight": self.weight.detach(), **self.moments}
         return {
             f"{table.name}.{kind}": self._of(values, table) for table in self.tables for kind, values in kinds.items()
         }
+
+
+def uncopied(what: str) -> CedarError:
+    """Of what a deep copy would be neither in memory twice nor the same."""
+    return CedarError(
+        f"{what} cannot be copied, as copy.deepcopy and averages of weights do", done="nothing was copied",
+        fix="make another DedupEmbeddings without them, and load the state_dict of this one",
+    )  # fmt: skip
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
@@ -365,7 +411,7 @@ def row_gradients(
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, _anchor: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
+    def forward(ctx: Any, _weight: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
         ctx.tables, ctx.bags = tables, Bags("", ids, offsets, weights)
         sums = functional.embedding_bag(
             *tables._compact(ids), offsets, mode="sum", include_last_offset=True, per_sample_weights=weights

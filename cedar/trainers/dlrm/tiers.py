@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.dlrm.tables import Table, TorchTables
+from cedar.trainers.dlrm.tables import Table, TorchTables, uncopied
 
 
 class TieredTables(TorchTables):
@@ -35,7 +35,7 @@ class TieredTables(TorchTables):
     def __init__(
         self, tables: Sequence[Table], width: int, hot: Mapping[str, torch.Tensor], folder: str, **settings: Any
     ) -> None:
-        self.folder = folder
+        self.folder, self._file = folder, False
         self._fast: dict[str, torch.Tensor] = {}
         super().__init__(tables, width, **settings)
         none = torch.zeros(0, dtype=torch.int64)
@@ -44,6 +44,22 @@ class TieredTables(TorchTables):
         slots[self.hot] = torch.arange(len(self.hot), dtype=torch.int32)
         self.slots = slots.to(self.device)
         self._last: tuple[Any, ...] = (None,)
+        self._file = True
+
+    def __deepcopy__(self, memo: object) -> TieredTables:
+        raise uncopied("tables whose rows are in a file")
+
+    def check(self, dtype: torch.dtype) -> None:
+        if self._file and dtype != self.weight.dtype:
+            raise CedarError(
+                f"tables in a file stay {str(self.weight.dtype).removeprefix('torch.')}",
+                done="nothing was moved", fix="give DedupEmbeddings the dtype when you make it",
+            )  # fmt: skip
+        super().check(dtype)
+
+    def moved(self, device: torch.device) -> None:
+        self.device, self._ends, self.slots = device, self._ends.to(device), self.slots.to(device)
+        self._last = (None,)
 
     def state(self) -> dict[str, torch.Tensor]:
         for kind, values in self._fast.items():

@@ -47,13 +47,13 @@ class TorchrecTables(PlainTables):
 
     def __init__(
         self, tables: Sequence[Table], width: int, features: Sequence[FeatureOptions], *, dtype: torch.dtype,
-        seed: int, device: torch.device | None,
+        seed: int, device: torch.device | None, held: nn.ParameterDict,
     ) -> None:  # fmt: skip
         if dtype not in (torch.float32, torch.float16):
             raise CedarError(
                 f"torchrec has no tables of {str(dtype).removeprefix('torch.')}", fix="give float32, or another backend"
             )
-        super().__init__(tables, width, dtype=dtype, seed=seed, device=device)
+        super().__init__(tables, width, dtype=dtype, seed=seed, device=device, held=held)
         configs, modules = module("modules.embedding_configs"), module("modules.embedding_modules")
         kind = configs.DataType.FP32 if dtype == torch.float32 else configs.DataType.FP16
         of = {table.name: [f for f in features if f.home == (table.of or table.name)] for table in tables}
@@ -74,10 +74,10 @@ class TorchrecTables(PlainTables):
         self.keys = [[key for config in made for key in config.feature_names] for made in (lists, pooled)]
         self.lists = modules.EmbeddingCollection(lists, device=device)
         self.bags = modules.EmbeddingBagCollection(pooled, is_weighted=self.weighted, device=device)
-        for name, embedding in (*self.lists.embeddings.items(), *self.bags.embedding_bags.items()):
-            embedding.weight = self.weights[name]
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
+        for name, embedding in (*self.lists.embeddings.items(), *self.bags.embedding_bags.items()):
+            embedding.weight = self.held[name]
         count: Counter[str] = Counter()
         asked: dict[str, Bags] = {}
         for one in bags:

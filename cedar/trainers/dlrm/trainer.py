@@ -83,7 +83,7 @@ class Trainer(common.Trainer):
         assert inputs.labels is not None
         rows, rate = self.options.data.batch, self.rate(self.options.tables.rate)
         self.model.train()
-        self.tables.begin(rate, self.step + 1)
+        self.tables.rate, self.tables.steps = rate, self.step
         logits = self._forward(inputs)
         loss = functional.binary_cross_entropy_with_logits(logits, inputs.labels, reduction="sum")
         total = loss.detach()

@@ -104,13 +104,13 @@ def test_float16_rounding_follows_from_seed_step_table_and_row():
     assert torch.equal(whole.state()["items.weight"], alone.state()["items.weight"])
     resumed = half_run(make(TABLES), 8)
     other = make(TABLES)
-    other.weight.copy_(resumed.weight)
+    other.weight.data.copy_(resumed.weight)
     assert torch.equal(half_run(other, 12, start=9).weight, whole.weight)
 
 
 def test_float16_rounding_keeps_small_updates_on_average():
     tables = TorchTables((Table("items", 9),), 4096, rule="sgd", dtype=torch.float16)
-    tables.weight.fill_(1.0)
+    tables.weight.data.fill_(1.0)
     for step in range(1, 33):  # each update is a 1/100 of the distance to the next float16
         tables.begin(1.0, step)
         (tables.lookup([bags_of("items", [[4]])])[0] * -(2.0**-10) / 100).sum().backward()

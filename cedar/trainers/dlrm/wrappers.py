@@ -1,0 +1,120 @@
+"""What torch wraps around a model whose tables are spread over ranks: left alone by it, or refused by name.
+
+DistributedDataParallel and FSDP take all ranks' parameters of one name for copies of each other. Tables are not: each
+rank has other rows under a name, and their gradients are exchanged already.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from cedar.core.errors import CedarError
+
+if TYPE_CHECKING:
+    from cedar.trainers.dlrm.embeddings import DedupEmbeddings
+
+_alive: weakref.WeakSet[DedupEmbeddings] = weakref.WeakSet()
+_steps = 0  # that optimizers of torch have made in this process
+
+
+class TableParameters(nn.ParameterDict):
+    """Parameters that no one may cut. ``fused``: their state is that of the module around, under other names."""
+
+    def __init__(self, *, fused: bool, alone: bool) -> None:
+        super().__init__()
+        self.fused, self.uncut = fused, fused or not alone
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check(value)
+        super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        self._check(param)
+        super().register_parameter(name, param)
+
+    def _check(self, value: object) -> None:
+        if isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed") and self.uncut:
+            raise cuts("fully_shard, or distribute_module")
+
+    def _save_to_state_dict(self, *how: Any) -> None:
+        if not self.fused:
+            super()._save_to_state_dict(*how)
+
+    def _load_from_state_dict(self, *how: Any) -> None:
+        if not self.fused:
+            super()._load_from_state_dict(*how)
+
+
+def cuts(what: str) -> CedarError:
+    """Of what would cut tables that are spread over the ranks, or updated by rules of their own."""
+    return CedarError(
+        f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
+        done="nothing was trained",
+        fix="fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the other parts of the model",
+    )
+
+
+def watch(embeddings: DedupEmbeddings) -> None:
+    """Look at what is wrapped around it from now on."""
+    _watch_all()
+    _alive.add(embeddings)
+
+
+def optimizer_steps() -> int:
+    """How many steps optimizers of torch have made."""
+    return _steps
+
+
+@cache
+def _watch_all() -> None:
+    register_module_module_registration_hook(_wrapped)
+    register_optimizer_step_post_hook(_stepped)
+
+
+def _stepped(*_: object) -> None:
+    global _steps  # noqa: PLW0603 - of the process
+    _steps += 1
+
+
+def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    """DDP registers what it wraps before it sends rank 0's parameters to all, which is why this is no check of ours."""
+    if name not in ("module", "_fsdp_wrapped_module") or module is None:
+        return
+    if isinstance(parent, DistributedDataParallel):
+        for embeddings in [each for each in _alive if _inside(each, module)]:
+            _ignored(parent, module, embeddings)
+    elif type(parent).__name__ == "FullyShardedDataParallel":
+        kept: Any = parent._ignored_modules
+        if any(each.tables.uncut and each not in kept for each in _alive if _inside(each, module)):
+            raise cuts("FullyShardedDataParallel")
+
+
+def _inside(embeddings: DedupEmbeddings, module: nn.Module) -> bool:
+    own = {id(parameter) for parameter in embeddings.parameters()}
+    return any(each is embeddings for each in module.modules()) or any(id(p) in own for p in module.parameters())
+
+
+def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: DedupEmbeddings) -> None:
+    ranks, size = embeddings.group.size, parent.process_group.size()
+    if ranks == 1 and embeddings.rule is None:
+        return  # each rank has all tables, whose gradients DDP averages
+    if ranks != size:
+        raise CedarError(
+            f"DistributedDataParallel is of {size} ranks, and the DedupEmbeddings inside of {ranks}: tables of ranks "
+            "would come apart",
+            done="nothing was trained",
+            fix="make DedupEmbeddings after torch.distributed.init_process_group, with the group of all those ranks",
+        )
+    own = {id(parameter) for parameter in embeddings.parameters()}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if id(parameter) in own:
+            parent.parameters_to_ignore.add(name)
+            parameter._ddp_ignored = True  # as torch marks them, for its mixed precision
