@@ -31,7 +31,9 @@ class DedupEmbeddings(nn.Module):
     of several widths side by side, ``[rows, sum of widths]``.
 
     The tables are spread over the ranks of a group; what is deduplicated is looked up once, sent once and expanded
-    last. ``state_dict`` holds the tables of this rank, and their optimizer's state where that is fused.
+    last. ``state_dict`` holds the tables of this rank, and their optimizer's state where that is fused. What torch does
+    to a model, as DistributedDataParallel, ``to``, copies, averages and torch.compile, finds the tables as parameters;
+    those of a fused rule have no ``grad``: leave them out of ``torch.optim.Adagrad``, which makes state for them.
 
     Args:
         features: which columns, their tables, and how lists are pooled: ``sum`` or ``mean`` (``rows`` gives what other
@@ -151,6 +153,7 @@ class DedupEmbeddings(nn.Module):
         self.notes.append("tables: fbgemm" if why is None else f"tables: torch ({why})")
         return why is None
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         """The sums, ``[bags, width]`` for each of ``bags``, which come in the order of features."""
         again = torch._C._current_graph_task_id() != -1  # in a backward pass, which activation checkpointing repeats
@@ -172,9 +175,10 @@ class DedupEmbeddings(nn.Module):
             found = self.sharded.lookup(bags)
         for rows in found if learns else ():
             if rows.requires_grad:
-                rows.register_hook(self._arrived)
+                rows.register_hook(self._arrived)  # type: ignore[no-untyped-call]
         return found
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def rows(self, batch: Mapping[str, Any] | Inputs) -> list[torch.Tensor]:
         """What poolings of one's own take: for each feature the sum of each list, ``[lists, width]``; of a sequence
         (``pooling="attention"``) the rows of all its ids, one after the other, ``[ids, width]``.
@@ -191,6 +195,7 @@ class DedupEmbeddings(nn.Module):
         """
         return summed(self._read(batch), self.features, self.lookup)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, batch: Mapping[str, Any] | Inputs) -> torch.Tensor:
         """Embeddings of a batch of a loader with ``format="torch"``.
 
@@ -299,7 +304,7 @@ class DedupEmbeddings(nn.Module):
         for store in self._each():
             store.check(like.dtype)
         self.state()  # what is in memory and in a file, or in copies and in pieces, is written to the latter
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype, self.device = like.dtype, like.device
         for store in self._each():
             store.moved(like.device)
@@ -308,7 +313,7 @@ class DedupEmbeddings(nn.Module):
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         watch(self)
 
     # ---- state -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,8 @@ def cuts(what: str) -> CedarError:
     return CedarError(
         f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
         done="nothing was trained",
-        fix="fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the other parts of the model",
+        fix="make the model again, and fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the "
+        "other parts of the model",
     )
 
 
@@ -117,4 +118,4 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if id(parameter) in own:
             parent.parameters_to_ignore.add(name)
-            parameter._ddp_ignored = True  # as torch marks them, for its mixed precision
+            parameter._ddp_ignored = True  # type: ignore[attr-defined] # for its mixed precision
