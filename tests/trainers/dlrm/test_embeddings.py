@@ -1,8 +1,6 @@
 """The embeddings in models of others: against plain torch, however tables are spread and rows deduplicated."""
 
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from cedar.core.errors import CedarError
 from cedar.nn import DedupEmbeddings, Feature
 from cedar.trainers.common.group import Group
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "dcn_criteo.py"
 FEATURES = [
     Feature("item", 11), Feature("hist", 11, table="item", pooling="mean"), Feature("tags", 7), Feature("acts", 3),
 ]  # fmt: skip
@@ -228,18 +225,3 @@ def test_a_step_that_is_skipped_leaves_no_trace(rule, zero_first):
         made.step()
         states.append(made.state_dict())
     assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
-
-
-def test_the_example_is_the_same_on_ranks_and_without_deduplication(crew, shared_data):
-    csv = str(shared_data / "criteo_sample.csv")
-    losses, _ = runpy.run_path(str(EXAMPLE))["train"](csv)
-    plain, _ = runpy.run_path(str(EXAMPLE))["train"](csv, dedup=False)
-    assert max(abs(a - b) for a, b in zip(losses, plain, strict=True)) < 1e-10
-    for found in crew.run(example, csv, ranks=2):
-        assert max(abs(a - b) for a, b in zip(losses, found, strict=True)) < 1e-10
-    assert losses[-1] < losses[0]
-    assert len(EXAMPLE.read_text().splitlines()) <= 100
-
-
-def example(group, csv):
-    return runpy.run_path(str(EXAMPLE))["train"](csv, 2, group, sharding="rows")[0]
