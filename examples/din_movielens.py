@@ -2,8 +2,8 @@
 
 python examples/din_movielens.py movielens_sample.csv
 
-The sample has one or two ratings of a user, so people of one gender and occupation are taken as one user. The films that
-they liked first are a list that all their later ratings share; its rows are looked up once.
+The sample has one or two ratings of a user, so people of one gender and occupation are taken as one user. The films
+that they liked first are a list that all their later ratings share; its rows are looked up once.
 """
 
 from __future__ import annotations

@@ -115,6 +115,13 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
             fix="make DedupEmbeddings after torch.distributed.init_process_group, with the group of all those ranks",
         )
     own = {id(parameter) for parameter in embeddings.parameters()}
+    others = [each for each in module.modules() if each is not embeddings.tables]
+    tied = [each for each in others if any(id(p) in own for p in each.parameters(recurse=False))]
+    if tied and ranks > 1:
+        raise CedarError(
+            f"{type(tied[0]).__name__} has a table of DedupEmbeddings for its weight: of each rank other rows",
+            done="nothing was trained", fix="do not tie weights to tables that are spread over ranks",
+        )  # fmt: skip
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if id(parameter) in own:
             parent.parameters_to_ignore.add(name)

@@ -82,6 +82,22 @@ def test_tables_of_one_rank_in_ddp_of_several(crew):
         assert plain == []  # each rank has all rows, and DDP averages their gradients
 
 
+def tied(group):
+    inside = embeddings(group, None)
+    model = nn.Sequential(inside, head())
+    model[1].tied = nn.Linear(WIDTH, 1)
+    model[1].tied.weight = next(inside.parameters())
+    try:
+        DistributedDataParallel(model, process_group=group.ranks)
+    except CedarError as error:
+        return str(error)
+
+
+def test_weights_that_are_tied_to_pieces_of_tables_are_refused(crew):
+    for said in crew.run(tied, ranks=2):
+        assert "Linear has a table of DedupEmbeddings for its weight" in said
+
+
 def cut_by(group, how, rule):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
