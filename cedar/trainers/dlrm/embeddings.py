@@ -19,11 +19,11 @@ from cedar.trainers.dlrm.options import FeatureOptions, Planner, Rule, Sharding
 from cedar.trainers.dlrm.replicas import Replicas
 from cedar.trainers.dlrm.sharding import GRADIENTS, ShardedTables, by_width
 from cedar.trainers.dlrm.spread import ShardingRequest, Spread, widths_of
-from cedar.trainers.dlrm.tables import Bags, PlainTables, Tables, TorchTables
+from cedar.trainers.dlrm.tables import Bags, PlainTables, TableParameters, Tables, TorchTables
 from cedar.trainers.dlrm.tiers import TieredTables
 from cedar.trainers.dlrm.torchrec import TorchrecTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
-from cedar.trainers.dlrm.wrappers import TableParameters, optimizer_steps, watch
+from cedar.trainers.dlrm.wrappers import optimizer_steps, watch
 
 
 class DedupEmbeddings(nn.Module):
@@ -109,7 +109,7 @@ class DedupEmbeddings(nn.Module):
         for columns in sorted({one.width for one in self._mine}):
             tables = [one.table for one in self._mine if one.width == columns]
             if plan.near is not None:
-                self.stores[columns] = TieredTables(tables, columns, plan.near, slow, **fused)
+                self.stores[columns] = TieredTables(tables, columns, plan.near, slow, **fused, held=self.tables)
             elif columns in self._fbgemm:
                 self.stores[columns] = FbgemmTables(
                     tables, columns, rule=str(rule), eps=eps, seed=seed, device=device, held=self.tables

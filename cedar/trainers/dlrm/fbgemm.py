@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from cedar.core.errors import CedarError
-from cedar.trainers.dlrm.tables import Bags, Table, Tables, initial, joined
+from cedar.trainers.dlrm.tables import Bags, Table, TableParameters, Tables, initial, joined
 
 # The pairs that were built for each other: minor version of torch, version of fbgemm.
 PAIRS = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0", "2.14": "1.9.0"}
@@ -109,11 +109,11 @@ class FbgemmTables(Tables):
 
     def __init__(
         self, tables: Sequence[Table], width: int, *, rule: str = "rowwise_adagrad", eps: float = 1e-8, seed: int = 0,
-        device: torch.device | None = None, held: nn.ParameterDict | None = None,
+        device: torch.device | None = None, held: TableParameters | None = None,
     ) -> None:  # fmt: skip
         self.tables, self.width, self.rule, self.eps = tuple(tables), width, rule, eps
-        self.held = nn.ParameterDict() if held is None else held
-        self.starts, self._rows = {}, 0
+        self.held = TableParameters() if held is None else held
+        self.starts, self._rows, self._key = {}, 0, f"rows of {width}"
         for table in tables:
             self.starts[table.name] = self._rows
             self._rows += table.rows
@@ -133,10 +133,6 @@ class FbgemmTables(Tables):
                 learning_rate=0.0, eps=self.eps, pooling_mode=library.PoolingMode.SUM, device=device,
             )  # fmt: skip
         self.held[self._key] = nn.Parameter(self._engine.split_embedding_weights()[0])
-
-    @property
-    def _key(self) -> str:
-        return f"rows of {self.width}"
 
     def begin(self, rate: float, step: int) -> None:
         self._engine.set_learning_rate(rate)

@@ -110,13 +110,67 @@ class Bags:
         return len(self.offsets) - 1
 
 
+class TableParameters(nn.Module):
+    """Parameters by their names, of any kind, that no one may cut.
+
+    Args:
+        fused: the module around has their state, under other names.
+        alone: they are of one rank; with ``fused`` unset they may be cut then.
+    """
+
+    def __init__(self, *, fused: bool = True, alone: bool = True) -> None:
+        super().__init__()
+        self.fused, self.whole = fused, fused or not alone
+
+    def __getitem__(self, name: str) -> nn.Parameter:
+        value: Any = self._parameters[name.replace(".", "/")]
+        return value  # type: ignore[no-any-return]
+
+    def __setitem__(self, name: str, value: nn.Parameter) -> None:
+        self._parameters[name.replace(".", "/")] = value
+
+    def items(self) -> Any:
+        """Names and parameters."""
+        return self._parameters.items()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check(value)
+        super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        self._check(param)
+        super().register_parameter(name, param)
+
+    def _check(self, value: object) -> None:
+        if isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed") and self.whole:
+            raise would_cut("fully_shard, or distribute_module")
+
+    def _save_to_state_dict(self, *how: Any) -> None:
+        if not self.fused:
+            super()._save_to_state_dict(*how)
+
+    def _load_from_state_dict(self, *how: Any) -> None:
+        if not self.fused:
+            super()._load_from_state_dict(*how)
+
+
+def would_cut(what: str) -> CedarError:
+    """Of what would cut tables that are spread over the ranks, or updated by rules of their own."""
+    return CedarError(
+        f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
+        done="nothing was trained",
+        fix="make the model again, and fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the "
+        "other parts of the model",
+    )
+
+
 class Tables:
     """What all implementations do. Their weights are parameters in ``held``, which the module around them registers:
     they are read from there in every lookup, since others may put new ones there.
     """
 
     tables: tuple[Table, ...]
-    held: nn.ParameterDict
+    held: TableParameters
 
     def begin(self, rate: float, step: int) -> None:
         """Before the forward pass of a step, the ``step``-th from 1."""
@@ -168,17 +222,17 @@ class PlainTables(Tables):
 
     def __init__(
         self, tables: Sequence[Table], width: int, *, dtype: torch.dtype, seed: int, device: torch.device | None,
-        held: nn.ParameterDict,
+        held: TableParameters,
     ) -> None:  # fmt: skip
         self.tables, self.held = tuple(tables), held
         for table in tables:
             value = initial(table, width, seed).to(device=device, dtype=dtype)
-            held[table.name.replace(".", "/")] = nn.Parameter(value)
+            held[table.name] = nn.Parameter(value)
 
     def lookup(self, bags: Sequence[Bags]) -> list[torch.Tensor]:
         sums = []
         for one in bags:
-            table = self.held[one.table.replace(".", "/")]
+            table = self.held[one.table]
             given = None if one.weights is None else one.weights.to(table.dtype)
             sums.append(
                 functional.embedding_bag(
@@ -188,7 +242,7 @@ class PlainTables(Tables):
         return sums
 
     def state(self) -> dict[str, torch.Tensor]:
-        return {f"{table.name}.weight": self.held[table.name.replace(".", "/")].detach() for table in self.tables}
+        return {f"{table.name}.weight": self.held[table.name].detach() for table in self.tables}
 
 
 class TorchTables(Tables):
@@ -209,7 +263,7 @@ class TorchTables(Tables):
     def __init__(
         self, tables: Sequence[Table], width: int, *, rule: Rule = "rowwise_adagrad", eps: float = 1e-8,
         dtype: torch.dtype = torch.float32, seed: int = 0, device: torch.device | None = None,
-        held: nn.ParameterDict | None = None,
+        held: TableParameters | None = None,
     ) -> None:  # fmt: skip
         self.check(dtype)
         self.tables, self.width, self.rule, self.eps, self.seed = tuple(tables), width, rule, eps, seed
@@ -222,19 +276,21 @@ class TorchTables(Tables):
         weight = self._zeros((starts[-1], width), dtype)
         for table in tables:
             initial(table, width, seed, self._of(weight, table))
-        self.held = nn.ParameterDict() if held is None else held
-        self.held[f"{self.kind} of {width}"] = nn.Parameter(weight)
+        self.held, self._key = TableParameters() if held is None else held, f"{self.kind} of {width}"
+        self._keep(weight)
         self.wide = wide = torch.promote_types(dtype, torch.float32)
         shapes: dict[str, tuple[int, ...]] = {"rowwise_adagrad": (starts[-1],), "sgd": (), "adam": (starts[-1], width)}
         names = {"rowwise_adagrad": ("sum",), "sgd": (), "adam": ("first", "second")}[rule]
         self.moments = {name: self._zeros(shapes[rule], wide) for name in names}
         self._pending: list[tuple[Bags, torch.Tensor]] = []
 
+    def _keep(self, weight: torch.Tensor) -> None:
+        self.held[self._key] = nn.Parameter(weight)
+
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> torch.Tensor:
         """All rows, ``[rows, width]``."""
-        block: nn.Parameter = self.held[f"{self.kind} of {self.width}"]
-        return block
+        return self.held[self._key]
 
     def begin(self, rate: float, step: int) -> None:
         self.rate, self.step = rate, step
@@ -243,7 +299,7 @@ class TorchTables(Tables):
         if not bags:
             return []
         ids, offsets, weights, counts = joined(bags, [self.starts[b.table] for b in bags], self.weight.dtype)
-        sums: torch.Tensor = _Lookup.apply(self.weight, self, ids, offsets, weights)  # type: ignore[no-untyped-call]
+        sums: torch.Tensor = _Lookup.apply(self.held[self._key], self, ids, offsets, weights)  # type: ignore[no-untyped-call]
         return list(torch.split(sums, counts))
 
     @torch.no_grad()
@@ -411,7 +467,7 @@ def row_gradients(
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, _weight: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
+    def forward(ctx: Any, _learns: torch.Tensor, tables: TorchTables, ids: Any, offsets: Any, weights: Any) -> Any:
         ctx.tables, ctx.bags = tables, Bags("", ids, offsets, weights)
         sums = functional.embedding_bag(
             *tables._compact(ids), offsets, mode="sum", include_last_offset=True, per_sample_weights=weights

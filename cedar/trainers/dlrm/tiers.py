@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.tables import Table, TorchTables, uncopied
@@ -45,6 +46,15 @@ class TieredTables(TorchTables):
         self.slots = slots.to(self.device)
         self._last: tuple[Any, ...] = (None,)
         self._file = True
+
+    def _keep(self, weight: torch.Tensor) -> None:
+        """The parameter is empty, so that it may be moved; whether it requires a gradient says whether rows learn."""
+        self._block = weight
+        self.held[self._key] = nn.Parameter(torch.zeros(0, dtype=weight.dtype, device=self.device))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self._block
 
     def __deepcopy__(self, memo: object) -> TieredTables:
         raise uncopied("tables whose rows are in a file")

@@ -19,7 +19,7 @@ from torch.nn import functional
 import cedar
 from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.options import FeatureOptions
-from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, joined
+from cedar.trainers.dlrm.tables import Bags, PlainTables, Table, TableParameters, joined
 
 if TYPE_CHECKING:
     from cedar.trainers.dlrm.embeddings import DedupEmbeddings
@@ -47,7 +47,7 @@ class TorchrecTables(PlainTables):
 
     def __init__(
         self, tables: Sequence[Table], width: int, features: Sequence[FeatureOptions], *, dtype: torch.dtype,
-        seed: int, device: torch.device | None, held: nn.ParameterDict,
+        seed: int, device: torch.device | None, held: TableParameters,
     ) -> None:  # fmt: skip
         if dtype not in (torch.float32, torch.float16):
             raise CedarError(

@@ -10,57 +10,19 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cedar.core.errors import CedarError
+from cedar.trainers.dlrm.tables import would_cut
 
 if TYPE_CHECKING:
     from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 
 _alive: weakref.WeakSet[DedupEmbeddings] = weakref.WeakSet()
 _steps = 0  # that optimizers of torch have made in this process
-
-
-class TableParameters(nn.ParameterDict):
-    """Parameters that no one may cut. ``fused``: their state is that of the module around, under other names."""
-
-    def __init__(self, *, fused: bool, alone: bool) -> None:
-        super().__init__()
-        self.fused, self.uncut = fused, fused or not alone
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._check(value)
-        super().__setattr__(name, value)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        self._check(param)
-        super().register_parameter(name, param)
-
-    def _check(self, value: object) -> None:
-        if isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed") and self.uncut:
-            raise cuts("fully_shard, or distribute_module")
-
-    def _save_to_state_dict(self, *how: Any) -> None:
-        if not self.fused:
-            super()._save_to_state_dict(*how)
-
-    def _load_from_state_dict(self, *how: Any) -> None:
-        if not self.fused:
-            super()._load_from_state_dict(*how)
-
-
-def cuts(what: str) -> CedarError:
-    """Of what would cut tables that are spread over the ranks, or updated by rules of their own."""
-    return CedarError(
-        f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
-        done="nothing was trained",
-        fix="make the model again, and fully_shard(model, ignored_params=set(embeddings.parameters())), or give it the "
-        "other parts of the model",
-    )
 
 
 def watch(embeddings: DedupEmbeddings) -> None:
@@ -94,8 +56,8 @@ def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
             _ignored(parent, module, embeddings)
     elif type(parent).__name__ == "FullyShardedDataParallel":
         kept: Any = parent._ignored_modules
-        if any(each.tables.uncut and each not in kept for each in _alive if _inside(each, module)):
-            raise cuts("FullyShardedDataParallel")
+        if any(each.tables.whole and each not in kept for each in _alive if _inside(each, module)):
+            raise would_cut("FullyShardedDataParallel")
 
 
 def _inside(embeddings: DedupEmbeddings, module: nn.Module) -> bool:
@@ -126,3 +88,8 @@ def _ignored(parent: DistributedDataParallel, module: nn.Module, embeddings: Ded
         if id(parameter) in own:
             parent.parameters_to_ignore.add(name)
             parameter._ddp_ignored = True  # type: ignore[attr-defined] # for its mixed precision
+    if not any(p.requires_grad for n, p in module.named_parameters() if n not in parent.parameters_to_ignore):
+        raise CedarError(
+            "DistributedDataParallel has nothing to average: DedupEmbeddings exchanges gradients of tables itself",
+            done="nothing was trained", fix="call the embeddings without it",
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from cedar.core.errors import CedarError
-from cedar.nn import DedupEmbeddings
+from cedar.nn import DedupEmbeddings, Feature
 from tests.trainers.dlrm.test_embeddings import FEATURES, WIDTH, Plain, batch
 
 RATE = 0.1
@@ -189,7 +189,7 @@ def test_torch_compile(kind):
     alike(kind, trained(ours), trained(plain))
 
 
-@pytest.mark.parametrize("kind", ["parameters", "fused", "fbgemm"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["module", "parameters"])
 def test_frozen_tables(kind, how):
     ours, plain = both(kind)
@@ -328,6 +328,33 @@ def test_optimizers_leave_tables_of_fused_rules_alone(optimizer):
             rest.add_param_group({"params": [*model.embeddings.parameters()]})
         found.append(trained(model, optimizer=rest))
     alike("fused", *found)
+
+
+def test_optimizers_that_do_not_suit_say_so():
+    model = Model(made("parameters"))
+    with pytest.raises(RuntimeError, match="SparseAdam does not support dense gradients"):
+        trained(model, optimizer=torch.optim.SparseAdam(model.parameters(), lr=RATE))
+    model = Model(made("parameters"))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+
+    def loss():
+        optimizer.zero_grad()
+        value = (model(0) - 1).square().mean()
+        value.backward()
+        return value.detach()
+
+    assert float(optimizer.step(loss)) > float(loss())
+
+
+def test_tables_may_have_names_of_what_modules_have():
+    names = ["items", "keys", "type", "training", "a.b"]
+    for rule in (None, "sgd"):
+        made = DedupEmbeddings([Feature(name, 5) for name in names], 4, rule=rule)
+        assert made({name: torch.tensor([1, 4]) for name in names}).shape == (2, 5, 4)
+        other = DedupEmbeddings([Feature(name, 5) for name in names], 4, rule=rule, seed=1)
+        other.load_state_dict(made.state_dict())
+        assert all(torch.equal(value, other.state()[name]) for name, value in made.state().items())
+        copy.deepcopy(made).double()
 
 
 def test_weights_tied_to_another_module():

@@ -1,5 +1,7 @@
 """Rows on every rank: updated as those of one table, bit by bit, and sent as often as their price says."""
 
+import copy
+
 import pytest
 import torch
 
@@ -189,3 +191,43 @@ def test_bytes_between_ranks_are_those_of_the_price(crew):
         assert hot == [0, 1, 2]  # what is looked up once by each is not worth it
         assert measured == priced < alone / 2
     assert all("fused rules" in said for said in crew.run(refused, ranks=2))
+
+
+def moved(group, sharding, freezes):
+    """Losses of training that begins in float32 and goes on in float64; gradients of three batches are one step."""
+    made = made_of(group, {"rule": "sgd", "dtype": torch.float32, "sharding": sharding})
+    assert bool(made.replicas) == (sharding == "hot" and group.size > 1)
+    losses = []
+    for step in range(9):
+        if step == 3:
+            made.double()
+        for parameter in made.parameters():
+            parameter.requires_grad_(not freezes or step > 5)
+        rows = made.rows(batch(step % 3, group.rank, group.size, dedup=False))
+        loss = sum(each.square().sum() / 64 for each in rows)
+        if loss.requires_grad:
+            loss.backward()
+        if step % 3 == 2:
+            made.step()
+        losses.append(float(group.add(loss.detach().double()[None], "loss")))
+    return losses
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_copies_move_and_freeze_with_the_other_rows(crew, freezes):
+    wanted = moved(Group(), "tables", freezes)
+    assert (abs(wanted[0] - wanted[3]) < 1e-6) == freezes
+    for sharding in ("hot", "rows"):
+        for found in crew.run(moved, sharding, freezes, ranks=2):
+            assert max(abs(a - b) / b for a, b in zip(found, wanted, strict=True)) < 1e-5
+
+
+def copied(group):
+    try:
+        copy.deepcopy(made_of(group, {"sharding": "hot"}))
+    except CedarError as error:
+        return str(error)
+
+
+def test_rows_on_every_rank_are_not_copied(crew):
+    assert all("frequent rows are on every rank cannot be copied" in said for said in crew.run(copied, ranks=2))

@@ -82,6 +82,20 @@ def test_tables_of_one_rank_in_ddp_of_several(crew):
         assert plain == []  # each rank has all rows, and DDP averages their gradients
 
 
+def bare(group, rule):
+    try:
+        DistributedDataParallel(embeddings(group, rule), process_group=group.ranks)
+    except CedarError as error:
+        return str(error)
+
+
+@RULES
+def test_embeddings_in_ddp_by_themselves_are_refused(crew, rule):
+    """torch ends the process, as its reducer of no parameters does."""
+    for said in crew.run(bare, rule, ranks=2):
+        assert "DistributedDataParallel has nothing to average" in said
+
+
 def tied(group):
     inside = embeddings(group, None)
     model = nn.Sequential(inside, head())
