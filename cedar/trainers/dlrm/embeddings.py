@@ -260,7 +260,8 @@ class DedupEmbeddings(nn.Module):
         return batch if isinstance(batch, Inputs) else read_batch(batch, self.features, [], None, device=self.device)
 
     def _arrived(self, _gradient: torch.Tensor) -> None:
-        self._waiting = optimizer_steps()
+        if self._waiting is None:
+            self._waiting = optimizer_steps()
 
     def _check_taken(self) -> None:
         if self._waiting is None or not (self._fbgemm or optimizer_steps() > self._waiting):
@@ -314,6 +315,7 @@ class DedupEmbeddings(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._forget()  # as copies of parameters have no gradients
         watch(self)
 
     # ---- state -------------------------------------------------------------------------------------------------------

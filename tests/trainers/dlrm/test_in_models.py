@@ -231,8 +231,10 @@ def test_moving_averages(kind, how):
 @pytest.mark.parametrize("kind", ["parameters", "fused", "fbgemm"])
 def test_copies_train_by_themselves(kind):
     ours, plain = both(kind)
-    trained(ours, steps=[8])
-    trained(plain, steps=[8])
+    for model in (ours, plain):
+        trained(model, steps=[8])
+        if kind != "fbgemm":  # which updates rows at once
+            model(9).sum().backward()  # copies do not take gradients along
     other, state = copy.deepcopy(ours), copy.deepcopy(ours.embeddings.state())
     alike(kind, trained(other), trained(copy.deepcopy(plain)))
     assert all(torch.equal(state[name], value) for name, value in ours.embeddings.state().items())
