@@ -23,7 +23,7 @@ from cedar.trainers.dlrm.tables import Bags, PlainTables, TableParameters, Table
 from cedar.trainers.dlrm.tiers import TieredTables
 from cedar.trainers.dlrm.torchrec import TorchrecTables
 from cedar.trainers.dlrm.unique import expand, pool, side_by_side
-from cedar.trainers.dlrm.wrappers import optimizer_steps, watch
+from cedar.trainers.dlrm.wrappers import watch
 
 
 class DedupEmbeddings(nn.Module):
@@ -64,6 +64,9 @@ class DedupEmbeddings(nn.Module):
         seed: of the first weights: the same however tables are spread.
         device: where all is.
 
+    ``waiting`` says whether gradients of a fused rule have come that no ``step`` has taken, ``left_behind`` whether an
+    optimizer of torch has made its step since.
+
     Raises:
         CedarError: tables do not fit; fbgemm or torchrec is asked for, and cannot be used; ``rowwise_adagrad`` by
             columns.
@@ -86,7 +89,7 @@ class DedupEmbeddings(nn.Module):
         self.features, self.width, self.group = tuple(features), width, group or Group()
         self.rule, self.rate, self.dtype, self.device = rule, rate, dtype, device
         self.steps, self._half = 0, False
-        self._waiting: int | None = None  # steps of optimizers when gradients came that no step has taken
+        self.waiting, self.left_behind = False, False
         self.widths = widths_of(features, width)
         if backend == "torchrec" and rule is not None:
             raise CedarError(
@@ -260,13 +263,12 @@ class DedupEmbeddings(nn.Module):
         return batch if isinstance(batch, Inputs) else read_batch(batch, self.features, [], None, device=self.device)
 
     def _arrived(self, _gradient: torch.Tensor) -> None:
-        if self._waiting is None:
-            self._waiting = optimizer_steps()
+        self.waiting = True
 
     def _check_taken(self) -> None:
-        if self._waiting is None or not (self._fbgemm or optimizer_steps() > self._waiting):
+        if not self.waiting or not (self._fbgemm or self.left_behind):
             return
-        why = "an optimizer has made a step" if optimizer_steps() > self._waiting else "fbgemm has updated the rows"
+        why = "an optimizer has made a step" if self.left_behind else "fbgemm has updated the rows"
         raise CedarError(
             f"{why} since the last backward pass, and embeddings.step() was not called", done="nothing was looked up",
             fix="call embeddings.step() where the optimizer makes its step; to accumulate gradients over backward "
@@ -291,7 +293,7 @@ class DedupEmbeddings(nn.Module):
             store.begin(self.rate, self.steps + 1)
 
     def _forget(self) -> None:
-        self._waiting, self._half = None, False
+        self.waiting, self.left_behind, self._half = False, False, False
         for store in self._each():
             store.clear()
 

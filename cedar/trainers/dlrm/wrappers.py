@@ -10,6 +10,7 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 
 _alive: weakref.WeakSet[DedupEmbeddings] = weakref.WeakSet()
-_steps = 0  # that optimizers of torch have made in this process
 
 
 def watch(embeddings: DedupEmbeddings) -> None:
@@ -31,20 +31,20 @@ def watch(embeddings: DedupEmbeddings) -> None:
     _alive.add(embeddings)
 
 
-def optimizer_steps() -> int:
-    """How many steps optimizers of torch have made."""
-    return _steps
-
-
 @cache
 def _watch_all() -> None:
     register_module_module_registration_hook(_wrapped)
     register_optimizer_step_post_hook(_stepped)
 
 
-def _stepped(*_: object) -> None:
-    global _steps  # noqa: PLW0603 - of the process
-    _steps += 1
+def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """An optimizer that has tables is of their model; one that has none may be of any."""
+    waiting = [each for each in _alive if each.waiting]
+    if waiting:
+        has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        own = [each for each in _alive if any(id(parameter) in has for parameter in each.parameters())]
+        for each in waiting:
+            each.left_behind |= not own or each in own
 
 
 def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:

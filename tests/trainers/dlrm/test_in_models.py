@@ -174,6 +174,20 @@ def test_a_step_that_is_forgotten_is_an_error_in_the_next_forward(kind, optimize
     trained(model)
 
 
+def test_steps_of_another_models_optimizer_do_not_end_an_accumulation():
+    (ours, plain), (other, _) = both("fused"), both("fused")
+    found = []
+    for model in (ours, plain):
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
+        for step in range(4):
+            losses += trained(model, [step, step + 4], optimizer, every=2)
+            trained(model, [step], optimizer, every=2)  # a backward pass alone
+            trained(other, [step])
+            losses += trained(model, [step + 8], optimizer)
+        found.append(losses)
+    alike("fused", *found)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(kind, reentrant):
@@ -231,14 +245,17 @@ def test_moving_averages(kind, how):
 @pytest.mark.parametrize("kind", ["parameters", "fused", "fbgemm"])
 def test_copies_train_by_themselves(kind):
     ours, plain = both(kind)
-    for model in (ours, plain):
-        trained(model, steps=[8])
-        if kind != "fbgemm":  # which updates rows at once
-            model(9).sum().backward()  # copies do not take gradients along
+    trained(plain, steps=[8])
+    wanted, twice = trained(copy.deepcopy(plain)), copy.deepcopy(plain)
+    twice(9).sum().backward()
+    wanted_twice = trained(twice)
+    trained(ours, steps=[8])
+    if kind != "fbgemm":  # which updates rows at once
+        ours(9).sum().backward()  # copies do not take gradients along
     other, state = copy.deepcopy(ours), copy.deepcopy(ours.embeddings.state())
-    alike(kind, trained(other), trained(copy.deepcopy(plain)))
+    alike(kind, trained(other), wanted)
     assert all(torch.equal(state[name], value) for name, value in ours.embeddings.state().items())
-    alike(kind, trained(ours), trained(plain))
+    alike(kind, trained(ours), wanted if kind == "fbgemm" else wanted_twice)
 
 
 def test_copies_of_rows_in_a_file_are_refused():
