@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -317,8 +318,14 @@ class DedupEmbeddings(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._forget()  # as copies of parameters have no gradients
         watch(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DedupEmbeddings:
+        """Without the gradients that wait, as copies of parameters are."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))
+        made._forget()
+        return made
 
     # ---- state -------------------------------------------------------------------------------------------------------
 

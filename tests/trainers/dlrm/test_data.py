@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import cedar
 from cedar.cli import main
@@ -13,6 +14,7 @@ from cedar.core.errors import CedarError
 from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group
+from cedar.trainers.dlrm import data as data_module
 from cedar.trainers.dlrm.trainer import VOCABULARIES, Trainer
 from tests.trainers.dlrm.toy_clicks import ITEMS, options
 
@@ -144,3 +146,15 @@ def test_ids_may_share_rows_and_gaps_may_be_empty(tmp_path):
     trainer.train_step()
     trainer.close()
     assert ITEMS == 60
+
+
+def test_batches_are_on_the_device_of_the_run_when_they_are_taken(log, monkeypatch):
+    """Each column was copied in the step, while the device waited."""
+    monkeypatch.setattr(data_module, "device_of", torch.device)
+    batches = data_module.Batches(options(log, run={"device": "meta"}), Group())
+    try:
+        for batch in (next(batches), next(batches.sample(1)), next(batches.evaluation())):
+            columns = [batch["item"], batch["d0"], batch["label"], batch["tags"].values]
+            assert {column.device.type for column in columns} == {"meta"}
+    finally:
+        batches.close()
