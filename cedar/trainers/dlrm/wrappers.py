@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from cedar.core.errors import CedarError
 from cedar.trainers.dlrm.tables import would_cut
@@ -34,21 +34,36 @@ def watch(embeddings: DedupEmbeddings) -> None:
 @cache
 def _watch_all() -> None:
     register_module_module_registration_hook(_wrapped)
+    register_optimizer_step_pre_hook(_stepping)
     register_optimizer_step_post_hook(_stepped)
+
+
+def _stepping(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Refuse what sends a parameter from one rank to all after its step."""
+    sends = type(optimizer).__name__ == "ZeroRedundancyOptimizer"
+    if sends and any(each.group.size > 1 for each in _tables_of(optimizer)):
+        raise CedarError(
+            "ZeroRedundancyOptimizer sends parameters to all ranks, of which each has other rows of DedupEmbeddings",
+            done="nothing was updated", fix="give it the others, and embeddings.parameters() to another optimizer",
+        )  # fmt: skip
+
+
+def _tables_of(optimizer: torch.optim.Optimizer) -> list[DedupEmbeddings]:
+    has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [each for each in _alive if any(id(parameter) in has for parameter in each.parameters())]
 
 
 def _stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """An optimizer that has tables is of their model; one that has none may be of any."""
     waiting = [each for each in _alive if each.waiting]
     if waiting:
-        has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        own = [each for each in _alive if any(id(parameter) in has for parameter in each.parameters())]
+        own = _tables_of(optimizer)
         for each in waiting:
             each.left_behind |= not own or each in own
 
 
 def _wrapped(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-    """DDP registers what it wraps before it sends rank 0's parameters to all, which is why this is no check of ours."""
+    """Called for every module that is put into another: DDP does so before it sends rank 0's parameters to all."""
     if name not in ("module", "_fsdp_wrapped_module") or module is None:
         return
     if isinstance(parent, DistributedDataParallel):

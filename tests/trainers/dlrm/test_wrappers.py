@@ -96,6 +96,29 @@ def test_embeddings_in_ddp_by_themselves_are_refused(crew, rule):
         assert "DistributedDataParallel has nothing to average" in said
 
 
+def zero(group, rule):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    inside = embeddings(group, rule)
+    model = nn.Sequential(inside, head())
+    first = {name: value.clone() for name, value in inside.state().items()}
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.SGD, process_group=group.ranks, lr=RATE
+    )
+    model(batch(0, group.rank, group.size)).sum().backward()
+    try:
+        optimizer.step()
+    except CedarError as error:
+        return str(error), all(torch.equal(first[name], value) for name, value in inside.state().items())
+
+
+@RULES
+def test_an_optimizer_that_sends_parameters_to_all_ranks_is_refused(crew, rule):
+    for said, kept in crew.run(zero, rule, ranks=2):
+        assert "ZeroRedundancyOptimizer sends parameters to all ranks" in said
+        assert kept
+
+
 def tied(group):
     inside = embeddings(group, None)
     model = nn.Sequential(inside, head())
