@@ -259,7 +259,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     gone = frozenset(e.worker for e in record.events if e.what == "failure" and e.worker is not None)
     transfer = record.durations.pop("transfer")
     durations = Durations(dict(_split(record.durations)), transfer)
-    schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=True)).schedule
+    schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=(0, 1))).schedule
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
         "learnt": predict(schedule, durations, iterations=8).period,

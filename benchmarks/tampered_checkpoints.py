@@ -125,7 +125,8 @@ def resilient(folder: Path) -> Target:
     model, board = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2), Board(Values())
     workers = (Worker(0, 0), Worker(1, 0))
     engines = [
-        Engine(Stage(model, worker.stage, 2), worker.stage, 2, token_loss, tied="tokens.weight") for worker in workers
+        Engine(Stage(model, worker.stage, 2), worker.stage, 2, token_loss, tied={"tokens.weight": "tokens.weight"})
+        for worker in workers
     ]
     about = {"loader": {"seed": 1, "pipeline": "p", "sources": ["s"]}}
     parts = [Parts(str(folder / "run"), w, e.layout, board, about=about) for w, e in zip(workers, engines, strict=True)]

@@ -36,15 +36,16 @@ class Checkpoints:
     The live workers of a stage share out its parameters. States do not change, so they are written by a thread, beside
     the training. A checkpoint is written aside; the worker that is last to be done writes the index, and gives it its
     name. ``every``: steps between two checkpoints; 0: only at the end; ``about``: JSON to keep with each: the model,
-    the loader's state.
+    the loader's state; ``shared_elsewhere``: another stage writes the parameters that this one shares.
     """
 
     def __init__(
         self, folder: str, me: Worker, layout: Layout, board: Board, *, every: int = 0, keep: int = 2,
-        about: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None, shared_elsewhere: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
+        self.shared_elsewhere = shared_elsewhere
         self._writing = BackgroundWriter(folder)
         os.makedirs(folder, exist_ok=True)
 
@@ -103,11 +104,9 @@ class Checkpoints:
             self._name(path, aside, state, [keys.SAVED_PART(number, version, worker) for worker in epoch.members])
 
     def _share(self, epoch: Epoch) -> list[str]:
-        """The parameters that this worker writes; a shared table belongs to the first stage."""
+        """The parameters that this worker writes."""
         peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
-        names = list(self.layout.shapes)
-        if self.layout.tied and self.me.stage > 0:
-            names = names[1:]
+        names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
         return names[peers.index(self.me) :: len(peers)]
 
     def _name(self, path: str, aside: str, state: State, parts: list[Key[list[Any]]]) -> None:

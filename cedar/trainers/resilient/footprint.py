@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cedar.core.errors import CedarError
 from cedar.core.sizes import size_text
-from cedar.trainers.common import launch
 from cedar.trainers.resilient.model import Engine
 from cedar.trainers.resilient.process import preload
+from cedar.trainers.resilient.sharing import ask_process
 
 if TYPE_CHECKING:
     from cedar.trainers.resilient.pipeline import ResilientPipeline
@@ -75,18 +74,7 @@ def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
         CedarError: a stage keeps more than that for one; or it failed.
     """
     preload()
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_measure, args=(made, theirs, os.getpid()), name="footprint", daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        sizes: list[int] | CedarError = ours.recv()
-    except EOFError:
-        sizes = CedarError("the process that measures stages died", fix='give pipeline.memory as a number, or "1f1b"')
-    process.join()
-    if isinstance(sizes, CedarError):
-        raise sizes
+    sizes: list[int] = ask_process(lambda: _measure(made), made.run.threads, "the process that measures stages died")
     for stage, size in enumerate(sizes):
         if size > memory:
             raise CedarError(
@@ -97,19 +85,12 @@ def caps(made: ResilientPipeline, memory: int) -> tuple[int, ...]:
     return tuple(memory // size for size in sizes)
 
 
-def _measure(made: ResilientPipeline, to: Any, parent: int) -> None:
-    launch.end_with(parent)
-    torch.set_num_threads(made.run.threads)
-    data = made.open()
+def _measure(made: ResilientPipeline) -> list[int]:
     sizes = []
-    try:
+    with closing(made.open()) as data:
         x = data.inputs(0, (0, 0))
         for stage in range(len(made.stages)):
             engine = made.engine(stage)
             size, x = footprint(engine, x, data.targets(0, (0, 0)) if engine.last else None)
             sizes.append(size)
-        to.send(sizes)
-    except CedarError as error:
-        to.send(error)
-    finally:
-        data.close()
+    return sizes

@@ -2,8 +2,8 @@
 
 With them a stage that has lost all its workers does those steps again alone (the localized recovery of MoEvement,
 arXiv 2412.15411). It needs the activations that the stage before it sent, the gradients that the stage after it sent,
-what gradients were scaled by, and, where it shares the table of tokens with the other end of the pipeline, the sums of
-that gradient. Nobody else computes anything again.
+what gradients were scaled by, and, where it shares weights with other stages, the sums of their gradients. Nobody else
+computes anything again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Sources:
     # for each step and micro-batch who has the activations; empty at the first stage
     outputs: Mapping[tuple[int, Key], Worker]
     gradients: Mapping[tuple[int, Key], Worker]  # the same of gradients; empty at the last stage
-    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradient; empty where nothing is shared
+    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradients; empty where nothing is shared
     scales: Mapping[int, float | None]  # of these steps; in staggered mode that of the last one may not be known yet
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
@@ -109,7 +109,8 @@ class Sources:
 
 
 def find_sources(
-    told: Mapping[Worker, Told], stage: int, steps: range, *, stages: int, keys: Sequence[Key], tied: bool,
+    told: Mapping[Worker, Told], stage: int, steps: range, *, stages: int, keys: Sequence[Key],
+    tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip
     """Who sends what, the same wherever it is worked out; None where something was not logged, or is lost.
@@ -118,7 +119,7 @@ def find_sources(
         told: what the live workers have.
         stage: that has lost all its workers.
         steps: that it must do again.
-        tied: the first and the last stage share a table.
+        tied: stages that share weights.
         staggered: the scale of the last step may still be open.
     """
 
@@ -131,11 +132,10 @@ def find_sources(
         return senders if all((step, key) in senders for step in steps for key in keys) else None
 
     outputs, gradients = holders(stage - 1, "outputs"), holders(stage + 1, "gradients")
-    other = stages - 1 - stage
-    shares = tied and stages > 1 and stage in {0, stages - 1}
+    shares = stage in tied
     sums = {
         step: worker
-        for worker in sorted((w for w in told if shares and w.stage == other), reverse=True)
+        for worker in sorted((w for w in told if shares and w.stage in tied), reverse=True)
         for step in told[worker]["tied"]
     }
     scales = {step: scale for logged in told.values() for step, scale in logged["scales"]}

@@ -47,7 +47,7 @@ class Job:
     mode: Mode = "sync"  # ``sync``: a step counts by a vote of all; ``staggered``: stages step on their own
     reduction: Reduction = "exact"  # ``exact`` or ``fast``
     memory: Memory = "1f1b"  # activations that a worker may keep
-    tied: bool = True  # the first and last stage share the table of tokens
+    tied: tuple[int, ...] = ()  # stages that share weights
     logs: bool = True  # keep finished work of a step until it commits
     # keep what crossed boundaries until a checkpoint holds it, so that a lost stage restores alone
     replay: bool = False
@@ -55,9 +55,8 @@ class Job:
     pace: float = 0.0  # seconds that each F, B_INPUT and B_WEIGHT takes at least
 
     def problem(self, dead: frozenset[Worker], costs: Costs | None = None) -> Problem:
-        tied = self.tied and self.stages > 1
         return Problem(
-            self.stages, self.replicas, self.micro_batches, dead, self.memory, self.mode, costs or Costs(), tied
+            self.stages, self.replicas, self.micro_batches, dead, self.memory, self.mode, costs or Costs(), self.tied
         )
 
 
@@ -208,8 +207,8 @@ class Member:
         """The step to go on with; every stage as far as all its workers are."""
         stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
         self.step = min(stages)
-        if self.job.tied:  # they reduce together, so they step together
-            stages[0] = stages[-1] = min(stages[0], stages[-1])
+        for stage in self.job.tied:  # they reduce together, so they step together
+            stages[stage] = min(stages[each] for each in self.job.tied)
         if self.step < 0:
             raise CedarError(f"no worker of stage {stages.index(-1)} has its weights", fix="restore a checkpoint")
         here = stages[self.me.stage]

@@ -21,6 +21,7 @@ from cedar.trainers.resilient.model import AdamW, Engine, Loss, Optimizer
 from cedar.trainers.resilient.options import PipelineOptions, RunOptions
 from cedar.trainers.resilient.planner import Memory, Problem, normal, plan
 from cedar.trainers.resilient.schedule import Mode
+from cedar.trainers.resilient.sharing import Sharing, find_sharing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +62,8 @@ class ResilientPipeline:
         batch: rows of a step, over all replicas.
         columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
         optimizer: settings of AdamW, or an ``Optimizer`` of one's own: its hooks scale gradients, and make a step.
-        tied: a parameter that the first and the last stage share, by its name in both.
+        tied: a parameter that the first and the last stage share, by its name in both. Modules that share parameters
+            as objects need not say so.
         pipeline: how a step is worked.
         run: steps, folder, seed, dtype, limits.
         named: parameters have names of the whole model already, so that other cuts of it can load a checkpoint.
@@ -125,12 +127,10 @@ class ResilientPipeline:
     @property
     def told(self) -> dict[str, Any]:
         """What machines that join must have alike: JSON."""
-        settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch, "tied": self.tied}
+        settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}
-        chosen = {
-            "mode": self.mode[0],
-            "memory": self.memory,
-        }  # each machine finds them out, and all must find the same
+        # each machine finds them out, and all must find the same
+        chosen = {"mode": self.mode[0], "memory": self.memory, "shared": asdict(self.shared)}
         plain: dict[str, Any] = json.loads(json.dumps(settings | grid | chosen | {"about": dict(self.about)}))
         return plain
 
@@ -138,6 +138,15 @@ class ResilientPipeline:
     def replays(self) -> bool:
         """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
         return self.pipeline.replay and self.run.save_every > 0
+
+    @cached_property
+    def shared(self) -> Sharing:
+        """The parameters that stages share.
+
+        Raises:
+            CedarError: the stages cannot be trained so.
+        """
+        return find_sharing(self)
 
     @cached_property
     def memory(self) -> Memory:
@@ -154,7 +163,7 @@ class ResilientPipeline:
             return "sync", "what is clipped would be taken twice"
         whole = Problem(
             len(self.stages), self.group.replicas, self.pipeline.micro_batches, memory=self.memory,
-            tied=self.tied is not None and len(self.stages) > 1,
+            tied=self.shared.stages,
         )  # fmt: skip
         spreads = [replace(whole, dead=normal(whole, n)) for n in range(1 + (self.group.replicas > 1))]
         for failures, own in enumerate(spreads):
@@ -169,7 +178,7 @@ class ResilientPipeline:
         run, how = self.run, self.pipeline
         return Job(
             len(self.stages), self.group.replicas, how.micro_batches, run.steps, self.mode[0], how.reduction,
-            self.memory, self.tied is not None, how.logs, self.replays, run.patience, run.pace,
+            self.memory, self.shared.stages, how.logs, self.replays, run.patience, run.pace,
         )  # fmt: skip
 
     @property
@@ -191,7 +200,7 @@ class ResilientPipeline:
     def engine(self, stage: int) -> Engine:
         """What a worker of the stage computes with."""
         return Engine(
-            self.module(stage), stage, len(self.stages), self.loss, tied=self.tied,
+            self.module(stage), stage, len(self.stages), self.loss, tied=self.shared.names.get(stage),
             prefix="" if self.named else f"{stage}.", seed=self.run.seed,
             share=1 / (self.group.replicas * self.pipeline.micro_batches), dtype=getattr(torch, self.run.dtype),
             device=device_of(self.run.device),

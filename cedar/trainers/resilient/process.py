@@ -126,7 +126,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     _look(made, engine, me, board)
     saver = Checkpoints(
         os.path.join(run.folder, CHECKPOINTS), me, engine.layout, board, every=run.save_every, keep=run.keep,
-        about=about,
+        about=about, shared_elsewhere=me.stage != min(job.tied, default=me.stage),
     )  # fmt: skip
     trainer = Trainer(
         me, job, engine, made.rule, board, newest=lambda: beats.generation, connect=connect,

@@ -111,6 +111,7 @@ def lead(
     run, group, stages = pipeline.run, pipeline.group, len(pipeline.stages)
     folder, listen = os.path.join(run.folder, CHECKPOINTS), group.listen
     assert pipeline.rows > 0
+    assert pipeline.shared is not None
     device = device_of(run.device)
     check_folder(run.folder, "resilient", resume=resume)
     begin_at = newest(folder, thorough=True) if resume else ""
@@ -264,11 +265,9 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
 
 def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
     """Whether these stages can do their steps again alone: their neighbours, and who shares weights, are there."""
-    needed = {stage + side for stage in lost for side in (-1, 1)}
-    stages = len(pipeline.stages)
-    if pipeline.tied is not None:
-        needed |= {stages - 1 - stage for stage in lost & {0, stages - 1}}
-    return pipeline.replays and len(lost) < stages and not needed & lost
+    needed, tied = {stage + side for stage in lost for side in (-1, 1)}, set(pipeline.shared.stages)
+    known = not tied & lost or bool(tied - lost)
+    return pipeline.replays and len(lost) < len(pipeline.stages) and known and not needed & lost
 
 
 def _storeless(error: BaseException) -> CedarError:

@@ -29,14 +29,15 @@ def saved(folder: Path, version: int = 10, members: tuple[Worker, ...] = ALL) ->
         values = [torch.arange(size) * factor + worker.stage for factor in (1.0, 2.0, 3.0)]
         values[0][: mine.layout.tied] = values[1][: mine.layout.tied] = values[2][: mine.layout.tied] = 7.0
         states[worker.stage] = State(version, version - 1, *values)
-        part = Checkpoints(str(folder), worker, mine.layout, board, keep=2, about={"loader": {"seed": 1}})
+        part = Checkpoints(str(folder), worker, mine.layout, board, keep=2, about={"loader": {"seed": 1}},
+                           shared_elsewhere=worker.stage > 0)  # fmt: skip
         part.save(states[worker.stage], Epoch(1, members))
         part.wait()
     return states
 
 
 def loaded(folder: Path, stage: int, stages: int, seed: int = 1) -> State:
-    mine = Engine(Stage(MODEL, stage, stages), stage, stages, token_loss, tied="tokens.weight")
+    mine = Engine(Stage(MODEL, stage, stages), stage, stages, token_loss, tied={"tokens.weight": "tokens.weight"})
     board = Board(Values())
     part = Checkpoints(str(folder), Worker(stage, 0), mine.layout, board, about={"loader": {"seed": seed}})
     return part.load(newest(str(folder)))

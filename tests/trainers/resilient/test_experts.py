@@ -22,6 +22,7 @@ from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine
 from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.sharing import check_module
 from tests.how_much import LONG
 from tests.trainers.resilient import toy_grid
 from tests.trainers.resilient.toy_grid import Crew, job
@@ -72,7 +73,7 @@ def engine(stage: int, stages: int, *_: object, dtype: torch.dtype = torch.float
     return made
 
 
-JOB = job(stages=STAGES, tied=False)
+JOB = job(stages=STAGES, tied=())
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +148,7 @@ def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
     gone = [draw.randrange(2)] if seed % 2 else [0, 1]
     kills = {Worker(stage, replica): (step, draw.randrange(18)) for replica in gone}
     crew = Crew(
-        job(stages=STAGES, tied=False, mode=mode, replay=True), kills, rejoin=rejoin and len(gone) == 1, clip=clip,
+        job(stages=STAGES, tied=(), mode=mode, replay=True), kills, rejoin=rejoin and len(gone) == 1, clip=clip,
         every=2 if len(gone) == 2 else 0,
     )  # fmt: skip
     expected, found = whole(clip), crew.run()
@@ -186,4 +187,4 @@ def test_experts_that_cannot_be_a_stage_are_told() -> None:
         SymiMoE(make, Router(WIDTH, 2), Two()),
     ):
         with pytest.raises(CedarError, match="stage 1 has a SymiMoE whose experts are on several ranks"):
-            Engine(layer, 1, 2, loss_of)
+            check_module(layer, 1)

@@ -130,7 +130,7 @@ def test_workers_of_a_real_step_keep_no_more_than_the_size(monkeypatch: pytest.M
     monkeypatch.setattr(toy_grid, "Engine", Watched)
     Watched.most.clear()
     caps = tuple(memory // size for size in sizes)
-    made = plan(Problem(2, 2, 3, dead, caps, tied=True))
+    made = plan(Problem(2, 2, 3, dead, caps, tied=(0, 1)))
     toy_grid.once(made.schedule)
     for stage, cap in enumerate(caps):
         busiest = max(live for worker, live in made.facts.live.items() if worker.stage == stage)

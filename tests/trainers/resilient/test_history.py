@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def crew(mode: str, every: int = 2, **more: object) -> Crew:
-    return Crew(job(stages=3, mode=mode, steps=6, replay=True), model=MODEL, every=every, clip=CLIP, **more)
+    run = job(stages=3, tied=(0, 2), mode=mode, steps=6, replay=True)
+    return Crew(run, model=MODEL, every=every, clip=CLIP, **more)
 
 
 def counted(run: Crew) -> Counter[tuple[Worker, int]]:
@@ -143,13 +144,13 @@ def test_who_sends_what_is_found_or_refused() -> None:
     history.add(0, kept, None)
     history.scaled(0, 0.5)
     told = {Worker(0, 1): history.told(), Worker(2, 0): history.told(), Worker(0, 2): history.told()}
-    found = find_sources(told, 1, range(1), stages=3, keys=[(0, 0)], tied=True, staggered=False)
+    found = find_sources(told, 1, range(1), stages=3, keys=[(0, 0)], tied=(0, 2), staggered=False)
     assert found is not None
     assert list(found.messages(0, [(0, 0)])) == [
         (Worker(0, 1), "outputs", (0, 0)), (Worker(2, 0), "gradients", (0, 0)),
     ]  # fmt: skip
     assert found.scales == {0: 0.5}
-    for steps, keys, stage, tied in ((2, 1, 1, False), (1, 2, 1, False), (1, 1, 0, True)):
+    for steps, keys, stage, tied in ((2, 1, 1, ()), (1, 2, 1, ()), (1, 1, 0, (0, 2))):
         wanted = [(0, number) for number in range(keys)]
         assert find_sources(told, stage, range(steps), stages=3, keys=wanted, tied=tied, staggered=False) is None
     history.forget(1)

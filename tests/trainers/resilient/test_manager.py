@@ -51,7 +51,7 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
     assert found(two, Instruction("STEP")) == pytest.approx(0.5)  # staggered stages do not meet there
     assert found.transfer == pytest.approx((0.02 + 0.04) / 2)
     assert found.costs(2).step == pytest.approx(0.5)
-    sync = measured(board, [one, two], plan(Problem(2, 1, 1, mode="sync", tied=True)).schedule)
+    sync = measured(board, [one, two], plan(Problem(2, 1, 1, mode="sync", tied=(0, 1))).schedule)
     assert sync is not None
     assert [sync(two, meets), sync(two, Instruction("STEP"))] == pytest.approx([0.06, 0.1])
 

@@ -92,7 +92,7 @@ def foreign(stage: int, stages: int, *_: object) -> Engine:
     return made
 
 
-JOB = job(stages=3, tied=False)
+JOB = job(stages=3, tied=())
 
 
 @cache
@@ -113,13 +113,13 @@ def test_a_death_among_foreign_stages_changes_no_bit(seed: int) -> None:
     kill = {Worker(draw.randrange(3), draw.randrange(2)): (draw.randrange(4), draw.randrange(18))}
     mode, clip = draw.choice(["sync", "staggered"]), draw.choice([0.0, 0.3])
     expected = whole(clip)
-    found = Crew(job(stages=3, tied=False, mode=mode), kill, rejoin=draw.random() < 0.5, clip=clip).run()
+    found = Crew(job(stages=3, tied=(), mode=mode), kill, rejoin=draw.random() < 0.5, clip=clip).run()
     assert found == {worker: expected[worker] for worker in found}, kill
 
 
 def test_who_joins_while_stages_are_ahead_holds_nobody_up() -> None:
     """They waited for the norm of a stage that waited for them: until their patience was over."""
-    crew = Crew(job(stages=3, tied=False, mode="staggered"), {Worker(0, 1): (0, 12)}, rejoin=True)
+    crew = Crew(job(stages=3, tied=(), mode="staggered"), {Worker(0, 1): (0, 12)}, rejoin=True)
     assert crew.run() == whole(0.0)
 
 

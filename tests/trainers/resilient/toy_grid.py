@@ -20,7 +20,7 @@ from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, gri
 from cedar.trainers.resilient.trainer import Trainer
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
-JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, patience=60)
+JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, tied=(0, 1), patience=60)
 
 
 class Tokens:
@@ -86,7 +86,7 @@ class Saver:
 
 def engine(stage: int, stages: int = 2, model: Transformer = MODEL, **more: Any) -> Engine:
     """One stage's, with its first weights loaded."""
-    tied = "tokens.weight" if model.tied else None
+    tied = {"tokens.weight": "tokens.weight"} if model.tied and stages > 1 and stage in (0, stages - 1) else {}
     made = Engine(Stage(model, stage, stages), stage, stages, token_loss, tied=tied, seed=3, share=1 / 6, **more)
     made.look(
         Tokens().inputs(0, (0, 0)) if stage == 0 else torch.zeros(2, model.length, model.width, dtype=more.get("dtype"))

@@ -28,7 +28,8 @@ def reference(path: Path, changes: list[str]) -> dict[int, str]:
     options = config.load(str(path), Options, changes)
     pipeline = text_pipeline(options, 2, Workers(2))
     engines = [
-        Engine(pipeline.module(stage), stage, 2, pipeline.loss, tied=pipeline.tied, share=1 / 4) for stage in range(2)
+        Engine(pipeline.module(at), at, 2, pipeline.loss, tied=pipeline.shared.names.get(at), share=1 / 4)
+        for at in range(2)
     ]
     states = [engine.begin for engine in engines]
     optimizer = AdamW(options.optimizer, options.run.steps)

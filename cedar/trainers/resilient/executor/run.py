@@ -122,7 +122,7 @@ class Result:
     """What a list led to."""
 
     gradient: torch.Tensor | None  # the sum over the stage, ``[size]``; None where the stage only served
-    norm: float  # sum of its squares, shared elements counted at the first stage only
+    norm: float  # sum of its squares, shared elements counted at the first of their stages only
     losses: dict[Key, float]  # of this worker's micro-batches, at the last stage
 
 
@@ -255,7 +255,7 @@ class Executor:
         """ALL_REDUCE: the gradient of the stage and the sum of its squares. ``schedule``: says who has which rows;
         ``logged``: the sum of the part that another stage shares, where it is known.
         """
-        stage, last = self.me.stage, schedule.stages - 1
+        stage = self.me.stage
         peers = schedule.peers(stage)
         rows, owners = self._rows(schedule, kept, [stage])
         shared = self.engine.layout.tied
@@ -266,17 +266,17 @@ class Executor:
         if shared and logged is not None:
             gradient = torch.cat([logged.to(gradient), gradient])
         elif shared:
-            both = schedule.peers(0) + schedule.peers(last)
-            _, owners = self._rows(schedule, kept, [0, last])
+            everybody = [worker for each in schedule.tied for worker in schedule.peers(each)]
+            _, owners = self._rows(schedule, kept, schedule.tied)
             tied = reduce(
-                self.transport, self.me, both, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
+                self.transport, self.me, everybody, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
             )
             gradient = torch.cat([tied, gradient])
-        counted = gradient if stage == 0 else gradient[shared:]
+        counted = gradient if stage == min(schedule.tied, default=stage) else gradient[shared:]
         return gradient, float((counted * counted).sum())
 
     def _rows(
-        self, schedule: Schedule, kept: FinishedWork, stages: list[int]
+        self, schedule: Schedule, kept: FinishedWork, stages: Sequence[int]
     ) -> tuple[dict[Row, torch.Tensor], dict[Row, Worker]]:
         """This worker's rows, and who has which, over these stages."""
         work: dict[Worker, list[Row]] = defaultdict(list)

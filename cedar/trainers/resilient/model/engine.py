@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,13 +27,6 @@ class _Cut:
 
     weights: dict[int, Any]
     nodes: set[Any]
-    arrived: dict[Any, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
-
-    def keep(self, node: Any) -> Callable[[Any], None]:
-        def hook(gradients: tuple[torch.Tensor | None, ...]) -> None:
-            self.arrived[node] = gradients
-
-        return hook
 
 
 def backward_input(
@@ -41,49 +35,89 @@ def backward_input(
     """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on. ``gradient``:
     of it; None where it is a loss; ``x``: the module's input, a leaf that wants a gradient.
 
+    Weights that are used in several places, and graphs with functions written in Python, have all their gradients
+    worked out at once: a compiled stage and a reentrant checkpoint run their backward only once, and as a whole.
+
     Example:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
         >>> _, later = backward_input(layer(x).sum(), None, x, [layer.weight])
         >>> later()
         [(0, tensor([[1., 1.]]))]
     """
-    cuts = _cuts(output.grad_fn, get_gradient_edge(x).node, [get_gradient_edge(weight).node for weight in weights])
-    hooks = [node.register_prehook(cut.keep(node)) for cut in cuts for node in cut.nodes]
-    try:
-        (of_input,) = torch.autograd.grad(output, x, gradient, retain_graph=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return of_input, lambda: [one for cut in cuts for one in _of_weights(cut)]
-
-
-def _of_weights(cut: _Cut) -> Found:
-    arrivals = [
-        (GradientEdge(node, at), gradient)
-        for node, gradients in cut.arrived.items()
-        for at, gradient in enumerate(gradients)
-        if gradient is not None
+    edges = [get_gradient_edge(weight).node for weight in weights]
+    if not output.requires_grad:
+        return torch.zeros_like(x), list
+    cuts = _cuts(get_gradient_edge(output).node, get_gradient_edge(x).node, edges)
+    if cuts is None:
+        of_input, *rest = backward_whole(output, gradient, [x, *weights])
+        found = _found(range(len(weights)), rest)
+        return _or_zeros(of_input, x), lambda: found
+    single = [cut for cut in cuts if len(cut.nodes) == 1]
+    several = [number for cut in cuts if len(cut.nodes) != 1 for number in cut.weights]
+    arrived: list[tuple[Any, ...]] = [()] * len(single)
+    hooks = [
+        node.register_prehook(partial(arrived.__setitem__, at)) for at, cut in enumerate(single) for node in cut.nodes
     ]
-    hooks = []
-    if len(cut.nodes) > 1:  # one may lie behind another: what arrived there before is all that arrives
-        hooks = [node.register_prehook(lambda _, known=known: known) for node, known in cut.arrived.items()]
     try:
-        of_weights = torch.autograd.grad(
-            [edge for edge, _ in arrivals], [GradientEdge(node, 0) for node in cut.weights.values()],
-            [gradient for _, gradient in arrivals],
-        )  # fmt: skip
+        of_input, *rest = torch.autograd.grad(
+            output, [x, *(weights[number] for number in several)], gradient, retain_graph=True, allow_unused=True
+        )
     finally:
         for hook in hooks:
             hook.remove()
-        cut.arrived.clear()
-    return list(zip(cut.weights, of_weights, strict=True))
+    now = _found(several, rest)
+    return (
+        _or_zeros(of_input, x),
+        lambda: (
+            now + [one for cut, gradients in zip(single, arrived, strict=True) for one in _of_weights(cut, gradients)]
+        ),
+    )
 
 
-def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut]:
+def backward_whole(
+    output: torch.Tensor, gradient: torch.Tensor | None, leaves: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The gradients of leaves, None where the output does not depend on one; as ``backward()`` works them out, which
+    reentrant checkpoints need.
+    """
+    for leaf in leaves:
+        leaf.grad = None
+    if output.requires_grad:
+        torch.autograd.backward(output, gradient)
+    gradients = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return gradients
+
+
+def _found(numbers: Iterable[int], gradients: Iterable[torch.Tensor | None]) -> Found:
+    return [(number, one) for number, one in zip(numbers, gradients, strict=True) if one is not None]
+
+
+def _or_zeros(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x) if gradient is None else gradient
+
+
+def _of_weights(cut: _Cut, arrived: Sequence[torch.Tensor | None]) -> Found:
+    (node,) = cut.nodes
+    edges = [(GradientEdge(node, at), gradient) for at, gradient in enumerate(arrived) if gradient is not None]
+    if not edges:
+        return []
+    of_weights = torch.autograd.grad(
+        [edge for edge, _ in edges], [GradientEdge(weight, 0) for weight in cut.weights.values()],
+        [gradient for _, gradient in edges], allow_unused=True,
+    )  # fmt: skip
+    return _found(cut.weights, of_weights)
+
+
+def _cuts(output: Any, x: Any, weights: Sequence[Any]) -> list[_Cut] | None:
+    """None: the graph has a function written in Python."""
     above: dict[Any, list[Any]] = defaultdict(list)
     waiting, seen = [output], {output}
     while waiting:
         node = waiting.pop()
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return None
         for below, _ in node.next_functions:
             if below is not None:
                 above[below].append(node)
@@ -142,7 +176,8 @@ class Engine:
     Args:
         module: from a tensor to a tensor; its weights are replaced by those of a state.
         loss: of the last stage's output and the targets: a mean over the rows of a micro-batch.
-        tied: a parameter that the first and the last stage share, by its name in both.
+        tied: parameters that other stages share: of each its name here, and the name by which all of them know it; in
+            the same order at all of them.
         prefix: of the names of its parameters, so that no two stages have one name.
         share: what a micro-batch's loss is multiplied with: 1 / (replicas * micro-batches).
         dtype: of weights and activations; None: as they are.
@@ -151,28 +186,24 @@ class Engine:
     """
 
     def __init__(
-        self, module: nn.Module, stage: int, stages: int, loss: Loss, *, tied: str | None = None, prefix: str = "",
+        self, module: nn.Module, stage: int, stages: int, loss: Loss, *, tied: Mapping[str, str] | None = None,
+        prefix: str = "",
         seed: int = 0, share: float = 1.0, dtype: torch.dtype | None = None, device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         self.module, self.number, self.loss = module, stage, loss
         self.first, self.last = stage == 0, stage == stages - 1
         self.seed, self.share, self.dtype, self.device = seed, share, dtype, torch.device(device)
         self.mixtures = mixtures(module)
-        if any(layer.group.size > 1 or layer.bias_rate for layer in self.mixtures):
+        tied, own = tied or {}, {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if missing := [name for name in tied if name not in own]:
             raise CedarError(
-                f"stage {stage} has a SymiMoE whose experts are on several ranks, or whose bias moves with each step",
-                fix="make it with group=None and bias_rate=0: each worker of the stage holds all its experts",
+                f"stage {stage} has no parameter {missing[0]!r} to share with other stages",
+                fix="name one that the first and the last stage have, and that is trained",
             )
-        named = {f"{prefix}{name}": p for name, p in module.named_parameters() if p.requires_grad}
-        shared = f"{prefix}{tied}" if tied is not None and self.first != self.last else None
-        if shared is not None and shared not in named:
-            raise CedarError(
-                f"stage {stage} has no parameter {tied!r} to share with the other end of the pipeline",
-                fix="name one that the first and the last stage have",
-            )
+        named = {tied.get(name, f"{prefix}{name}"): p for name, p in own.items()}
         kinds = [p.dtype for p in named.values()]
         master = torch.float64 if torch.float64 in ([dtype] if dtype else kinds) else torch.float32
-        self.layout = Layout.of(named, shared, master)
+        self.layout = Layout.of(named, list(tied.values()), master)
         self.begin = State.begin(self.layout.gather(named).to(self.device))
         module.to(self.device)
         if dtype is not None:  # not by to(): that makes complex buffers real
@@ -226,6 +257,8 @@ class Engine:
         self, step: int, key: Key, x: Any, targets: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
         """What the stage gives, or its loss; beside it the sum of the losses of its routers."""
+        for layer in self.mixtures:
+            layer.clear()  # a checkpoint computes again in the backward, and its losses count once
         with keyed(self.device, self.seed, self.number, step, *key):
             output = self.module(x)
             beside = [loss for layer in self.mixtures for loss in layer.losses]
@@ -251,7 +284,8 @@ class Engine:
         x, output = self._kept.pop(key)
         gradient = None if gradient is None else gradient.to(self.device)
         if self.first:
-            self._waiting[key] = lambda: _whole(output, gradient, self.parameters)
+            weights = self.parameters
+            self._waiting[key] = lambda: _found(range(len(weights)), backward_whole(output, gradient, weights))
             return None
         of_input, self._waiting[key] = backward_input(output, gradient, x, self.parameters)
         return of_input
@@ -276,8 +310,3 @@ class _WithOwnLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return grads[0], ctx.one
-
-
-def _whole(output: torch.Tensor, gradient: torch.Tensor | None, weights: list[nn.Parameter]) -> Found:
-    gradients = torch.autograd.grad(output, weights, gradient, allow_unused=True)
-    return [(number, one) for number, one in enumerate(gradients) if one is not None]

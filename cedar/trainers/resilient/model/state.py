@@ -6,7 +6,7 @@ A step makes a new state and leaves the old one as it was: undoing is going back
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
@@ -22,15 +22,21 @@ class Layout:
     """Where each parameter is in the vector, ``[size]``."""
 
     shapes: Mapping[str, tuple[int, ...]]  # of each parameter, by name, in the order of the vector
-    tied: int = 0  # how many elements at the vector's beginning are shared with another stage
+    shared: int = 0  # how many parameters at the vector's beginning other stages share
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def of(cls, named: Mapping[str, torch.Tensor], shared: str | None, dtype: torch.dtype = torch.float32) -> Self:
-        """The parameters by name, the shared one first, the others in their order."""
-        order = ([] if shared is None else [shared]) + [name for name in named if name != shared]
-        shapes = {name: tuple(named[name].shape) for name in order}
-        return cls(shapes, 0 if shared is None else named[shared].numel(), dtype)
+    def of(
+        cls, named: Mapping[str, torch.Tensor], shared: Sequence[str] = (), dtype: torch.dtype = torch.float32
+    ) -> Self:  # fmt: skip
+        """The parameters by name, the shared ones first, the others in their order."""
+        order = [*shared, *(name for name in named if name not in shared)]
+        return cls({name: tuple(named[name].shape) for name in order}, len(shared), dtype)
+
+    @cached_property
+    def tied(self) -> int:
+        """How many elements at the vector's beginning other stages share."""
+        return sum(torch.Size(shape).numel() for shape in list(self.shapes.values())[: self.shared])
 
     @cached_property
     def size(self) -> int:

@@ -132,10 +132,8 @@ def _groups(problem: Problem) -> list[list[int]]:
     """Stages whose optimizers wait for each other."""
     if problem.mode == "sync":
         return [list(range(problem.stages))]
-    groups = [[stage] for stage in range(problem.stages)]
-    if problem.tied and problem.stages > 1:
-        groups[0] += groups.pop()
-    return groups
+    alone = [[stage] for stage in range(problem.stages) if stage not in problem.tied]
+    return [*alone, list(problem.tied)] if problem.tied else alone
 
 
 @dataclass(frozen=True)

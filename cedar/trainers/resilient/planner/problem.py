@@ -25,7 +25,7 @@ class Problem:
             None, no limit.
         mode: ``sync``, all stages step together; ``staggered``, each when it is ready.
         costs: of the instructions; by default 1 each for F, B_INPUT and B_WEIGHT.
-        tied: the first and the last stage share weights.
+        tied: stages that share weights, which step together.
 
     Raises:
         ScheduleError: a stage has no live worker, or a number is out of range.
@@ -47,7 +47,7 @@ class Problem:
     memory: Memory = None
     mode: Mode = "staggered"
     costs: Costs = field(default_factory=Costs)
-    tied: bool = False
+    tied: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("stages", "replicas", "micro_batches"):

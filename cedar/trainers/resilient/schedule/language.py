@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -88,7 +88,7 @@ class Schedule:
         caps: for each stage, how many activations a worker may keep at once; None for no limit.
         serving: stages that have taken this step already and only serve the others F and B_INPUT, with the weights
             from before.
-        tied: the first and the last stage share weights, and reduce their gradients together.
+        tied: stages that share weights: they reduce the gradients of these together, and step together.
 
     Example:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -104,7 +104,7 @@ class Schedule:
     mode: Mode = "sync"
     caps: tuple[int | None, ...] = ()
     serving: frozenset[int] = frozenset()
-    tied: bool = False
+    tied: tuple[int, ...] = ()
     _routes: dict[tuple[int, int, int], Worker] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -144,11 +144,11 @@ def grid(stages: int, replicas: int) -> Iterator[Worker]:
     return (Worker(stage, replica) for stage in range(stages) for replica in range(replicas))
 
 
-def pairs(stages: int, replicas: int, tied: bool = False) -> Iterator[tuple[Worker, Worker]]:
+def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tuple[Worker, Worker]]:
     """Every ordered pair of workers that a message may travel in under any set of dead workers: warm them up at start.
 
-    Pairs of one stage exchange gradients; those of neighbouring stages activations and their gradients; those of the
-    first and last stage the gradients of tied weights.
+    Pairs of one stage exchange gradients; those of neighbouring stages activations and their gradients; those of
+    ``tied`` stages the gradients of the weights that they share.
 
     Example:
         >>> len(list(pairs(2, 2)))
@@ -157,7 +157,7 @@ def pairs(stages: int, replicas: int, tied: bool = False) -> Iterator[tuple[Work
     for one in grid(stages, replicas):
         for other in grid(stages, replicas):
             apart = abs(one.stage - other.stage)
-            if one != other and (apart <= 1 or (tied and apart == stages - 1)):
+            if one != other and (apart <= 1 or {one.stage, other.stage} <= set(tied)):
                 yield one, other
 
 
@@ -183,7 +183,7 @@ def serve(schedule: Schedule, stages: frozenset[int]) -> Schedule:
     )  # fmt: skip
 
 
-FORMAT = 2
+FORMAT = 3
 _KINDS = {str(kind): kind for kind in KINDS}
 
 
@@ -192,7 +192,7 @@ def to_plain(schedule: Schedule) -> dict[str, Any]:
     plain = {each.name: getattr(schedule, each.name) for each in fields(schedule) if each.init}
     work = [[list(worker), [list(done) for done in schedule.work[worker]]] for worker in sorted(schedule.work)]
     more = {"format": FORMAT, "dead": sorted(map(list, schedule.dead)), "serving": sorted(schedule.serving)}
-    return plain | more | {"caps": list(schedule.caps), "work": work}
+    return plain | more | {"caps": list(schedule.caps), "tied": list(schedule.tied), "work": work}
 
 
 def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
@@ -200,8 +200,8 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
     try:
         if plain["format"] != FORMAT:
             raise ScheduleError(f"{where} has format {plain['format']!r}, not {FORMAT}", fix="make it again")
-        if plain["mode"] not in MODES or not isinstance(plain["tied"], bool):
-            raise ValueError(f"mode {plain['mode']!r}, tied {plain['tied']!r}")
+        if plain["mode"] not in MODES:
+            raise ValueError(f"mode {plain['mode']!r}")
         work = {
             Worker(*map(_number, worker)): tuple(
                 Instruction(_KINDS[kind], *map(_number, (home, number, peer))) for kind, home, number, peer in steps
@@ -212,7 +212,7 @@ def from_plain(plain: Any, where: str = "the schedule") -> Schedule:
             _number(plain["stages"]), _number(plain["replicas"]), _number(plain["micro_batches"]), work,
             frozenset(Worker(*map(_number, pair)) for pair in plain["dead"]), plain["mode"],
             tuple(None if cap is None else _number(cap) for cap in plain["caps"]),
-            frozenset(map(_number, plain["serving"])), plain["tied"],
+            frozenset(map(_number, plain["serving"])), tuple(map(_number, plain["tied"])),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ScheduleError(f"{where} cannot be read: {type(error).__name__}: {error}", fix="make it again") from error

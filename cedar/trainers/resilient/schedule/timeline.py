@@ -81,7 +81,7 @@ def group_of(schedule: Schedule, stage: int, kind: str) -> tuple[str, int]:
     """Who waits for whom: at ALL_REDUCE the stage, tied stages as one; at STEP of a sync schedule everybody."""
     if kind == "STEP":
         return ("STEP", -1)
-    return (kind, 0 if schedule.tied and stage == schedule.stages - 1 else stage)
+    return (kind, min(schedule.tied) if stage in schedule.tied else stage)
 
 
 class Span(NamedTuple):

@@ -116,8 +116,10 @@ def _check_shape(schedule: Schedule) -> None:
         raise _wrong(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
     if not schedule.serving <= set(range(schedule.stages)):
         raise _wrong(f"it serves at stages {sorted(schedule.serving)} of {schedule.stages}")
-    if schedule.tied and len(schedule.serving & {0, schedule.stages - 1}) == 1 and schedule.stages > 1:
-        raise _wrong("stages that share weights step together, but only one of them serves")
+    if not set(schedule.tied) <= set(range(schedule.stages)):
+        raise _wrong(f"stages {list(schedule.tied)} of {schedule.stages} share weights")
+    if set(schedule.tied) & schedule.serving and not set(schedule.tied) <= schedule.serving:
+        raise _wrong("stages that share weights step together, but only some of them serve")
 
 
 def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple[int, int]:

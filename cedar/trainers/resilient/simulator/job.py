@@ -218,7 +218,7 @@ class Job:
         memory: Any = None if chosen.memory == "all" else chosen.memory
         self.problem = Problem(
             chosen.stages, chosen.replicas, chosen.micro_batches, frozenset(), memory, chosen.mode,
-            self._costs(), chosen.tied,
+            self._costs(), (0, chosen.stages - 1) if chosen.tied and chosen.stages > 1 else (),
         )  # fmt: skip
         if not self.problem.costs.slot(chosen.stages):
             raise CedarError("no instruction takes any time", fix="give times.forward and the others, or times.report")

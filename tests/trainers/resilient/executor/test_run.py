@@ -19,7 +19,7 @@ WORKERS = list(grid(2, 2))
 
 
 def problem(dead: frozenset[Worker] = frozenset(), **more: object) -> Problem:
-    return Problem(2, 2, 3, dead, tied=True, **more)  # type: ignore[arg-type]
+    return Problem(2, 2, 3, dead, tied=(0, 1), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def test_what_makes_it_matter_who_works_is_refused() -> None:
     with pytest.raises(CedarError, match="stage 0 gave tuple"):
         several.forward(0, (0, 0), torch.randn(2, 3, 4))
     with pytest.raises(CedarError, match="stage 1 has no parameter 'table' to share"):
-        Engine(nn.Linear(2, 2), 1, 2, functional.mse_loss, tied="table")
+        Engine(nn.Linear(2, 2), 1, 2, functional.mse_loss, tied={"table": "table"})
 
 
 def test_the_first_stage_loses_no_weight_gradient() -> None:

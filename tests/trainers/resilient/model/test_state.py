@@ -11,7 +11,7 @@ from cedar.trainers.resilient.model import AdamW, Layout, State
 
 def test_adamw_is_torchs() -> None:
     layer = nn.Linear(3, 2)
-    layout = Layout.of(dict(layer.named_parameters()), None)
+    layout = Layout.of(dict(layer.named_parameters()))
     state = State.begin(layout.gather(dict(layer.named_parameters())))
     groups = [{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95))

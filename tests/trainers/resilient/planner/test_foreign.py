@@ -20,7 +20,7 @@ SPLIT = [
 
 @pytest.mark.parametrize("ranks", [FUSED, SPLIT])
 def test_a_schedule_of_torch_gives_the_bits_of_ours(tmp_path, ranks) -> None:
-    problem = Problem(2, 2, 3, memory=3, tied=True, mode="sync")
+    problem = Problem(2, 2, 3, memory=3, tied=(0, 1), mode="sync")
     made = from_torch(written(tmp_path / "torch.csv", ranks), problem)
     kinds = [(done.kind, done.micro_batch) for done in made.schedule.work[Worker(1, 0)] if done.kind in COMPUTING]
     names = {F: "F", B: "B", BI: "B_INPUT", W: "B_WEIGHT"}

@@ -58,7 +58,7 @@ def test_each_technique_shortens_the_step():
 
 
 def test_steps_of_stages_that_share_weights_wait_for_each_other():
-    free, tied = plan(Problem(3, 2, 4)).period, plan(Problem(3, 2, 4, tied=True)).period
+    free, tied = plan(Problem(3, 2, 4)).period, plan(Problem(3, 2, 4, tied=(0, 2))).period
     assert free < tied <= plan(Problem(3, 2, 4, mode="sync")).period
 
 

@@ -20,4 +20,5 @@ def problems(draw):
     )  # fmt: skip
     memory = draw(st.sampled_from([None, "1f1b", "stage 1f1b", 1, 3]))
     mode = draw(st.sampled_from(["sync", "staggered"]))
-    return Problem(stages, replicas, micro_batches, frozenset(dead), memory, mode, costs, draw(st.booleans()))
+    tied = tuple(sorted(draw(st.sets(st.integers(0, stages - 1)))))
+    return Problem(stages, replicas, micro_batches, frozenset(dead), memory, mode, costs, tied)

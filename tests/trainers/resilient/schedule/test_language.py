@@ -35,6 +35,7 @@ def test_a_schedule_comes_back_from_its_file_as_it_was(tmp_path):
         {"format": 1},
         {"mode": "fast"},
         {"tied": 1},
+        {"tied": ["a"]},
         {"caps": [1.5]},
         {"dead": [[1]]},
         {"dead": 3},
@@ -82,7 +83,7 @@ def test_every_message_of_any_plan_goes_between_a_pair_that_is_warmed_up():
     for dead in (frozenset(), DEAD, frozenset({Worker(0, 0), Worker(1, 1)})):
         assert set(validate(small(dead=dead)).channels) <= warm
     assert (Worker(0, 0), Worker(2, 1)) not in warm
-    assert (Worker(0, 0), Worker(2, 1)) in set(pairs(3, 2, tied=True))
+    assert (Worker(0, 0), Worker(2, 1)) in set(pairs(3, 2, tied=(0, 2)))
 
 
 @pytest.mark.parametrize("mode", ["sync", "staggered"])
@@ -105,5 +106,5 @@ def test_a_fused_backward_is_served_as_b_input():
 
 def test_tied_stages_serve_together():
     with pytest.raises(ScheduleError, match="step together"):
-        validate(serve(small(tied=True), frozenset({0})))
-    validate(serve(small(tied=True), frozenset({0, 2})))
+        validate(serve(small(tied=(0, 2)), frozenset({0})))
+    validate(serve(small(tied=(0, 2)), frozenset({0, 2})))

@@ -80,7 +80,7 @@ def carried_out(schedule):
             return not queues[done.other(worker), worker]
         if done.kind == "ALL_REDUCE" or (done.kind == "STEP" and schedule.mode == "sync"):
             met[done.kind].add(worker)
-            ends = {0, last} if schedule.tied else set()
+            ends = set(schedule.tied)
             same = lambda w: done.kind == "STEP" or w.stage == worker.stage or {w.stage, worker.stage} <= ends
             group = {w for w in schedule.work if same(w) and w.stage not in schedule.serving}
             return not group <= met[done.kind]
@@ -134,12 +134,12 @@ def schedules(draw):
     problem = Problem(
         stages, replicas, micro_batches, frozenset(dead - kept),
         draw(st.sampled_from([None, "1f1b", "stage 1f1b", 1, 3])), draw(st.sampled_from(["sync", "staggered"])),
-        tied=draw(st.booleans()),
+        tied=tuple(sorted(draw(st.sets(st.integers(0, stages - 1))))),
     )  # fmt: skip
     made = draw(st.sampled_from([lambda p: plan(p).schedule, one_f_one_b, zero_bubble]))(problem)
     serving = draw(st.sets(st.integers(0, stages - 1), max_size=stages)) if draw(st.booleans()) else set()
-    if made.tied and serving & {0, stages - 1}:
-        serving |= {0, stages - 1}
+    if serving & set(made.tied):
+        serving |= set(made.tied)
     return serve(made, frozenset(serving)) if serving else made
 
 

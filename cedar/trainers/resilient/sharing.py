@@ -1,0 +1,190 @@
+"""What stages are made of, seen before workers start: which parameters they share, and what cannot be trained here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.optim.swa_utils import AveragedModel
+
+from cedar.core.errors import CedarError
+from cedar.trainers.common import launch
+from cedar.trainers.moe.layer import mixtures
+
+if TYPE_CHECKING:
+    from cedar.trainers.resilient.pipeline import ResilientPipeline
+
+_UNCHANGED = "nothing was started"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The parameters that stages share: they are trained as one."""
+
+    stages: tuple[int, ...] = ()  # that hold them
+    # of each of these stages: its names of them, and the names by which all stages know them, in one order
+    names: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass
+class _Parameter:
+    """One parameter, and every place where it was seen."""
+
+    ref: weakref.ref[nn.Parameter]
+    places: list[tuple[int, str]]  # stage, name
+
+
+def find_sharing(made: ResilientPipeline) -> Sharing:
+    """Make the stages one after the other, refuse what cannot be trained, and compare their parameters by identity.
+
+    Stages that are functions are called in a process of its own, so that this one stays as it is.
+
+    Raises:
+        CedarError: a stage cannot be trained, nothing is to be trained, or stages share in a way that is not supported.
+    """
+    if all(isinstance(stage, nn.Module) for stage in made.stages):
+        return _find(made)
+    sharing: Sharing = ask_process(lambda: _find(made), made.run.threads, "the process that looks at the stages died")
+    return sharing
+
+
+def _find(made: ResilientPipeline) -> Sharing:
+    seen: dict[int, _Parameter] = {}
+    every: list[_Parameter] = []
+    values: list[torch.Tensor] = []  # of the parameter that ``tied`` names, at the first stage that has it
+    ends, trained = [(stage, made.tied) for stage in (0, len(made.stages) - 1)], False
+    for stage in range(len(made.stages)):
+        module = made.module(stage)
+        check_module(module, stage)
+        trained = trained or any(p.requires_grad for p in module.parameters())
+        for name, parameter in module.named_parameters():
+            if (stage, name) in ends and made.tied is not None:
+                values = values or [parameter.detach().clone()]
+                _check_equal(made.tied, values[0], parameter)
+            if not parameter.requires_grad or not parameter.numel():
+                continue
+            known = seen.get(parameter.data_ptr())
+            before = None if known is None else known.ref()
+            if known is None or before is None:  # the memory is new, or free again
+                known = seen[parameter.data_ptr()] = _Parameter(weakref.ref(parameter), [])
+                every.append(known)
+            elif before is not parameter:
+                others = " and ".join(f"{name!r} of stage {stage}" for stage, name in [*known.places, (stage, name)])
+                raise CedarError(
+                    f"{others} are two parameters in the same memory", done=_UNCHANGED,
+                    fix="let both modules hold the same nn.Parameter, which is then trained as one",
+                )  # fmt: skip
+            known.places.append((stage, name))
+    if not trained:
+        raise CedarError(
+            "no stage has a parameter that wants a gradient", done=_UNCHANGED, fix="call requires_grad_() on some"
+        )
+    shared = [dict(reversed(one.places)) for one in every if len({stage for stage, _ in one.places}) > 1]
+    if made.tied is not None and len(made.stages) > 1 and dict(ends) not in shared:
+        shared.insert(0, {stage: str(name) for stage, name in ends})
+    return _named(shared, "" if made.named else "{}.")
+
+
+def _named(shared: list[dict[int, str]], prefix: str) -> Sharing:
+    """``shared``: of each shared parameter its name at every stage that has it."""
+    groups = {tuple(sorted(places)): places for places in shared}
+    if len(groups) > 1:
+        told = "; ".join(
+            f"stages {', '.join(map(str, stages))} share {places[stages[0]]!r}" for stages, places in groups.items()
+        )
+        raise CedarError(
+            f"different stages share different parameters: {told}", done=_UNCHANGED,
+            fix="cut the model so that all shared parameters are in the same stages",
+        )  # fmt: skip
+    if not groups:
+        return Sharing()
+    (stages,) = groups
+    common = [prefix.format(stages[0]) + places[stages[0]] for places in shared]
+    names = {at: {places[at]: name for places, name in zip(shared, common, strict=True)} for at in stages}
+    return Sharing(stages, names)
+
+
+def _check_equal(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    if one.shape != other.shape or not torch.equal(one, other.detach()):
+        raise CedarError(
+            f"tied={name!r}: the first and the last stage begin with different values of it", done=_UNCHANGED,
+            fix="give both stages the same parameter, or copy its values from one to the other",
+        )  # fmt: skip
+
+
+def check_module(module: nn.Module, stage: int) -> None:
+    """Refuse by name what a stage cannot be trained with.
+
+    Raises:
+        CedarError: it says what, and what to do.
+    """
+    for problem, fix in _problems(module):
+        raise CedarError(f"stage {stage} {problem}", done=_UNCHANGED, fix=fix)
+
+
+def _problems(module: nn.Module) -> Iterator[tuple[str, str]]:
+    parameters = dict(module.named_parameters())
+    kinds = {str(p.dtype) for p in parameters.values() if p.is_floating_point()}
+    for name, parameter in parameters.items():
+        if isinstance(parameter, UninitializedParameter):
+            yield f"has not initialized {name!r} yet", "compute one batch with it first"
+        elif parameter.device.type == "meta":
+            yield f"has no values in {name!r}, which is on the meta device", "give a function that makes the stage"
+        elif parameter.device.type != "cpu":
+            yield (
+                f"has {name!r} on {parameter.device}, which the workers that are forked here cannot use",
+                "leave the stages on the CPU, and set run.device: each worker moves its own stage",
+            )
+    if len(kinds) > 1:
+        yield (
+            f"has parameters of {' and '.join(sorted(kinds))}, and run.dtype is one for all",
+            "give all of them one dtype, and use torch.autocast in its forward()",
+        )
+    if any(isinstance(part, AveragedModel) for part in module.modules()):
+        yield "holds an AveragedModel, which is not trained", "train the model, and average its checkpoints"
+    if any(layer.group.size > 1 or layer.bias_rate for layer in mixtures(module)):
+        yield (
+            "has a SymiMoE whose experts are on several ranks, or whose bias moves with each step",
+            "make it with group=None and bias_rate=0: each worker of the stage holds all its experts",
+        )
+
+
+def ask_process(work: Callable[[], Any], threads: int, died: str) -> Any:
+    """What ``work`` gives, in a process that is forked for it.
+
+    Args:
+        threads: of torch.
+        died: what is said if the process ends without an answer.
+
+    Raises:
+        CedarError: as ``work`` raised it, or the process died.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(work, threads, theirs, os.getpid()), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+    except EOFError:
+        answer = CedarError(died, fix="see what it said above")
+    process.join()
+    if isinstance(answer, CedarError):
+        raise answer
+    return answer
+
+
+def _answer(work: Callable[[], Any], threads: int, to: Any, parent: int) -> None:
+    launch.end_with(parent)
+    torch.set_num_threads(threads)
+    try:
+        to.send(work())
+    except CedarError as error:
+        to.send(error)
