@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -15,24 +16,55 @@ from torch.nn import functional
 from cedar.core.errors import CedarError
 
 
+def ask_fork(ask: Callable[[], int]) -> int:
+    """What ``ask`` gives in a process that is forked for it; 0 where it fails there.
+
+    A process that asks CUDA anything, even how many GPUs there are, can fork no processes that use CUDA.
+
+    Example:
+        >>> ask_fork(lambda: 3)
+        3
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, str(int(ask())).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        told = answer.read()
+    os.waitpid(child, 0)
+    return int(told or 0)
+
+
+def count_gpus() -> int:
+    """How many GPUs torch sees; does not initialize CUDA in this process."""
+    if torch.cuda.is_initialized() or not torch.backends.cuda.is_built():
+        return torch.cuda.device_count()
+    return ask_fork(torch.cuda.device_count)
+
+
 def device_of(name: str) -> torch.device:
-    """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU.
+    """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU. Does not initialize
+    CUDA in this process.
 
     Example:
         >>> device_of("cpu")
         device(type='cpu')
     """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if count_gpus() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise CedarError(f"run.device is {name!r}: {error}", fix="give cpu, cuda or auto") from error
     if device.type not in ("cpu", "cuda"):
         raise CedarError(f"run.device is {name!r}, on which nothing here was tried", fix="give cpu, cuda or auto")
-    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+    if device.type == "cuda" and (device.index or 0) >= (gpus := count_gpus()):
         raise CedarError(
-            f"run.device is {name!r}, and torch sees {torch.cuda.device_count()} GPUs",
+            f"run.device is {name!r}, and torch sees {gpus} GPUs",
             fix="give run.device=cpu, or install a torch that is built for the GPUs of this machine",
         )
     return device

@@ -179,7 +179,7 @@ class Member:
     def _restore(self, path: str) -> None:
         if self.saver is not None and path:
             self.saver.wait()
-            self.state = self.saver.load(path)
+            self.state = self.saver.load(path).to(self.engine.device)
         else:
             self.state = self.engine.begin
         if self.data is not None:

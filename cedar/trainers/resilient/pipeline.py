@@ -197,13 +197,13 @@ class ResilientPipeline:
         module: Any = self.stages[stage]
         return module if hasattr(module, "named_parameters") else module()  # type: ignore[no-any-return]
 
-    def engine(self, stage: int) -> Engine:
-        """What a worker of the stage computes with."""
+    def engine(self, stage: int, device: torch.device | None = None) -> Engine:
+        """What a worker of the stage computes with; ``device``: its own; None: as ``run.device`` says."""
         return Engine(
             self.module(stage), stage, len(self.stages), self.loss, tied=self.shared.names.get(stage),
             prefix="" if self.named else f"{stage}.", seed=self.run.seed,
             share=1 / (self.group.replicas * self.pipeline.micro_batches), dtype=getattr(torch, self.run.dtype),
-            device=device_of(self.run.device),
+            device=device or device_of(self.run.device),
         )  # fmt: skip
 
     def open(self) -> sources.MicroBatches:

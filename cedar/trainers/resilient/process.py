@@ -15,8 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
+from cedar.trainers.common.compute import ask_fork, device_of
 from cedar.trainers.common.files import CHECKPOINTS
 from cedar.trainers.resilient.chaos import Fate, InjectedFault, happen
 from cedar.trainers.resilient.control import protocol as keys
@@ -54,6 +57,34 @@ def preload() -> None:
     for name in _LATER:
         with suppress(ImportError):  # pandas need not be there
             importlib.import_module(name)
+
+
+def check_fork(device: torch.device) -> None:
+    """See that workers that this process forks can use the device.
+
+    Raises:
+        CedarError: this process has used CUDA.
+    """
+    if device.type == "cuda" and (torch.cuda.is_initialized() or ask_fork(torch.cuda._is_in_bad_fork)):
+        raise CedarError(
+            "this process has used CUDA, so the workers that it forks cannot", done="nothing was started",
+            fix="call nothing of torch.cuda before train() or join(), not even is_available(); leave stages on the CPU",
+        )  # fmt: skip
+
+
+def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
+    """The GPU of a worker: workers of a machine take its GPUs in turn, unless ``run.device`` names one.
+
+    Args:
+        device: that ``run.device`` names.
+        number: of the worker on its machine.
+        gpus: that this machine has.
+
+    Example:
+        >>> [str(local_gpu(torch.device("cuda"), number, 2)) for number in range(4)]
+        ['cuda:0', 'cuda:1', 'cuda:0', 'cuda:1']
+    """
+    return device if device.index is not None else torch.device("cuda", number % gpus)
 
 
 def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -> None:
@@ -100,8 +131,6 @@ def _beat(beats: HeartbeatBoard, row: int, parent: int) -> None:
 
 
 def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard, board: Board) -> None:
-    import torch
-
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.executor.network import SocketTransport
@@ -110,7 +139,11 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)
-    engine = made.engine(me.stage)
+    device = device_of(run.device)
+    if device.type == "cuda":
+        device = local_gpu(device, row, torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    engine = made.engine(me.stage, device)
 
     def connect(epoch: Epoch, waiting: Waiting) -> SocketTransport:
         client = store.connect(setup.host, setup.port, setup.key)  # its own: threads ask it
@@ -143,8 +176,6 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
 
 def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> None:
     """What crosses the boundaries of this stage; the first worker of a stage that knows tells the next stage."""
-    import torch
-
     from cedar.trainers.resilient.executor import Waiting
     from cedar.trainers.resilient.model import Signature
 

@@ -34,7 +34,7 @@ from cedar.trainers.resilient.control.supervisor import Supervisor
 from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.pipeline import ResilientPipeline
 from cedar.trainers.resilient.planning import Planning
-from cedar.trainers.resilient.process import Setup, preload, work
+from cedar.trainers.resilient.process import Setup, check_fork, preload, work
 
 KEY = "run.key"  # in the run's folder, while the run goes on: who can read it may join
 
@@ -113,6 +113,7 @@ def lead(
     assert pipeline.rows > 0
     assert pipeline.shared is not None
     device = device_of(run.device)
+    check_fork(device)
     check_folder(run.folder, "resilient", resume=resume)
     begin_at = newest(folder, thorough=True) if resume else ""
     name = f"{os.uname().nodename}-{os.getpid()}"
@@ -239,6 +240,7 @@ def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup,
 def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
     """Supervise this machine in a run that another one leads; until the run is over."""
     preload()
+    check_fork(device_of(pipeline.run.device))
     try:
         key = links.read_key(os.path.join(pipeline.run.folder, KEY))
         board = Board(store.connect(host, port, key))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.compute import Attention, adamw, device_of, generator, keyed
+from cedar.trainers.common.compute import Attention, adamw, ask_fork, device_of, generator, keyed
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,24 @@ from cedar.trainers.common.compute import Attention, adamw, device_of, generator
 def test_a_device_that_cannot_be_computed_on_is_refused(name, told):
     with pytest.raises(CedarError, match=told):
         device_of(name)
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu", "cuda"])
+def test_asking_for_a_device_leaves_cuda_to_processes_that_are_forked_later(name):
+    with suppress(CedarError):
+        device_of(name)
+    assert not ask_fork(torch.cuda._is_in_bad_fork)
+
+
+def test_gpus_are_seen(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert (str(device_of("auto")), str(device_of("cuda:2"))) == ("cuda", "cuda:2")
+    with pytest.raises(CedarError, match="run.device is 'cuda:3', and torch sees 3 GPUs"):
+        device_of("cuda:3")
+
+
+def test_a_question_that_fails_in_the_fork_is_answered_with_nothing():
+    assert ask_fork(lambda: 1 // 0) == 0
 
 
 def test_what_is_drawn_by_a_key_depends_on_nothing_else():

@@ -87,7 +87,7 @@ def reduce(
     slices: dict[Row, torch.Tensor] = dict(zip(owned[me], mine[:, here.start : here.stop], strict=True))
     for other in group:
         if other != me and owned[other]:
-            slices.update(zip(owned[other], transport.receive(other), strict=True))
+            slices.update(zip(owned[other], transport.receive(other).to(like.device), strict=True))
     total = like.new_zeros(here.stop - here.start)
     for key in keys:
         total += slices[key]
@@ -101,7 +101,7 @@ def _exchange(
         if other != me:
             transport.expect(other, (len(part),), mine.dtype)
             transport.send(other, mine)
-    return torch.cat([mine if other == me else transport.receive(other) for other in group])
+    return torch.cat([mine if other == me else transport.receive(other).to(mine.device) for other in group])
 
 
 # called before each instruction: the step, its place in the list, what begins, who is waited for

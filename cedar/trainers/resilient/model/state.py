@@ -88,6 +88,10 @@ class State:
     def begin(cls, master: torch.Tensor) -> State:
         return cls(0, 0, master, torch.zeros_like(master), torch.zeros_like(master))
 
+    def to(self, device: torch.device) -> State:
+        """The same on a device."""
+        return State(self.version, self.updates, self.master.to(device), self.first.to(device), self.second.to(device))
+
     @property
     def nbytes(self) -> int:
         return self.master.nbytes + self.first.nbytes + self.second.nbytes
