@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import torch
 from torch.utils import _pytree as pytree
 
 import cedar
 from cedar.core.errors import CedarError
 
 _ENDLESS = 1 << 40  # steps of the loader's one epoch: it goes round the data
-_RECENT = 4
+_RECENT = 4  # steps
 Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
@@ -21,12 +23,21 @@ class WrongRows(CedarError):
 
 
 class Source:
-    """Global batches by step: the same for every worker that asks, also twice. ``read``: of a step, what the first
-    stage takes, and what the loss takes: tensors, or structures of them, a row for each.
+    """Rows of steps: the same for every worker that asks, also twice.
+
+    Args:
+        read: gives, of a step, what the first stage takes and what the loss takes: tensors, or structures of them, a
+            row for each. A function with a parameter ``rows`` gives these rows of the step's batch, a ``range``; any
+            other gives the whole batch.
     """
 
-    def __init__(self, read: Callable[[int], Pair]) -> None:
-        self.read = read
+    def __init__(self, read: Callable[..., Pair]) -> None:
+        self._function = read
+        self.by_rows = "rows" in inspect.signature(read).parameters
+
+    def read(self, step: int, rows: range) -> Pair:
+        """These rows of a step; where ``by_rows`` is False, they must be all."""
+        return self._function(step, rows=rows) if self.by_rows else self._function(step)
 
     def commit(self, step: int) -> None:
         """Steps up to this one are never read again."""
@@ -41,18 +52,22 @@ class Source:
 
 class LoaderSource(Source):
     """Batches of a cedar pipeline, which goes round its rows without end. ``split``: of a batch, what the first stage
-    takes and what the loss takes.
+    takes and what the loss takes; ``lanes``: ranks of the loader: each holds as many rows of a step, and is read alone.
     """
 
-    def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int) -> None:
+    def __init__(self, rows: cedar.Pipeline, batch: int, split: Split, seed: int, lanes: int = 1) -> None:
         super().__init__(self._read)
-        self.split = split
-        self.loader = rows.batch(batch, last="drop").loader(
-            plan="off", executor="inline", seed=seed, rank=0, world=1, subgroup=True, format="torch", steps=_ENDLESS
+        self.split, self.lane = split, batch // lanes
+        self.loader = rows.batch(self.lane, last="drop").loader(
+            plan="off", executor="inline", seed=seed, rank=0, world=lanes, subgroup=True, format="torch", steps=_ENDLESS
         )
 
-    def _read(self, step: int) -> Pair:
-        return self.split(self.loader.read(step))
+    def _read(self, step: int, rows: range) -> Pair:
+        first, last = rows.start // self.lane, (rows.stop - 1) // self.lane
+        read = [self.split(self.loader.read(step, rank=lane)) for lane in range(first, last + 1)]
+        skip = rows.start - first * self.lane
+        cut: Pair = pytree.tree_map(lambda *parts: _joined(parts)[skip : skip + len(rows)], *read)
+        return cut
 
     def commit(self, step: int) -> None:
         self.loader.commit(step)
@@ -64,12 +79,21 @@ class LoaderSource(Source):
         self.loader.close()
 
 
+def _joined(parts: tuple[Any, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else [row for part in parts for row in part]
+
+
 class MicroBatches:
-    """A source, cut. ``micro_batches``: of each pipeline in a step; ``rows``: of each; ``batch``: of the whole step."""
+    """A source, cut. ``micro_batches``: of each pipeline in a step; ``rows``: of each; ``batch``: of the whole step.
+
+    Where the source can, a worker reads only what its own pipelines work: one read for all micro-batches of a replica.
+    """
 
     def __init__(self, source: Source, micro_batches: int, rows: int, batch: int) -> None:
         self.source, self.micro_batches, self.rows, self.batch = source, micro_batches, rows, batch
-        self._recent: dict[int, Pair] = {}
+        self._recent: dict[tuple[int, int], Pair] = {}  # by step and first row
 
     def inputs(self, step: int, key: tuple[int, int]) -> Any:
         """What the first stage takes of a micro-batch."""
@@ -81,7 +105,7 @@ class MicroBatches:
 
     def commit(self, step: int) -> None:
         """Steps up to this one are never read again."""
-        self._recent = {at: batch for at, batch in self._recent.items() if at > step}
+        self._recent = {at: pair for at, pair in self._recent.items() if at[0] > step}
         self.source.commit(step)
 
     def close(self) -> None:
@@ -89,20 +113,25 @@ class MicroBatches:
         self.source.close()
 
     def _of(self, step: int, key: tuple[int, int], side: int) -> Any:
-        if step not in self._recent:
-            while len(self._recent) >= _RECENT:
-                self._recent.pop(min(self._recent))
-            self._recent[step] = self._whole(step)
-        first = (key[0] * self.micro_batches + key[1]) * self.rows
-        return pytree.tree_map(lambda values: values[first : first + self.rows], self._recent[step][side])
+        share, wanted = self.micro_batches * self.rows, range(self.batch)
+        if self.source.by_rows:
+            wanted = range(key[0] * share, (key[0] + 1) * share)
+        if (step, wanted.start) not in self._recent:
+            self._recent = {at: pair for at, pair in self._recent.items() if at[0] > step - _RECENT}
+            self._recent[step, wanted.start] = self._read(step, wanted)
+        first = key[0] * share + key[1] * self.rows - wanted.start
+        pair = self._recent[step, wanted.start]
+        return pytree.tree_map(lambda values: values[first : first + self.rows], pair[side])
 
-    def _whole(self, step: int) -> Pair:
-        pair = self.source.read(step)
+    def _read(self, step: int, wanted: range) -> Pair:
+        pair = self.source.read(step, wanted)
         for name, side in zip(("inputs", "targets"), pair, strict=False):
             for values in pytree.tree_leaves(side):
-                if len(values) != self.batch:
+                if len(values) != len(wanted):
+                    whole = f"the batch is {self.batch}"
+                    asked = f"rows {wanted.start} to {wanted.stop} were asked for" if self.source.by_rows else whole
                     raise WrongRows(
-                        f"data gave {len(values)} rows of {name} at step {step}, and the batch is {self.batch}",
-                        fix=f"give {self.batch} at every step, or set batch to what data gives",
+                        f"data gave {len(values)} rows of {name} at step {step}, and {asked}",
+                        fix=f"give {len(wanted)} at every step, or set batch to what data gives",
                     )
         return pair

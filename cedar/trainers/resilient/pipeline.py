@@ -56,8 +56,9 @@ class ResilientPipeline:
         stages: modules from a tensor to a tensor, or functions that make them; the same, with the same weights, in
             every process that builds the pipeline.
         loss: of the last stage's output and the targets, a mean over rows.
-        data: a function of the step that gives (what the first stage takes, targets), rows of a whole batch; or a
-            ``cedar.Pipeline`` of rows, with ``columns``.
+        data: a function of the step that gives (what the first stage takes, targets), rows of a whole batch; one of
+            ``(step, rows)``, which gives only these rows of the batch, a ``range``; or a ``cedar.Pipeline`` of rows,
+            with ``columns``. Of the last two, a worker reads only the rows of its own replica.
         group: the workers.
         batch: rows of a step, over all replicas.
         columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
@@ -79,7 +80,7 @@ class ResilientPipeline:
 
     stages: Sequence[nn.Module | Callable[[], nn.Module]]
     loss: Loss
-    data: Callable[[int], sources.Pair] | cedar.Pipeline | Callable[[], cedar.Pipeline]
+    data: Callable[..., sources.Pair] | cedar.Pipeline | Callable[[], cedar.Pipeline]
     group: Workers = field(default_factory=Workers)
     batch: int = field(kw_only=True)
     columns: tuple[str, str] | sources.Split | None = field(default=None, kw_only=True)
@@ -206,16 +207,19 @@ class ResilientPipeline:
             device=device or device_of(self.run.device),
         )  # fmt: skip
 
-    def open(self) -> sources.MicroBatches:
-        """The data, from the first step on."""
+    def open(self, lanes: int = 0) -> sources.MicroBatches:
+        """The data, from the first step on; ``lanes``: of a loader, as the run began with them; 0: the replicas."""
         data: Any = self.data
         if self.columns is not None and not isinstance(data, cedar.Pipeline):
             data = data()
-        source: sources.Source = sources.Source(data)
         if isinstance(data, cedar.Pipeline):
             columns = self.columns
             if columns is None:
                 raise CedarError("the data are a pipeline", fix='name its columns: columns=("image", "label")')
             split = columns if callable(columns) else lambda batch: (batch[columns[0]], batch[columns[1]])
-            source = sources.LoaderSource(data, self.batch, split, self.run.seed)
+            source: sources.Source = sources.LoaderSource(
+                data, self.batch, split, self.run.seed, lanes or self.group.replicas
+            )
+        else:
+            source = sources.Source(data)
         return sources.MicroBatches(source, self.pipeline.micro_batches, self.rows, self.batch)

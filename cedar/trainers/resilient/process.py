@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,7 @@ class Setup:
     machine: str
     key: bytes = field(default=b"", repr=False)  # of the run: who holds it may talk to the store and to workers
     mishaps: Sequence[InjectedFault] = ()
+    lanes: int = 0  # of the data, where a checkpoint says it
 
 
 def preload() -> None:
@@ -153,7 +155,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
             transport.warm_up(near)
         return transport
 
-    data = made.open()
+    data = made.open(setup.lanes)
     about = {"loader": data.source.state_dict(), "stages": job.stages, "replicas": job.replicas}
     data.close()
     _look(made, engine, me, board)
@@ -163,7 +165,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     )  # fmt: skip
     trainer = Trainer(
         me, job, engine, made.rule, board, newest=lambda: beats.generation, connect=connect,
-        data=made.open, saver=saver,
+        data=partial(made.open, setup.lanes), saver=saver,
         progress=_progress(setup, me, life, row, beats, board), since=board.generation(),
     )  # fmt: skip
     board.report("ready", worker=me, machine=setup.machine)

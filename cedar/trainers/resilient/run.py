@@ -12,7 +12,7 @@ from typing import Any
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
-from cedar.trainers.common.checkpoint import newest, step_of
+from cedar.trainers.common.checkpoint import newest, read_index, step_of
 from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import (
     CHECKPOINTS,
@@ -117,7 +117,7 @@ def lead(
     check_folder(run.folder, "resilient", resume=resume)
     begin_at = newest(folder, thorough=True) if resume else ""
     name = f"{os.uname().nodename}-{os.getpid()}"
-    setup = Setup(pipeline, *listen, name, mishaps=mishaps)
+    setup = Setup(pipeline, *listen, name, mishaps=mishaps, lanes=_lanes(begin_at))
     plans, how = os.path.join(run.folder, "plans"), pipeline.pipeline
     planning = Planning(
         pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule, exact=how.exact
@@ -129,7 +129,7 @@ def lead(
     try:
         setup = replace(setup, port=port, key=key)
         board = Board(store.connect(listen[0], port, key))
-        board.put(keys.SETUP(), pipeline.told)
+        board.put(keys.SETUP(), pipeline.told | {"lanes": setup.lanes})
         planning.publish(board)
         board.put(keys.STORE(), process.pid)
         if group.machines > 1:
@@ -248,9 +248,10 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         if told is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
+        lanes = told.pop("lanes", 0)
         if told != pipeline.told:
             raise CedarError("that run has another configuration", fix="join with the same file and settings")
-        setup = Setup(pipeline, host, port, name, key)
+        setup = Setup(pipeline, host, port, name, key, lanes=lanes)
         rows = len(pipeline.stages) * pipeline.group.replicas
         supervisor = Supervisor(name, board, rows, pipeline.run.heartbeat, partial(work, setup))
         say_choices([f"joined the run at {host}:{port}"])
@@ -263,6 +264,12 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         board.count(keys.LEFT(supervisor.name))
     except RuntimeError as error:
         raise _storeless(error) from error
+
+
+def _lanes(checkpoint: str) -> int:
+    """How many ranks the loader had in the run that saved it: its steps mean the same rows only with as many."""
+    loader = read_index(checkpoint).state.get("loader") if checkpoint else None
+    return int(loader.get("world", 0)) if isinstance(loader, dict) else 0
 
 
 def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:

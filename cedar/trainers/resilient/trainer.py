@@ -80,8 +80,8 @@ class Trainer(Member):
         self.redone = len(self.kept.done)
         if self.data is None:
             self.data = self.open()
-            if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps:
-                self.data.inputs(self.step, (0, 0))  # the way to the first batch may be long
+            if self.me.stage in (0, self.job.stages - 1) and self.step < self.job.steps and mine:
+                self.data.inputs(self.step, min(mine))  # the way to the first batch may be long
         self.executor = self.executor_of(transport)
         self.durations.begin(self.executor)
 

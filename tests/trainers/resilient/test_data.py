@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -38,8 +40,56 @@ def test_a_batch_of_other_rows_is_refused(inputs, targets):
         data.targets(4, (0, 0))
 
 
+@pytest.mark.parametrize("given", [4, 6, 12])
+def test_a_function_of_rows_is_asked_for_those_of_a_replica(given):
+    asked: list[tuple[int, range]] = []
+
+    def batch(step, rows):
+        asked.append((step, rows))
+        return torch.arange(rows.start, rows.start + given), torch.arange(rows.start, rows.start + given)
+
+    data = MicroBatches(Source(batch), 3, 2, 12)
+    if given != 6:
+        with pytest.raises(WrongRows, match=f"data gave {given} rows of inputs at step 1, and rows 6 to 12 were asked"):
+            data.inputs(1, (1, 0))
+        return
+    assert data.inputs(1, (1, 2)).tolist() == data.targets(1, (1, 2)).tolist() == [10, 11]
+    assert data.inputs(1, (1, 0)).tolist() == [6, 7]
+    assert asked == [(1, range(6, 12))]
+    assert data.inputs(1, (0, 1)).tolist() == [2, 3]  # of a worker that has died
+    assert asked == [(1, range(6, 12)), (1, range(6))]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_a_worker_reads_the_rows_of_its_replica_and_no_others(lanes, tmp_path):
+    seen: list[int] = []
+    for at in range(8):
+        pq.write_table(pa.table({"x": range(48 * at, 48 * at + 48)}), tmp_path / f"{at}.parquet", row_group_size=12)
+    pipeline = cedar.read_parquet(str(tmp_path)).map(lambda x: seen.append(x) or x, "x")
+    source = LoaderSource(pipeline, 24, lambda batch: (batch["x"], batch["x"]), seed=0, lanes=lanes)
+    data, got = MicroBatches(source, 3, 24 // lanes // 3, 24), list[int]()
+    data.inputs(0, (lanes - 1, 0))  # what the function gives is tried on the first rows
+    seen.clear()
+    for step in range(1, 5):
+        got += torch.cat([data.inputs(step, (lanes - 1, number)) for number in range(3)]).tolist()
+    assert got == list(range(got[0], got[0] + 4 * 24 // lanes))
+    assert len(set(seen) - set(got)) < 48  # row groups are read whole; those of other replicas are not
+    data.close()
+
+
+def test_a_run_on_other_replicas_reads_the_rows_of_a_step_that_it_began_with():
+    pipeline = cedar.from_items([{"x": at} for at in range(96)])
+    source = LoaderSource(pipeline, 12, lambda batch: (batch["x"], {"y": batch["x"]}), seed=0, lanes=2)
+    whole = source.read(3, range(12))[0].tolist()
+    assert len(set(whole)) == 12
+    data = MicroBatches(source, 1, 4, 12)  # of three replicas
+    assert [row for replica in range(3) for row in data.inputs(3, (replica, 0)).tolist()] == whole
+    assert data.targets(3, (1, 0))["y"].tolist() == whole[4:8]
+    data.close()
+
+
 def rows(source, step):
-    return source.read(step)[0].tolist()
+    return source.read(step, range(2))[0].tolist()
 
 
 def test_a_loader_goes_round_its_rows_and_reads_a_step_again():
