@@ -31,6 +31,7 @@ from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
 from cedar.core.errors import CedarError
+from cedar.simulate import Durations, error, predict
 from cedar.trainers.common import links
 from cedar.trainers.resilient import report, run
 from cedar.trainers.resilient.control import store
@@ -47,7 +48,6 @@ from cedar.trainers.resilient.options import (
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Kind, Mode, Schedule, Worker, timeline
-from cedar.trainers.resilient.simulator import Durations, error, predict
 from cedar.trainers.resilient.text import text_pipeline
 
 _HEARTBEAT = 1.0

@@ -23,9 +23,7 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import Figure, Form, at_least, at_most, reported
 from benchmarks.kept import Kept
-from cedar.trainers.resilient.planner import Memory, Plan, Problem, ahead, exact, normal, plan
-from cedar.trainers.resilient.schedule import Worker, grid
-from cedar.trainers.resilient.simulator import (
+from cedar.simulate import (
     SYSTEMS,
     bamboo_time,
     drop_replica_time,
@@ -39,6 +37,8 @@ from cedar.trainers.resilient.simulator import (
     throughput_bound,
     zero_bubble_time,
 )
+from cedar.trainers.resilient.planner import Memory, Plan, Problem, ahead, exact, normal, plan
+from cedar.trainers.resilient.schedule import Worker, grid
 
 _CAPS: tuple[tuple[str, Memory], ...] = (
     ("no cap", None), ("the 1F1B cap (PP everywhere)", "1f1b"), ("1F1B's need at each stage (PP - s)", "stage 1f1b"),

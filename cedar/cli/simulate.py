@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cedar.cli.arguments import command
 from cedar.cli.tables import table
 from cedar.cli.train import SETTINGS
-from cedar.trainers import simulation
+from cedar.simulate import Forecast, forecast
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
@@ -27,25 +27,25 @@ def add(adder: Adder) -> None:
     made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
     made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
     made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
-    made.add_argument("--settings", const="cedar.trainers.resilient.simulator.job", **SETTINGS)
+    made.add_argument("--settings", const="cedar.simulate.job", **SETTINGS)
     made.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(chosen: argparse.Namespace) -> int:
     """Simulate, and print what was found."""
-    forecast = simulation.forecast(chosen.config, chosen.changes, chosen.against)
+    found = forecast(chosen.config, chosen.changes, chosen.against)
     if chosen.json:
-        print(json.dumps(asdict(forecast), indent=1, default=sorted))
+        print(json.dumps(asdict(found), indent=1, default=sorted))
         return 0
     from rich.console import Console
 
     console = Console()
-    for title, header, rows in tables(forecast):
+    for title, header, rows in tables(found):
         console.print(table(header, rows, title=title))
     return 0
 
 
-def tables(forecast: simulation.Forecast) -> Iterator[Table]:
+def tables(forecast: Forecast) -> Iterator[Table]:
     """What is printed: title, headings, rows."""
     low, middle, high = forecast.step
     cells: list[tuple[str, ...]]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cedar.cli import main
-from tests.trainers.resilient.simulator.toy_job import EXAMPLES, report
+from tests.simulate.toy_job import EXAMPLES, report
 
 
 def test_the_command_prints_all_that_it_simulates(capsys, tmp_path):

@@ -14,9 +14,18 @@ from cedar.trainers.resilient.control.lead import Coordinator
 from cedar.trainers.resilient.executor import Executor
 from cedar.trainers.resilient.executor.run import TimedInstruction
 from cedar.trainers.resilient.planning import Planning
-from cedar.trainers.resilient.schedule import CLOSING, RECEIVING, SENDING, Instruction, Kind, Schedule, Worker
+from cedar.trainers.resilient.schedule import (
+    CLOSING,
+    RECEIVING,
+    SENDING,
+    Durations,
+    Instruction,
+    Kind,
+    Schedule,
+    Worker,
+    timeline,
+)
 from cedar.trainers.resilient.schedule.timeline import group_of
-from cedar.trainers.resilient.simulator.calibration import Durations, predict
 
 WARM, LOOK = 2, 5  # steps that are left out, and steps that are looked at
 
@@ -160,7 +169,8 @@ class Manager:
         planning = self.planning
         figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}
         if planning.durations is not None and self._whole:
-            simulated = predict(planning.plans[0].schedule, planning.durations, iterations=6).period
+            took, schedule = planning.durations, planning.plans[0].schedule
+            simulated = timeline(schedule, took, iterations=6, transfer=took.transfer).period
             figures["step"] = {"simulated": simulated, "measured": statistics.median(self._whole)}
             each = {f"{kind} {stage}": s for (kind, stage), s in planning.durations.seconds.items()}
             figures["durations"] = each | {"transfer": planning.durations.transfer}

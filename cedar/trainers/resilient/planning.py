@@ -24,8 +24,7 @@ from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.protocol import Key
 from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.planner import Change, Plan, Problem, ahead, fitted, from_torch, keep, moves, plan
-from cedar.trainers.resilient.schedule import Costs, Schedule, Worker, from_plain, grid, to_plain
-from cedar.trainers.resilient.simulator import Durations
+from cedar.trainers.resilient.schedule import Costs, Durations, Schedule, Worker, from_plain, grid, to_plain
 
 _MOST = 4  # failures that are planned for
 _SMALL = 256  # micro-batches at all stages together

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cedar.simulate import Durations
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board, Epoch
@@ -15,7 +16,6 @@ from cedar.trainers.resilient.executor import Superseded, Waiting
 from cedar.trainers.resilient.planner import Problem, fitted, from_torch, plan
 from cedar.trainers.resilient.planning import Planning, costs_of, prepare, publish, schedule_of
 from cedar.trainers.resilient.schedule import Costs, Worker, grid, validate
-from cedar.trainers.resilient.simulator import Durations
 from tests.trainers.resilient.planner.toy_torch import FUSED, written
 
 BASE = Problem(2, 3, 4, memory="1f1b")

@@ -11,6 +11,7 @@ Example:
     True
 """
 
+from cedar.trainers.resilient.schedule.durations import Durations
 from cedar.trainers.resilient.schedule.language import (
     CLOSING,
     COMPUTING,
@@ -37,7 +38,7 @@ from cedar.trainers.resilient.schedule.timeline import Costs, Span, Timeline, ti
 from cedar.trainers.resilient.schedule.validator import Facts, validate
 
 __all__ = [
-    "CLOSING", "COMPUTING", "KINDS", "MODES", "RECEIVING", "SENDING", "Costs", "Facts", "Instruction", "Kind", "Mode",
-    "Schedule", "ScheduleError", "Span", "Timeline", "Worker", "chart", "from_plain", "gantt", "grid", "load", "pairs",
+    "CLOSING", "COMPUTING", "KINDS", "MODES", "RECEIVING", "SENDING", "Costs", "Durations", "Facts", "Instruction", "Kind",
+    "Mode", "Schedule", "ScheduleError", "Span", "Timeline", "Worker", "chart", "from_plain", "gantt", "grid", "load", "pairs",
     "save", "serve", "timeline", "to_plain", "validate",
 ]  # fmt: skip

@@ -324,7 +324,7 @@ def replay(
         seconds: when to end; by default with the last event.
 
     Example:
-        >>> from cedar.trainers.resilient.simulator import random_trace
+        >>> from cedar.simulate import random_trace
         >>> replay(Problem(2, 2, 2), random_trace(4, 1e9, 1, 100), seconds=70).steps
         10.0
     """

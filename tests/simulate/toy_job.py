@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from cedar.simulate.job import Job, Options, PipelineOptions, RunOptions, TimeOptions
 from cedar.trainers.resilient.planner import plan
 from cedar.trainers.resilient.schedule import Worker
-from cedar.trainers.resilient.simulator.job import Job, Options, PipelineOptions, RunOptions, TimeOptions
 
-EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "clusters"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
 GRID = PipelineOptions(stages=2, replicas=2, micro_batches=4, rows=8)
 TIMES = TimeOptions(forward=0.1, backward_input=0.1, backward_weight=0.1)
 QUICK = RunOptions(steps=20, hours=2.0, draws=3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cedar.simulate.job import Comparison, Job, Options, Quantiles, Survival
 from cedar.trainers.common import config
-from cedar.trainers.resilient.simulator.job import Comparison, Job, Options, Quantiles, Survival
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def forecast(path: str, changes: Sequence[str] = (), against: str | None = None)
     """Simulate.
 
     Args:
-        path: a TOML file with the tables of ``cedar.trainers.resilient.simulator.job.Options``.
+        path: a TOML file with the tables of ``cedar.simulate.job.Options``.
         changes: ``"failures.repair=600"``: settings in place of those in the file.
         against: report.json of a run on the same grid.
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.trainers.resilient.planner import Problem, normal, plan
-from cedar.trainers.resilient.schedule import Costs, ScheduleError, Worker, grid
-from cedar.trainers.resilient.simulator import (
+from cedar.simulate import (
     SYSTEMS,
     Event,
     Trace,
@@ -28,6 +26,8 @@ from cedar.trainers.resilient.simulator import (
     throughput_bound,
     zero_bubble_time,
 )
+from cedar.trainers.resilient.planner import Problem, normal, plan
+from cedar.trainers.resilient.schedule import Costs, ScheduleError, Worker, grid
 
 TOY = Problem(4, 3, 6, frozenset({Worker(2, 1)}))
 

@@ -18,14 +18,14 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cedar.core.errors import CedarError
+from cedar.simulate.calibration import error
+from cedar.simulate.checkpoints import CheckpointOptions, Scheme, effective, schemes
+from cedar.simulate.replay import SYSTEMS, random_dead, random_trace, read_trace, replay
 from cedar.trainers.common.config import not_negative, positive
 from cedar.trainers.resilient.planner import Plan, Problem, exact, plan
 from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
-from cedar.trainers.resilient.simulator.calibration import error
-from cedar.trainers.resilient.simulator.checkpoints import CheckpointOptions, Scheme, effective, schemes
-from cedar.trainers.resilient.simulator.replay import SYSTEMS, random_dead, random_trace, read_trace, replay
 
 _MOST = 500_000  # instructions that are drawn
 _PLACED = 10_000  # tasks that are placed in search of a plan: hundreds of plans are asked for

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cedar.core.errors import CedarError
+from cedar.simulate import job as module
+from cedar.simulate.job import FailureOptions, LinkOptions, Spread, TimeOptions
 from cedar.trainers.resilient.planner import plan
 from cedar.trainers.resilient.schedule import Worker
-from cedar.trainers.resilient.simulator import job as module
-from cedar.trainers.resilient.simulator.job import FailureOptions, LinkOptions, Spread, TimeOptions
-from tests.trainers.resilient.simulator.toy_job import GRID, QUICK, TIMES, job, report
+from tests.simulate.toy_job import GRID, QUICK, TIMES, job, report
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
 

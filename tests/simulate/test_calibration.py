@@ -2,9 +2,9 @@
 
 import pytest
 
+from cedar.simulate import Durations, error, predict
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Costs, Instruction, Worker, timeline
-from cedar.trainers.resilient.simulator import Durations, error, predict
 
 
 def test_durations_that_were_measured_predict_the_run_they_come_from():

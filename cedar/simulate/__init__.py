@@ -5,8 +5,9 @@ makes of hours in which machines come and go; ``predict`` what a real run should
 Everything that comes out of here is *simulated*: say so beside every figure.
 """
 
-from cedar.trainers.resilient.simulator.calibration import Durations, error, predict
-from cedar.trainers.resilient.simulator.replay import (
+from cedar.simulate.calibration import error, predict
+from cedar.simulate.forecasts import Forecast, forecast
+from cedar.simulate.replay import (
     REDUNDANCY,
     SYSTEMS,
     Event,
@@ -27,9 +28,11 @@ from cedar.trainers.resilient.simulator.replay import (
     throughput_bound,
     zero_bubble_time,
 )  # fmt: skip
+from cedar.trainers.resilient.schedule import Durations
 
 __all__ = [
-    "REDUNDANCY", "SYSTEMS", "Durations", "Event", "Outcome", "Phase", "Trace", "bamboo_time", "drop_replica_time",
-    "error", "fault_free_time", "one_f_one_b_time", "oobleck_time", "phases", "predict", "random_dead", "random_trace",
-    "read_trace", "replay", "resilient_time", "throughput_bound", "zero_bubble_time",
+    "REDUNDANCY", "SYSTEMS", "Durations", "Event", "Forecast", "Outcome", "Phase", "Trace", "bamboo_time",
+    "drop_replica_time", "error", "fault_free_time", "forecast", "one_f_one_b_time", "oobleck_time", "phases",
+    "predict", "random_dead", "random_trace", "read_trace", "replay", "resilient_time", "throughput_bound",
+    "zero_bubble_time",
 ]  # fmt: skip

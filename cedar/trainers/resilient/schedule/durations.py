@@ -1,10 +1,11 @@
-"""From what a real executor took to what the simulator says it should take: the check of the one by the other."""
+"""What instructions of a real run took, as costs for plans and as seconds for a timeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.trainers.resilient.schedule import Costs, Instruction, Kind, Schedule, Timeline, Worker, timeline
+from cedar.trainers.resilient.schedule.language import Instruction, Kind, Worker
+from cedar.trainers.resilient.schedule.timeline import Costs
 
 _MEETINGS: tuple[Kind, Kind] = ("ALL_REDUCE", "STEP")
 
@@ -46,18 +47,3 @@ class Durations:
 
     def __call__(self, worker: Worker, step: Instruction) -> float:
         return self.seconds.get((step.kind, worker.stage), 0.0)
-
-
-def predict(schedule: Schedule, durations: Durations, iterations: int = 1) -> Timeline:
-    """When each step of a real run should end, given what its instructions take."""
-    return timeline(schedule, durations, iterations=iterations, transfer=durations.transfer)
-
-
-def error(predicted: float, measured: float) -> float:
-    """How far a prediction is off, as a share of what was measured.
-
-    Example:
-        >>> error(0.95, 1.0)
-        0.05
-    """
-    return round(abs(predicted - measured) / measured, 12)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cedar.trainers.resilient.simulator.checkpoints import (
+from cedar.simulate.checkpoints import (
     CheckpointOptions,
     Scheme,
     effective,
