@@ -33,12 +33,11 @@ from cedar.trainers.resilient.schedule.language import (
     serve,
     to_plain,
 )  # fmt: skip
-from cedar.trainers.resilient.schedule.pictures import chart, gantt
 from cedar.trainers.resilient.schedule.timeline import Costs, Span, Timeline, timeline
 from cedar.trainers.resilient.schedule.validator import Facts, validate
 
 __all__ = [
-    "CLOSING", "COMPUTING", "KINDS", "MODES", "RECEIVING", "SENDING", "Costs", "Durations", "Facts", "Instruction", "Kind",
-    "Mode", "Schedule", "ScheduleError", "Span", "Timeline", "Worker", "chart", "from_plain", "gantt", "grid", "load", "pairs",
-    "save", "serve", "timeline", "to_plain", "validate",
+    "CLOSING", "COMPUTING", "KINDS", "MODES", "RECEIVING", "SENDING", "Costs", "Durations", "Facts", "Instruction",
+    "Kind", "Mode", "Schedule", "ScheduleError", "Span", "Timeline", "Worker", "from_plain", "grid", "load",
+    "pairs", "save", "serve", "timeline", "to_plain", "validate",
 ]  # fmt: skip

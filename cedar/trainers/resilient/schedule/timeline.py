@@ -126,7 +126,7 @@ def timeline(
         iterations: how many steps follow each other.
         transfer: how long a message travels, or a function that says it of the next; by default what ``costs`` says, 0
             with a function.
-        spans: keep every instruction's start and end, for pictures.
+        spans: keep every instruction's start and end.
 
     Raises:
         ScheduleError: workers wait for each other for ever.
