@@ -1,4 +1,4 @@
-"""Messages between processes, by threads that wait in the network: by sockets, or by torch.distributed.
+"""Messages between processes, by threads that wait in sockets.
 
 One thread for each worker that messages come from, one for each that they go to. When a generation ends, its
 connections are shut, which ends them.
@@ -6,19 +6,17 @@ connections are shut, which ends them.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from cedar.trainers.common import links
 from cedar.trainers.resilient.control import protocol as keys
@@ -26,25 +24,31 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.executor.transport import Lost, Waiting
 from cedar.trainers.resilient.schedule import Worker
 
+_LOOK = 0.002  # seconds between two looks for where another worker listens
 AHEAD = 2  # messages received before they are asked for, from each worker
 
 
-class LaneTransport:
-    """One worker's end of a generation's connections; see ``transport`` for the rules."""
+class SocketTransport:
+    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: where workers tell each other where they listen; safe
+    to be asked by threads; ``host``: the address to listen at.
+    """
 
-    def __init__(self, me: Worker, waiting: Waiting) -> None:
+    def __init__(
+        self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting,
+        generation: int,
+    ) -> None:  # fmt: skip
         self.me, self.waiting = me, waiting
         self._out: dict[Worker, _Lane] = {}
         self._in: dict[Worker, _Lane] = {}
         self._closed = False
-
-    def _sending(self, to: Worker) -> Callable[[Any], Any]:
-        """Connect, and give what sends a message there; a thread of its own calls both."""
-        raise NotImplementedError
-
-    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        """Connect, and give what receives a message of an announced shape and dtype from there."""
-        raise NotImplementedError
+        self.board, self.key, self.generation = board, key, generation
+        self._links: list[socket.socket] = []
+        self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
+            worker: queue.SimpleQueue() for worker in members
+        }
+        self._listener = links.listen(host)
+        threading.Thread(target=self._accept, name="connections", daemon=True).start()
+        board.put(keys.LISTENS(generation, me), list(self._listener.getsockname()[:2]))
 
     def send(self, to: Worker, message: torch.Tensor) -> None:
         if to not in self._out:
@@ -85,69 +89,10 @@ class LaneTransport:
             self.receive(other)
 
     def close(self) -> None:
-        """Let go of everything, which ends the threads."""
+        """Shut all connections, which ends the threads that wait in them."""
         self._closed = True
         for lane in (*self._out.values(), *self._in.values()):
             lane.close()
-
-
-class _Lane:
-    """A thread that does its orders one after the other."""
-
-    def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
-        self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.results: queue.Queue[Any] = queue.Queue(AHEAD)
-        self._connect, self._keeps = connect, name.startswith("from")
-        self._closed = False
-        threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
-
-    def close(self) -> None:
-        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
-        self._closed = True
-        self.orders.put(None)
-        with suppress(queue.Empty):
-            while True:
-                self.results.get_nowait()
-
-    def _run(self) -> None:
-        work: Callable[[Any], Any] | None = None
-        while (order := self.orders.get()) is not None and not self._closed:
-            try:
-                work = work or self._connect()
-                result = work(order)
-            except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
-                result = error
-            if self._keeps and not self._closed:
-                self.results.put(result)
-            if isinstance(result, BaseException):
-                return
-
-
-_LOOK = 0.002  # seconds between two looks for where another worker listens
-
-
-class SocketTransport(LaneTransport):
-    """One worker's end of a generation's connections. ``board``: where workers tell each other where they listen; safe
-    to be asked by threads; ``host``: the address to listen at.
-    """
-
-    def __init__(
-        self, board: Board, host: str, key: bytes, members: Sequence[Worker], me: Worker, waiting: Waiting,
-        generation: int,
-    ) -> None:  # fmt: skip
-        super().__init__(me, waiting)
-        self.board, self.key, self.generation = board, key, generation
-        self._links: list[socket.socket] = []
-        self._arrived: dict[Worker, queue.SimpleQueue[socket.socket | None]] = {
-            worker: queue.SimpleQueue() for worker in members
-        }
-        self._listener = links.listen(host)
-        threading.Thread(target=self._accept, name="connections", daemon=True).start()
-        board.put(keys.LISTENS(generation, me), list(self._listener.getsockname()[:2]))
-
-    def close(self) -> None:
-        """Shut all connections, which ends the threads that wait in them."""
-        super().close()
         links.shut(self._listener)
         for arrived in self._arrived.values():
             arrived.put(None)
@@ -199,66 +144,39 @@ class SocketTransport(LaneTransport):
         return receive
 
 
+class _Lane:
+    """A thread that does its orders one after the other."""
+
+    def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
+        self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.results: queue.Queue[Any] = queue.Queue(AHEAD)
+        self._connect, self._keeps = connect, name.startswith("from")
+        self._closed = False
+        threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the thread end: at once where it waits for an order, or to be rid of a result."""
+        self._closed = True
+        self.orders.put(None)
+        with suppress(queue.Empty):
+            while True:
+                self.results.get_nowait()
+
+    def _run(self) -> None:
+        work: Callable[[Any], Any] | None = None
+        while (order := self.orders.get()) is not None and not self._closed:
+            try:
+                work = work or self._connect()
+                result = work(order)
+            except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
+                result = error
+            if self._keeps and not self._closed:
+                self.results.put(result)
+            if isinstance(result, BaseException):
+                return
+
+
 def _bytes(message: torch.Tensor) -> memoryview:
     """The memory of a tensor that lies in one piece, on the CPU."""
     plain: Any = message.reshape(-1).view(torch.uint8).numpy()
     return memoryview(plain)
-
-
-class GroupTransport(LaneTransport):
-    """One worker's end of a generation's groups. ``store``: where pairs meet; another one, or another prefix, for each
-    generation; ``device``: of messages: NCCL on a GPU, gloo on the CPU.
-    """
-
-    def __init__(self, store: Store, me: Worker, waiting: Waiting, device: torch.device | str = "cpu") -> None:
-        super().__init__(me, waiting)
-        self.store, self.device = store, torch.device(device)
-        self._groups: list[ProcessGroup] = []
-
-    def _pair(self, source: Worker, to: Worker) -> Callable[[str, torch.Tensor], None]:
-        """What sends or receives a message in the group of a pair."""
-        store, rank = PrefixStore(f"{source}>{to}", self.store), int(self.me == to)
-        limit = dt.timedelta(seconds=self.waiting.patience)
-        if self.device.type == "cuda":
-            from torch._C._distributed_c10d import ProcessGroupNCCL
-
-            options = ProcessGroupNCCL.Options()
-            options._timeout = limit
-            group: Any = ProcessGroupNCCL(store, rank, 2, options)
-            stream: Any = torch.cuda.stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-        else:
-            from torch._C._distributed_c10d import ProcessGroupGloo
-
-            group, stream = ProcessGroupGloo(store, rank, 2, limit), nullcontext()
-        self._groups.append(group)
-
-        def do(method: str, message: torch.Tensor) -> None:
-            if self._closed:
-                raise ConnectionError("the generation has ended")
-            with stream:
-                getattr(group, method)([message], 1 - rank, 0).wait()
-                if self.device.type == "cuda":
-                    torch.cuda.current_stream(self.device).synchronize()
-
-        return do
-
-    def _sending(self, to: Worker) -> Callable[[Any], Any]:
-        do = self._pair(self.me, to)
-        return lambda message: do("send", message.to(self.device).contiguous())
-
-    def _receiving(self, source: Worker) -> Callable[[Any], Any]:
-        do = self._pair(source, self.me)
-
-        def receive(announced: tuple[tuple[int, ...], torch.dtype]) -> torch.Tensor:
-            message = torch.empty(announced[0], dtype=announced[1], device=self.device)
-            do("recv", message)
-            return message
-
-        return receive
-
-    def close(self) -> None:
-        """Abort what is under way where the backend can; threads that still wait are left behind, and touch nothing."""
-        super().close()
-        for group in self._groups:
-            with suppress(RuntimeError, AttributeError):
-                group.abort()

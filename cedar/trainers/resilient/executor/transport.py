@@ -7,8 +7,7 @@
 4. Shape and dtype are told by the receiver.
 5. ``close`` gives up everything at once, and so does a newer generation: nobody waits for the dead.
 
-``StrictTransport`` holds others to these rules, in one process; ``SocketTransport`` is what runs use;
-``GroupTransport`` is torch.distributed, NCCL or gloo.
+``StrictTransport`` holds others to these rules, in one process; ``SocketTransport`` is what runs use.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore
 
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.executor import Lost, StrictNetwork, StrictTransport, Superseded, Transport, Waiting
-from cedar.trainers.resilient.executor.network import GroupTransport, SocketTransport
+from cedar.trainers.resilient.executor.network import SocketTransport
 from cedar.trainers.resilient.executor.transport import AHEAD
 from cedar.trainers.resilient.schedule import Worker
 
@@ -23,16 +22,15 @@ ONE, TWO = Worker(0, 0), Worker(1, 0)
 Make = Callable[[Worker, Waiting], Transport]
 
 
-@pytest.fixture(params=["strict", "sockets", "gloo"])
+@pytest.fixture(params=["strict", "sockets"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    network, store, values = StrictNetwork(), HashStore(), Values()
+    network, values = StrictNetwork(), Values()
     made: list[Any] = []
 
     def one(me: Worker, waiting: Waiting) -> Any:
         kinds: dict[str, Callable[[], Any]] = {
             "strict": lambda: StrictTransport(network, me, waiting),
             "sockets": lambda: SocketTransport(Board(values), "127.0.0.1", b"k" * 32, (ONE, TWO), me, waiting, 1),
-            "gloo": lambda: GroupTransport(store, me, waiting),
         }
         made.append(kinds[request.param]())
         return made[-1]
@@ -69,19 +67,17 @@ def test_the_nth_receive_gets_the_nth_send_in_both_directions_at_once(make: Make
 
 def test_a_queue_that_waits_holds_up_no_other(make: Make) -> None:
     """A receive is announced for which nothing ever comes; what goes the other way arrives all the same."""
-    one, two = make(ONE, patient(patience=3.0)), make(TWO, patient())  # gloo's threads wait so long when it is closed
+    one, two = make(ONE, patient()), make(TWO, patient())
     one.expect(TWO, (3,), torch.float32)
     two.expect(ONE, (1,), torch.int64)
     one.send(TWO, torch.tensor([7]))
     assert int(two.receive(ONE)) == 7
 
 
-def test_who_waits_for_the_dead_is_freed_by_a_new_generation_and_by_closing(
-    make: Make, request: pytest.FixtureRequest
-) -> None:
-    """It would have waited for its patience: 600 s. Gloo's own threads do, and are left behind."""
-    generation, patience = [0], 3.0 if "gloo" in request.node.name else 600.0
-    one = make(ONE, patient(lambda: generation[0], patience))
+def test_who_waits_for_the_dead_is_freed_by_a_new_generation_and_by_closing(make: Make) -> None:
+    """It would have waited for its patience: 600 s."""
+    generation = [0]
+    one = make(ONE, patient(lambda: generation[0], 600.0))
     make(TWO, patient())
     for free, error in ((lambda: generation.__setitem__(0, 1), Superseded), (one.close, Lost)):
         generation[0] = 0
