@@ -29,8 +29,8 @@ AHEAD = 2  # messages received before they are asked for, from each worker
 
 
 class SocketTransport:
-    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: where workers tell each other where they listen; safe
-    to be asked by threads; ``host``: the address to listen at.
+    """One worker's end of a generation's connections; see ``transport`` for the rules. ``board``: where workers tell
+    each other where they listen; safe to be asked by threads; ``host``: the address to listen at.
     """
 
     def __init__(
