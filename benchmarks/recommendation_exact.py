@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -115,12 +116,13 @@ def on_ranks(
     count: int, path: str, dedup: Any, steps: int, folder: str = "", save: bool = False
 ) -> list[dict[str, Any]]:
     """The same on some ranks, each a process."""
-    from cedar.trainers.common.launch import run_ranks
-
     with tempfile.TemporaryDirectory() as out:
         job = json.dumps([path, dedup, steps, folder, save, out])
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        run_ranks([sys.executable, "-m", "benchmarks.recommendation_exact", job], count, environment)
+        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+        subprocess.run(
+            [sys.executable, *ranks, "-m", "benchmarks.recommendation_exact", job], env=environment, check=True
+        )
         found = []
         for rank in range(count):
             with np.load(os.path.join(out, f"{rank}.npz")) as file:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from benchmarks.harness import (
 from cedar import JaggedTensor
 from cedar.nn import DedupEmbeddings, Feature, Frequency
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.launch import connected, end_with_launcher, run_ranks
+from cedar.trainers.common.launch import connected
 from cedar.trainers.dlrm.inputs import Inputs, read_batch
 from cedar.trainers.dlrm.options import Sharding
 from cedar.trainers.dlrm.sharding import FeatureStatistics
@@ -178,7 +179,9 @@ def on_ranks(part: str, form: Form) -> list[dict[str, Any]]:
     """What each rank found."""
     with tempfile.TemporaryDirectory() as folder:
         job = json.dumps([part, form, folder])
-        run_ranks([sys.executable, "-m", "benchmarks.recommendation_hot", "--job", job], RANKS, environment())
+        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        command = [sys.executable, *ranks, "-m", "benchmarks.recommendation_hot", "--job", job]
+        subprocess.run(command, env=environment(), check=True)
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -240,7 +243,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.job:
         part, number, folder = json.loads(options.job)
         form = Form(number)
-        end_with_launcher()
         torch.set_num_threads(1)
         with connected():
             group = Linked()

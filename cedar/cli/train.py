@@ -51,11 +51,10 @@ def add(adder: Adder) -> None:
         made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
         made.add_argument("--settings", const=_OPTIONS.format(name), **SETTINGS)
         made.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
-        if name != "resilient":
-            ranks = "processes on this machine (default: 1)"
-            made.add_argument("--ranks", type=count, default=1, metavar="N", help=ranks)
-        else:
+        if name == "resilient":
             _add_grid(made)
+        else:
+            made.epilog = f"on several ranks: torchrun --nproc-per-node N -m cedar train {name} CONFIG"
 
 
 def _add_grid(made: argparse.ArgumentParser) -> None:
@@ -74,12 +73,7 @@ def main(name: str, chosen: argparse.Namespace) -> int:
 
 
 def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
-    """Train as one of the ranks, under torchrun or started by ``--ranks``; or start those."""
-    if chosen.ranks > 1 and find_rank(None, None, False, None).world == 1:
-        again = ["--resume"] if chosen.resume else []
-        launch.run_ranks(launch.this_command("train", name, chosen.config, *chosen.changes, *again), chosen.ranks)
-        return 0
-    launch.end_with_launcher()
+    """Train as the only rank, or as one of those that torchrun started."""
     import torch
 
     from cedar.trainers.common.compute import device_of

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -99,8 +101,9 @@ def test_what_is_no_number_is_null_in_the_metrics_and_each_line_is_handed_over(l
 
 
 @pytest.mark.heavy
-def test_ranks_are_started_by_the_command(config, tmp_path):
-    assert main(["train", "dlrm", config, "run.steps=2", "--ranks", "2"]) == 0
+def test_the_command_trains_on_ranks_of_torchrun(config, tmp_path):
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*ranks, "-m", "cedar", "train", "dlrm", config, "run.steps=2"], check=True, timeout=100)
     lines = read_lines(str(tmp_path / "run" / "metrics.jsonl"))
     assert len(lines) == 2
     assert lines[0]["sent"]["ids"] > 0

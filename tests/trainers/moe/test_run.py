@@ -75,9 +75,10 @@ def test_arguments_that_nobody_knows_are_refused(tmp_path, capsys):
 
 @pytest.mark.skipif(not LONG, reason="make test-long runs it")
 def test_ranks_run_as_processes(text, tmp_path):
-    """The command starts two ranks itself; they train as one process with as many slots does."""
+    """They train as one process with as many slots does."""
     (tmp_path / "moe.toml").write_text(SETTINGS.format(paths=text, folder=tmp_path / "two"))
-    command = [sys.executable, "-m", "cedar", "train", "moe", str(tmp_path / "moe.toml"), "--ranks", "2"]
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*ranks, "-m", "cedar", "train", "moe", str(tmp_path / "moe.toml")]
     done = subprocess.run(command, capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode()
     two = read_lines(str(tmp_path / "two" / "metrics.jsonl"))
