@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cedar.cli.arguments import command
 from cedar.cli.tables import table
-from cedar.cli.train import SETTINGS
 from cedar.simulate import Forecast, forecast
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ def add(adder: Adder) -> None:
     made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
     made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
     made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
-    made.add_argument("--settings", const="cedar.simulate.job", **SETTINGS)
     made.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -27,20 +27,6 @@ REPORT, THROUGHPUT = "report.json", "throughput.png"
 _OPTIONS = "cedar.trainers.{}.options"
 
 
-class Settings(argparse.Action):
-    """``--settings``: list the settings of the configuration in the module ``const``, and end."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        settings = config.settings(import_module(str(self.const)).Options)
-        sys.stdout.write(
-            "".join(f"{name}{' = ' * bool(default)}{default}\n    {meaning}\n" for name, default, meaning in settings)
-        )
-        parser.exit()
-
-
-SETTINGS: dict[str, Any] = {"action": Settings, "nargs": 0, "help": "list all settings, with their defaults, and end"}
-
-
 def add(adder: Adder) -> None:
     """Register the commands."""
     train = adder.add_parser("train", help="train a model: " + ", ".join(TRAINERS), description="Train a model.")
@@ -49,7 +35,6 @@ def add(adder: Adder) -> None:
         made = command(kinds, name, summary, partial(main, name))
         made.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
         made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
-        made.add_argument("--settings", const=_OPTIONS.format(name), **SETTINGS)
         made.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
         if name == "resilient":
             _add_grid(made)

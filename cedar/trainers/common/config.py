@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
-import json
 import math
-import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -169,25 +165,28 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
 
     Args:
         path: of the file.
-        cls: a dataclass whose fields have types: numbers, str, bool, tuples of these, unions with None, dataclasses.
+        cls: a dataclass.
         changes: ``"model.layers=4"``: values of TOML that take the place of those in the file.
+
+    Raises:
+        CedarError: the file cannot be read, or a setting is unknown, missing or wrong.
     """
     try:
         with open(path, "rb") as file:
             values = tomllib.load(file)
+        for change in changes:
+            _put(values, change)
     except OSError as error:
         raise CedarError(
             f"the configuration {path} cannot be read: {error.strerror}", fix="give a TOML file"
         ) from error
     except tomllib.TOMLDecodeError as error:
-        raise CedarError(f"{path} is no TOML: {error}", fix="see https://toml.io for how it is written") from error
-    for change in changes:
-        _put(values, change)
+        raise CedarError(f"{path} is not valid TOML: {error}", fix="see https://toml.io") from error
     return parse(values, cls, path)
 
 
 def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
-    """A configuration from a mapping.
+    """A configuration from a mapping; ``where``: it is from, for errors.
 
     Example:
         >>> from dataclasses import dataclass
@@ -198,34 +197,6 @@ def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
         Model(layers=4)
     """
     return typing.cast("T", _build(values, cls, where, ""))
-
-
-_FIELD = re.compile(r"((?: *#.*\n)*) +(\w+): [^\n]*?(?:  # (.*))?\n")
-_ARGUMENT = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
-
-
-def settings(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(name, default, what it means) of all settings: as the source says it, beside fields or in docstrings.
-
-    Example:
-        >>> next(settings(TextOptions, "data."))
-        ('data.paths', '', 'text files: a path, a glob or a URL, or several')
-    """
-    told: dict[str, str] = {}
-    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        told |= {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(base.__doc__ or "")}
-        for above, name, beside in _FIELD.findall(inspect.getsource(base)):
-            if text := beside or " ".join(line.strip(" #") for line in above.splitlines()):
-                told[name] = text
-    hints: Any = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        every: tuple[Any, ...] = (*typing.get_args(hints[field.name]), hints[field.name])
-        kinds: list[Any] = [kind for kind in every if dataclasses.is_dataclass(kind)]
-        if kinds and field.name not in told:  # a table of the file
-            yield from settings(kinds[0], f"{prefix}{field.name}.")
-        else:
-            default = "" if field.default is dataclasses.MISSING else json.dumps(field.default)
-            yield f"{prefix}{field.name}", default, told.get(field.name, "")
 
 
 def _put(values: dict[str, Any], change: str) -> None:
@@ -240,58 +211,41 @@ def _put(values: dict[str, Any], change: str) -> None:
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise CedarError(f"{change!r}: {table!r} is no table", fix="see the configuration file")
+            raise CedarError(f"{change!r}: {table!r} is not a table", fix="see the configuration file")
     values[last] = value
 
 
-def _build(values: Any, cls: type, where: str, prefix: str) -> Any:
-    if not isinstance(values, Mapping):
-        raise CedarError(f"{where}: {prefix[:-1]!r} is {values!r}, not a table", fix=f"write it as [{prefix[:-1]}]")
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+def _build(values: Mapping[str, Any], cls: Any, where: str, prefix: str) -> Any:
+    hints, known = typing.get_type_hints(cls), [field.name for field in dataclasses.fields(cls) if field.init]
     for key in values:
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(fields)}"
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            fix = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
             raise CedarError(f"{where}: there is no setting {prefix + key!r}", fix=fix)
-    for name, field in fields.items():
-        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise CedarError(f"{where}: the setting {prefix + name!r} is missing", fix=f"give a value for {name}")
+    for field in dataclasses.fields(cls):
+        if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise CedarError(f"{where}: {prefix + field.name!r} is missing", fix=f"give a value for {field.name}")
     made = {key: _value(value, hints[key], where, prefix + key) for key, value in values.items()}
     try:
         return cls(**made)
     except ValueError as error:
-        raise CedarError(
-            f"{where}: {prefix[:-1] + ': ' if prefix else ''}{error}", fix="change that setting"
-        ) from error
+        told = f"{where}: {prefix[:-1] + ': ' if prefix else ''}{error}"
+        raise CedarError(told, fix="change that setting") from error
 
 
 def _value(value: Any, hint: Any, where: str, key: str) -> Any:
-    origin = typing.get_origin(hint)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _build(value, hint, where, key + ".")
-    if origin in (typing.Union, types.UnionType):
-        listed = isinstance(value, (list, tuple))
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        kinds = [kind for kind in kinds if (typing.get_origin(kind) is tuple) == listed] or kinds
-        for kind in kinds[:-1]:
-            with suppress(CedarError):
-                return _value(value, kind, where, key)
-        return _value(value, kinds[-1], where, key)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise CedarError(f"{where}: {key!r} is {value!r}, not a list", fix="write it as [...]")
-        return tuple(_value(item, typing.get_args(hint)[0], where, f"{key}[{at}]") for at, item in enumerate(value))
-    if origin is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise CedarError(
-                f"{where}: {key!r} is {value!r}", fix=f"give one of {', '.join(map(repr, typing.get_args(hint)))}"
-            )
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
+    literals = [each for kind in kinds if typing.get_origin(kind) is typing.Literal for each in typing.get_args(kind)]
+    for kind in kinds:
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(kind):
+            return _build(value, kind, where, key + ".")
+        if isinstance(value, (list, tuple)) and typing.get_origin(kind) is tuple:
+            item = typing.get_args(kind)[0]
+            return tuple(_value(each, item, where, f"{key}[{at}]") for at, each in enumerate(value))
+    if type(value) in kinds or value in literals:
         return value
-    if hint is float and type(value) is int:
+    if type(value) is int and float in kinds:
         return float(value)
-    if isinstance(hint, type) and (not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))):
-        raise CedarError(
-            f"{where}: {key!r} is {value!r}, not {hint.__name__}", fix=f"give a value of type {hint.__name__}"
-        )
-    return value
+    told = " or ".join([kind.__name__ for kind in kinds if isinstance(kind, type)] + [repr(each) for each in literals])
+    raise CedarError(f"{where}: {key!r} is {value!r}, not {told or 'a list'}", fix="change that setting")
