@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from cedar.trainers.resilient.planner import Problem, plan, zero_bubble
+from cedar.simulate.baselines import zero_bubble
+from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import ScheduleError, Worker, grid, timeline
 
 

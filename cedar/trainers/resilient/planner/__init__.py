@@ -10,9 +10,9 @@ from cedar.trainers.resilient.planner.ahead import Change, Move, ahead, fitted, 
 from cedar.trainers.resilient.planner.exact import exact
 from cedar.trainers.resilient.planner.foreign import from_torch
 from cedar.trainers.resilient.planner.problem import Memory, Problem
-from cedar.trainers.resilient.planner.search import Plan, one_f_one_b, plan, zero_bubble
+from cedar.trainers.resilient.planner.search import Plan, plan
 
 __all__ = [
     "Change", "Memory", "Move", "Plan", "Problem", "ahead", "exact", "fitted", "from_torch", "keep", "moves", "normal",
-    "one_f_one_b", "plan", "roles", "zero_bubble",
+    "plan", "roles",
 ]  # fmt: skip

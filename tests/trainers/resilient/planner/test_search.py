@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
-from cedar.trainers.resilient.schedule import Worker, timeline, validate
+from cedar.simulate import one_f_one_b
+from cedar.trainers.resilient.planner import Problem, plan
+from cedar.trainers.resilient.schedule import timeline, validate
 from tests.trainers.resilient.planner.toy_problems import LONE, problems
 
 
@@ -27,18 +28,6 @@ def test_any_plan_is_proven_within_its_memory_and_takes_as_long_as_it_says(probl
     assert min(later) - 1e-6 <= made.period <= max(later) + 1e-6
     assert made.period >= made.bound - 1e-6
     assert plan(problem, thorough=thorough) == made
-
-
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 5), (3, 2), (4, 8), (6, 3)])
-def test_1f1b_without_failures_is_the_textbook_order(stages, micro_batches):
-    schedule = one_f_one_b(Problem(stages, 2, micro_batches))
-    for worker, instructions in schedule.work.items():
-        warm = min(stages - worker.stage - 1, micro_batches)
-        kinds = "F" * warm + "FB" * (micro_batches - warm) + "B" * warm
-        assert "".join(s.kind for s in instructions if s.kind in {"F", "B"}) == kinds
-    assert timeline(schedule).makespan == 3 * (micro_batches + stages - 1)
-    for worker, live in validate(schedule).live.items():
-        assert live == min(stages - worker.stage, micro_batches)
 
 
 @pytest.mark.parametrize(("memory", "period"), [(None, 27), ("1f1b", 29), ("stage 1f1b", 32)])
@@ -60,10 +49,6 @@ def test_each_technique_shortens_the_step():
 def test_steps_of_stages_that_share_weights_wait_for_each_other():
     free, tied = plan(Problem(3, 2, 4)).period, plan(Problem(3, 2, 4, tied=(0, 2))).period
     assert free < tied <= plan(Problem(3, 2, 4, mode="sync")).period
-
-
-def test_zero_bubble_is_the_plan_of_a_strict_policy():
-    assert validate(zero_bubble(Problem(3, 2, 4))).live[Worker(0, 0)] <= 3
 
 
 def test_planning_imports_neither_torch_nor_the_solver_nor_matplotlib():

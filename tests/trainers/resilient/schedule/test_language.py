@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from cedar.trainers.resilient.planner import Problem, one_f_one_b
+from cedar.simulate import one_f_one_b
+from cedar.trainers.resilient.planner import Problem
 from cedar.trainers.resilient.schedule import (
     ScheduleError,
     Worker,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.trainers.resilient.planner import Problem, one_f_one_b, plan, zero_bubble
+from cedar.simulate import one_f_one_b, zero_bubble
+from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import KINDS, Instruction, ScheduleError, Worker, grid, serve, validate
 
 # ---- the plain model -------------------------------------------------------------------------------------------------
