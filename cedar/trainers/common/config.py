@@ -124,6 +124,8 @@ class RunOptions:
     serve: str = ""
 
     def __post_init__(self) -> None:
+        if self.dtype not in (known := typing.get_args(typing.get_type_hints(RunOptions)["dtype"])):
+            raise ValueError(f"dtype is {self.dtype!r}: give one of {', '.join(known)}")
         positive(self, "keep")
         not_negative(self, "steps", "save_every", "threads")
 

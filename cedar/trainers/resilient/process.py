@@ -70,7 +70,7 @@ def check_fork(device: torch.device) -> None:
     if device.type == "cuda" and (torch.cuda.is_initialized() or ask_fork(torch.cuda._is_in_bad_fork)):
         raise CedarError(
             "this process has used CUDA, so the workers that it forks cannot", done="nothing was started",
-            fix="call nothing of torch.cuda before train() or join(), not even is_available(); leave stages on the CPU",
+            fix="before train() or join(), call neither torch.cuda nor an optimizer of torch; leave stages on the CPU",
         )  # fmt: skip
 
 

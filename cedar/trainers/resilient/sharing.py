@@ -49,10 +49,25 @@ def find_sharing(made: ResilientPipeline) -> Sharing:
     Raises:
         CedarError: a stage cannot be trained, nothing is to be trained, or stages share in a way that is not supported.
     """
+    _check_settings(made)
     if all(isinstance(stage, nn.Module) for stage in made.stages):
         return _find(made)
     sharing: Sharing = ask_process(lambda: _find(made), made.run.threads, "the process that looks at the stages died")
     return sharing
+
+
+def _check_settings(made: ResilientPipeline) -> None:
+    """Refuse by name what workers would ignore."""
+    chosen = made.optimizer
+    if isinstance(chosen, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
+        raise CedarError(
+            f"optimizer is a {type(chosen).__module__}.{type(chosen).__qualname__}, which workers cannot use",
+            done=_UNCHANGED, fix="give AdamWOptions, which has rates, or an object with scale() and step()",
+        )  # fmt: skip
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise CedarError(
+            "torch.autocast is on around train()", done=_UNCHANGED, fix="use it in the forward() of each stage"
+        )
 
 
 def _find(made: ResilientPipeline) -> Sharing:

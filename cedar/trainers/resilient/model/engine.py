@@ -271,6 +271,11 @@ class Engine:
             raise CedarError(
                 f"stage {self.number} gave {kind}", fix="let it give one tensor of floats: join several into one"
             )
+        if output.dtype == torch.float16:
+            raise CedarError(
+                f"stage {self.number} gave torch.float16, whose gradients would vanish without a GradScaler",
+                done="nothing was trained", fix="use bfloat16, which needs none",
+            )  # fmt: skip
         return output, torch.stack(beside).sum() if beside else None
 
     def _here(self, values: Any, dtype: torch.dtype | None = None) -> Any:

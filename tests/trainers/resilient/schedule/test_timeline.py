@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from cedar.trainers.resilient.planner import Problem, one_f_one_b, zero_bubble
+from cedar.simulate import one_f_one_b, zero_bubble
+from cedar.trainers.resilient.planner import Problem
 from cedar.trainers.resilient.schedule import Costs, Instruction, Schedule, ScheduleError, Worker, timeline, validate
 from tests.trainers.resilient.schedule.toy_schedules import small
 
