@@ -19,8 +19,12 @@ from torch.utils.checkpoint import checkpoint
 
 from cedar.core.errors import CedarError
 from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, Workers
-from cedar.trainers.resilient.model import AdamW, State
+from cedar.trainers.common.compute import keyed
+from cedar.trainers.resilient.model import AdamW, Engine, State
 from cedar.trainers.resilient.process import check_fork
+from cedar.trainers.resilient.schedule import Worker
+from tests.trainers.resilient import toy_grid
+from tests.trainers.resilient.toy_grid import Crew, job
 
 WIDTH, ROWS, STEPS, RATE = 6, 8, 4, 0.05
 Stages = list[Any]
@@ -220,8 +224,8 @@ def pipeline(stages: Sequence[Any], **more: Any) -> ResilientPipeline:
 
 
 def seeded(make: Callable[[], Stages]) -> Stages:
-    torch.manual_seed(0)
-    return make()
+    with keyed("cpu", 0):  # threads make them at the same time
+        return make()
 
 
 def in_stages(built: ResilientPipeline) -> list[float]:
@@ -402,3 +406,42 @@ def test_a_process_that_has_used_cuda_forks_no_workers_for_it(sign: str, monkeyp
     check_fork(torch.device("cpu"))
     with pytest.raises(CedarError, match="this process has used CUDA, so the workers that it forks cannot"):
         check_fork(torch.device("cuda"))
+
+
+# ---- deaths, as threads ----------------------------------------------------------------------------------------------
+
+DEATHS = {
+    "norm of three": lambda: shared_norm(0, 2, 3),
+    "norm of the first two": lambda: shared_norm(0, 1),
+    "frozen": lambda: frozen(0, 2),
+    "repeated": lambda: around(Repeated(2), Repeated(3)),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.parametrize("mode", ["sync", "staggered"])
+def test_a_death_changes_no_bit(name: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one worker, whose work others take over, and of a whole stage, which restores alone from logs."""
+    model = DEATHS[name]
+
+    def engine(stage: int, *_: object) -> Engine:
+        built = pipeline(seeded(model))
+        made, x = built.engine(stage), built.open().inputs(0, (0, 0))
+        for before in range(stage):
+            x = built.module(before).double()(x).detach()
+        made.look(x)
+        made.load(made.begin)
+        return made
+
+    monkeypatch.setattr(toy_grid, "engine", engine)
+    monkeypatch.setattr(toy_grid, "Tokens", lambda: pipeline(seeded(model)).open())
+    tied = pipeline(seeded(model)).shared.stages
+    run = job(stages=4, replicas=2, micro_batches=2, tied=tied, mode=mode, replay=True)
+    whole = Crew(run, every=2).run()
+    one = Crew(run, {Worker(1, 1): (2, 4)}, rejoin=True, every=2)
+    stage = Crew(run, {Worker(0, 0): (3, 3), Worker(0, 1): (3, 5)}, every=2)
+    assert one.run() == whole
+    assert stage.run() == whole
+    assert stage.restores[-1] == "replay"
