@@ -30,10 +30,11 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
+from cedar.cli import recoveries
 from cedar.core.errors import CedarError
 from cedar.simulate import Durations, error, predict
 from cedar.trainers.common import links
-from cedar.trainers.resilient import report, run
+from cedar.trainers.resilient import run
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.protocol import DONE
@@ -124,7 +125,7 @@ def _killed(mode: Mode, number: int, expected: dict[str, str], folder: str) -> d
     events = [event.what for event in record.events]
     return {
         "wrong": "" if right else chaos, "fired": len(record.mishaps),
-        "kept": sum(one.kept for one in report.recoveries(record)),
+        "kept": sum(one.kept for one in recoveries.recoveries(record)),
     } | {name: events.count(name) for name in names}  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def recovery(kept: Kept, form: Form, folder: str) -> list[Figure]:
 
 def _meant(record: run.Record) -> list[report.Recovery]:
     """Recoveries from failures that were made on purpose: on a machine that is too busy, others happen."""
-    return [one for one in report.recoveries(record) if one.detection is not None]
+    return [one for one in recoveries.recoveries(record) if one.detection is not None]
 
 
 def hung(kept: Kept, form: Form, folder: str) -> list[Figure]:
@@ -263,7 +264,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
         "learnt": predict(schedule, durations, iterations=8).period,
-        "measured": statistics.median(report.intervals(record)[-10:]),
+        "measured": statistics.median(recoveries.intervals(record)[-10:]),
     }
 
 

@@ -82,7 +82,7 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     """Supervise the workers of this machine until the run is over; under torchrun, one process on each machine."""
-    from cedar.trainers.resilient import report
+    from cedar.cli import recoveries
     from cedar.trainers.resilient.pipeline import Workers
     from cedar.trainers.resilient.text import text_pipeline
 
@@ -101,9 +101,9 @@ def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     record = pipeline.train(resume=chosen.resume, chaos=chosen.chaos)
     path = os.path.join(options.run.folder, REPORT)
     record.save(path)
-    report.show(record)
+    recoveries.show(record)
     try:
-        report.plot(record, os.path.join(options.run.folder, THROUGHPUT))
+        recoveries.plot(record, os.path.join(options.run.folder, THROUGHPUT))
     except CedarError as error:
         sys.stderr.write(f"{error}\n")
     sys.stdout.write(f"{path}\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cedar.trainers.resilient import report
+from cedar.cli import recoveries
 
 
 @pytest.mark.heavy
@@ -22,10 +22,10 @@ def test_the_report_tells_recoveries_and_draws(tmp_path: Path) -> None:
         {"1": {"(1, 1)": times}, "2": {"(0, 0)": times, "(1, 1)": times | {"redo": 10.7}}},
         {"2/0": ("kill", 10.0)},
     )
-    (one,) = report.recoveries(record)
+    (one,) = recoveries.recoveries(record)
     found = [one.detection, one.decision, one.rebuild, one.plan, one.redo, one.redo_all]
     assert found == pytest.approx([0.1, 0.1, 0.2, 0.05, 0.5, 0.7])
     assert one.kept == 6
     pytest.importorskip("matplotlib")
-    report.plot(record, str(tmp_path / "plot.png"))
+    recoveries.plot(record, str(tmp_path / "plot.png"))
     assert (tmp_path / "plot.png").stat().st_size > 1000
