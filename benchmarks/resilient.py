@@ -30,7 +30,8 @@ if not __package__:
 from benchmarks import kept as keeping
 from benchmarks.harness import ROOT, Figure, Form, at_least, at_most, environment, reported
 from benchmarks.kept import Kept
-from cedar.cli import recoveries
+from cedar.cli import recoveries as reports
+from cedar.cli.text_pipeline import text_pipeline
 from cedar.core.errors import CedarError
 from cedar.simulate import Durations, error, predict
 from cedar.trainers.common import links
@@ -49,7 +50,6 @@ from cedar.trainers.resilient.options import (
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Kind, Mode, Schedule, Worker, timeline
-from cedar.trainers.resilient.text import text_pipeline
 
 _HEARTBEAT = 1.0
 
@@ -125,7 +125,7 @@ def _killed(mode: Mode, number: int, expected: dict[str, str], folder: str) -> d
     events = [event.what for event in record.events]
     return {
         "wrong": "" if right else chaos, "fired": len(record.mishaps),
-        "kept": sum(one.kept for one in recoveries.recoveries(record)),
+        "kept": sum(one.kept for one in reports.recoveries(record)),
     } | {name: events.count(name) for name in names}  # fmt: skip
 
 
@@ -204,9 +204,9 @@ def recovery(kept: Kept, form: Form, folder: str) -> list[Figure]:
     ]
 
 
-def _meant(record: run.Record) -> list[report.Recovery]:
+def _meant(record: run.Record) -> list[reports.Recovery]:
     """Recoveries from failures that were made on purpose: on a machine that is too busy, others happen."""
-    return [one for one in recoveries.recoveries(record) if one.detection is not None]
+    return [one for one in reports.recoveries(record) if one.detection is not None]
 
 
 def hung(kept: Kept, form: Form, folder: str) -> list[Figure]:
@@ -264,7 +264,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
         "learnt": predict(schedule, durations, iterations=8).period,
-        "measured": statistics.median(recoveries.intervals(record)[-10:]),
+        "measured": statistics.median(reports.intervals(record)[-10:]),
     }
 
 

@@ -83,8 +83,8 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 def _supervise(chosen: argparse.Namespace, options: Any) -> int:
     """Supervise the workers of this machine until the run is over; under torchrun, one process on each machine."""
     from cedar.cli import recoveries
+    from cedar.cli.text_pipeline import text_pipeline
     from cedar.trainers.resilient.pipeline import Workers
-    from cedar.trainers.resilient.text import text_pipeline
 
     machines, listen, joins = chosen.machines or 1, chosen.listen, chosen.join
     found = find_rank(None, None, False, None)

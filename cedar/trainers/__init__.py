@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["AdamWOptions", "PipelineOptions", "ResilientPipeline", "RunOptions", "Workers"]
+__all__ = ["AdamWOptions", "PipelineOptions", "ResilientPipeline", "RunOptions", "TorchOptimizer", "Workers"]
 
 _HOMES = {
     "AdamWOptions": "common.config", "PipelineOptions": "resilient.options", "RunOptions": "resilient.options",
-    "ResilientPipeline": "resilient.pipeline", "Workers": "resilient.pipeline",
+    "ResilientPipeline": "resilient.pipeline", "TorchOptimizer": "resilient.model.torch_optimizer",
+    "Workers": "resilient.pipeline",
 }  # fmt: skip
 
 

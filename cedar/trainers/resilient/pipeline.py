@@ -62,7 +62,8 @@ class ResilientPipeline:
         group: the workers.
         batch: rows of a step, over all replicas.
         columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
-        optimizer: settings of AdamW, or an ``Optimizer`` of one's own: its hooks scale gradients, and make a step.
+        optimizer: settings of AdamW, a ``TorchOptimizer``, or an ``Optimizer`` of one's own: its hooks scale gradients,
+            and make a step.
         tied: a parameter that the first and the last stage share, by its name in both. Modules that share parameters
             as objects need not say so.
         pipeline: how a step is worked.

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from cedar.core.errors import CedarError
 from cedar.trainers.common import launch
 from cedar.trainers.moe.layer import mixtures
+from cedar.trainers.resilient.model.torch_optimizer import TorchOptimizer
 
 if TYPE_CHECKING:
     from cedar.trainers.resilient.pipeline import ResilientPipeline
@@ -62,8 +63,10 @@ def _check_settings(made: ResilientPipeline) -> None:
     if isinstance(chosen, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
         raise CedarError(
             f"optimizer is a {type(chosen).__module__}.{type(chosen).__qualname__}, which workers cannot use",
-            done=_UNCHANGED, fix="give AdamWOptions, which has rates, or an object with scale() and step()",
+            done=_UNCHANGED, fix="give AdamWOptions, or a TorchOptimizer, which makes one on each worker",
         )  # fmt: skip
+    if isinstance(chosen, TorchOptimizer):
+        ask_process(lambda: chosen.kept, made.run.threads, "the process that looks at the optimizer died")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise CedarError(
             "torch.autocast is on around train()", done=_UNCHANGED, fix="use it in the forward() of each stage"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from cedar.core.errors import CedarError
-from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, Workers
+from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, TorchOptimizer, Workers
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.model import AdamW, Engine, State
 from cedar.trainers.resilient.process import check_fork
@@ -339,6 +340,10 @@ REFUSED: dict[str, tuple[Callable[[], ResilientPipeline], str]] = {
         lambda: pipeline(around(), optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters())),
         "optimizer is a torch.optim.sgd.SGD",
     ),
+    "amsgrad": (
+        lambda: pipeline(around(), optimizer=TorchOptimizer(partial(torch.optim.Adam, amsgrad=True))),
+        "Adam cannot step a pipeline: it keeps exp_avg",
+    ),
     "scheduler": (
         lambda: pipeline(around(), optimizer=torch.optim.lr_scheduler.ConstantLR(
             torch.optim.SGD(nn.Linear(1, 1).parameters()))),
@@ -370,6 +375,22 @@ def test_activations_of_half_precision_are_refused() -> None:
 
     with pytest.raises(CedarError, match=r"stage 1 gave torch.float16, whose gradients would vanish"):
         in_stages(pipeline(around(Half())))
+
+
+@pytest.mark.parametrize("name", ["norm of all", "frozen parts", "frozen first"])
+def test_an_optimizer_of_torch_steps_all_stages(name: str) -> None:
+    make = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    model, losses = nn.Sequential(*seeded(MODELS[name])).double(), []
+    optimizer = make([p for p in model.parameters() if p.requires_grad])
+    for step in range(STEPS):
+        x, wanted = batch(step)
+        loss = functional.cross_entropy(model(x), wanted)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    built = pipeline(seeded(MODELS[name]), optimizer=TorchOptimizer(make))
+    assert in_stages(built) == pytest.approx(losses, abs=1e-10)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])

@@ -107,6 +107,19 @@ class Optimizer(Protocol):
         """The state after ``state``, which stays as it is; with a scale of None, its weights are the same."""
 
 
+def clip_scale(norms: list[float], clip: float) -> float | None:
+    """What to multiply gradients with so that their norm is at most ``clip``, 0 for no limit; None where the sum of
+    squares of a stage is not finite.
+    """
+    total = 0.0
+    for norm in norms:  # in the order of stages: the same bits everywhere
+        total += norm
+    if not math.isfinite(total):
+        return None
+    norm = math.sqrt(total)
+    return clip / norm if 0 < clip < norm else 1.0
+
+
 @dataclass(frozen=True)
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), over a number of steps."""
@@ -121,13 +134,7 @@ class AdamW:
             >>> AdamW(AdamWOptions(clip=1.0)).scale([9.0, 16.0])
             0.2
         """
-        total = 0.0
-        for norm in norms:  # in the order of stages: the same bits everywhere
-            total += norm
-        if not math.isfinite(total):
-            return None
-        norm = math.sqrt(total)
-        return self.options.clip / norm if 0 < self.options.clip < norm else 1.0
+        return clip_scale(norms, self.options.clip)
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
         """The state after ``state``; with a scale of None, its weights stay as they are."""

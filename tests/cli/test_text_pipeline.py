@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from cedar.cli import train
+from cedar.cli.text_pipeline import next_token, text_pipeline
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config
 from cedar.trainers.resilient.options import DataOptions, ModelOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
-from cedar.trainers.resilient.text import next_token, text_pipeline
 
 
 def test_the_example_runs_with_the_defaults_of_the_command() -> None:
     """Its batch could not be cut into 2 x 4 micro-batches."""
     parser = argparse.ArgumentParser()
     train.add(parser.add_subparsers())
-    example = str(Path(__file__).parents[3] / "examples" / "resilient.toml")
+    example = str(Path(__file__).parents[2] / "examples" / "resilient.toml")
     chosen = parser.parse_args(["train", "resilient", example])
     options = config.load(chosen.config, Options, chosen.changes)
     for stages, replicas in ((chosen.stages, chosen.replicas), (3, 3)):  # and as its head says

@@ -1,0 +1,84 @@
+"""Optimizers of torch in a pipeline: a step makes a new state, so that it can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from cedar.core.errors import CedarError
+from cedar.trainers.resilient.model.state import Layout, State, clip_scale
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """Steps of an optimizer of torch that keeps, of each parameter, at most two tensors of its shape and its steps.
+
+    Args:
+        make: gives the optimizer of a list of parameters, those of one stage; it may group them by their shapes.
+        factor: of a step from 0, what learning rates are multiplied with, as of ``LambdaLR``.
+        clip: the largest norm of all gradients together; 0 for no limit.
+
+    Example:
+        >>> made = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+        >>> made.kept
+        ('momentum_buffer',)
+    """
+
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    factor: Callable[[int], float] = lambda _step: 1.0
+    clip: float = 0.0
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the tensors; found out by a step, for which torch asks CUDA: not where workers are forked.
+
+        Raises:
+            CedarError: the optimizer keeps anything else.
+        """
+        tried = nn.Parameter(torch.zeros(2, 3))
+        tried.grad = torch.ones(2, 3)
+        optimizer = self.make([tried])
+        try:
+            optimizer.step()
+        except (TypeError, RuntimeError) as error:
+            raise self._refused(optimizer, f"its step fails: {error}") from error
+        state = {name: value for name, value in optimizer.state[tried].items() if value is not None and name != "step"}
+        odd = [name for name, value in state.items() if not torch.is_tensor(value) or value.shape != tried.shape]
+        if odd or len(state) > 2:
+            raise self._refused(optimizer, f"it keeps {', '.join(state)} of a parameter")
+        return tuple(state)
+
+    def _refused(self, optimizer: torch.optim.Optimizer, why: str) -> CedarError:
+        return CedarError(
+            f"{type(optimizer).__name__} cannot step a pipeline: {why}", done="nothing was started",
+            fix="use one that keeps two tensors of a parameter's shape at most, as SGD, RMSprop and Adam do",
+        )  # fmt: skip
+
+    def scale(self, norms: list[float]) -> float | None:
+        """What to multiply gradients with, from the sum of squares of each stage; None where one is not finite."""
+        return clip_scale(norms, self.clip)
+
+    def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
+        """The state after ``state``; with a scale of None, its weights stay as they are."""
+        if scale is None or not layout.size:
+            return State(state.version + 1, state.updates, state.master, state.first, state.second)
+        master, first, second = state.master.clone(), state.first.clone(), state.second.clone()
+        parameters = [nn.Parameter(piece) for piece in layout.pieces(master).values()]
+        moments = [list(layout.pieces(vector).values()) for vector in (first, second)]
+        optimizer = self.make(parameters)
+        for group in optimizer.param_groups:
+            group["lr"] *= self.factor(state.version)
+        for at, (parameter, slope) in enumerate(zip(parameters, layout.pieces(gradient * scale).values(), strict=True)):
+            parameter.grad = slope
+            if state.updates:
+                kept = {name: moments[number][at] for number, name in enumerate(self.kept)}
+                optimizer.state[parameter] = {"step": torch.tensor(float(state.updates)), **kept}
+        optimizer.step()
+        for at, parameter in enumerate(parameters):
+            for number, name in enumerate(self.kept):
+                moments[number][at].copy_(optimizer.state[parameter][name])
+        return State(state.version + 1, state.updates + 1, master, first, second)
