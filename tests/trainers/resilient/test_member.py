@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cedar.trainers.resilient.executor import StrictNetwork, StrictTransport, Waiting
+from cedar.trainers.resilient.executor import Waiting
 from cedar.trainers.resilient.member import Pending, digest, receive_state, send_state
 from cedar.trainers.resilient.model import State
 from cedar.trainers.resilient.schedule import Costs, Worker
 from tests.trainers.resilient.toy_grid import JOB
+from tests.trainers.resilient.toy_transport import StrictNetwork, StrictTransport
 
 
 def test_a_job_says_what_is_planned_for() -> None:

@@ -13,11 +13,12 @@ import torch
 from cedar.trainers.common.config import AdamWOptions
 from cedar.trainers.resilient.control.board import Board, Epoch, Mailbox
 from cedar.trainers.resilient.control.store import Values
-from cedar.trainers.resilient.executor import Executor, FinishedWork, Result, StrictNetwork, StrictTransport, Waiting
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Result, Waiting
 from cedar.trainers.resilient.member import Job, digest
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
 from cedar.trainers.resilient.trainer import Trainer
+from tests.trainers.resilient.toy_transport import StrictNetwork, StrictTransport
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
 JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, tied=(0, 1), patience=60)

@@ -3,14 +3,12 @@
 from cedar.trainers.resilient.executor.run import Executor, FinishedWork, Reduction, Result, reduce
 from cedar.trainers.resilient.executor.transport import (
     Lost,
-    StrictNetwork,
-    StrictTransport,
     Superseded,
     Transport,
     Waiting,
 )  # fmt: skip
 
 __all__ = [
-    "Executor", "FinishedWork", "Lost", "Reduction", "Result", "StrictNetwork", "StrictTransport", "Superseded",
+    "Executor", "FinishedWork", "Lost", "Reduction", "Result", "Superseded",
     "Transport", "Waiting", "reduce",
 ]  # fmt: skip

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.simulate import one_f_one_b, zero_bubble
-from cedar.trainers.resilient.executor import Executor, FinishedWork, Lost, StrictNetwork, StrictTransport, Waiting
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Lost, Waiting
 from cedar.trainers.resilient.model import Signature
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Worker, grid, validate
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine, once
+from tests.trainers.resilient.toy_transport import StrictNetwork, StrictTransport
 
 WORKERS = list(grid(2, 2))
 

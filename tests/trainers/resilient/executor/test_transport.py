@@ -13,10 +13,10 @@ import torch
 
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.store import Values
-from cedar.trainers.resilient.executor import Lost, StrictNetwork, StrictTransport, Superseded, Transport, Waiting
+from cedar.trainers.resilient.executor import Lost, Superseded, Transport, Waiting
 from cedar.trainers.resilient.executor.network import SocketTransport
-from cedar.trainers.resilient.executor.transport import AHEAD
 from cedar.trainers.resilient.schedule import Worker
+from tests.trainers.resilient.toy_transport import AHEAD, StrictNetwork, StrictTransport
 
 ONE, TWO = Worker(0, 0), Worker(1, 0)
 Make = Callable[[Worker, Waiting], Transport]
