@@ -1,4 +1,4 @@
-"""A transport within one process that holds executors to the rules of ``cedar.trainers.resilient.executor.transport``."""
+"""A transport within one process that holds executors to the rules of ``resilient.executor.transport``."""
 
 from __future__ import annotations
 
