@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
         """``[rows, length, heads * size]`` to heads that know their place, ``[rows, heads, length, size]``."""
-        pairs = torch.view_as_complex(x.unflatten(-1, (-1, self.size // 2, 2)))
+        pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, self.size // 2, 2))
         return torch.view_as_real(pairs * self.turns[None, :, None].to(pairs.dtype)).flatten(-2).transpose(1, 2)  # type: ignore[index]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

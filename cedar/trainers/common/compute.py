@@ -41,7 +41,7 @@ def ask_fork(ask: Callable[[], int]) -> int:
 
 def count_gpus() -> int:
     """How many GPUs torch sees; does not initialize CUDA in this process."""
-    if torch.cuda.is_initialized() or not torch.backends.cuda.is_built():
+    if torch.cuda.is_initialized() or not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return torch.cuda.device_count()
     return ask_fork(torch.cuda.device_count)
 

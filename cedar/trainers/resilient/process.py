@@ -67,7 +67,9 @@ def check_fork(device: torch.device) -> None:
     Raises:
         CedarError: this process has used CUDA.
     """
-    if device.type == "cuda" and (torch.cuda.is_initialized() or ask_fork(torch.cuda._is_in_bad_fork)):
+    if device.type == "cpu":
+        return
+    if torch.cuda.is_initialized() or ask_fork(torch.cuda._is_in_bad_fork):  # type: ignore[no-untyped-call]
         raise CedarError(
             "this process has used CUDA, so the workers that it forks cannot", done="nothing was started",
             fix="before train() or join(), call neither torch.cuda nor an optimizer of torch; leave stages on the CPU",

@@ -110,7 +110,8 @@ def frozen(*which: int) -> Stages:
 
 def frozen_parts() -> Stages:
     stages = [nn.Sequential(nn.Linear(5, WIDTH), Block()), Block(), nn.Sequential(Block(), nn.Linear(WIDTH, 3))]
-    for part in (stages[0][0], stages[1].norm, stages[1].up, stages[2][1]):
+    for name in ("0.0", "1.norm", "1.up", "2.1"):
+        part = nn.ModuleList(stages).get_submodule(name)
         part.requires_grad_(False)
     return stages
 
@@ -449,7 +450,8 @@ def test_a_death_changes_no_bit(name: str, mode: Any, monkeypatch: pytest.Monkey
 
     def engine(stage: int, *_: object) -> Engine:
         built = pipeline(seeded(model))
-        made, x = built.engine(stage), built.open().inputs(0, (0, 0))
+        made: Engine = built.engine(stage)
+        x = built.open().inputs(0, (0, 0))
         for before in range(stage):
             x = built.module(before).double()(x).detach()
         made.look(x)

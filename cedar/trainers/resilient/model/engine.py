@@ -59,19 +59,19 @@ def backward_input(
         node.register_prehook(partial(arrived.__setitem__, at)) for at, cut in enumerate(single) for node in cut.nodes
     ]
     try:
-        of_input, *rest = torch.autograd.grad(
-            output, [x, *(weights[number] for number in several)], gradient, retain_graph=True, allow_unused=True
-        )
+        of_input, *now = torch.autograd.grad(
+            output, [x, *(weights[number] for number in several)], gradient, retain_graph=bool(single),
+            allow_unused=True,
+        )  # fmt: skip
     finally:
         for hook in hooks:
             hook.remove()
-    now = _found(several, rest)
-    return (
-        _or_zeros(of_input, x),
-        lambda: (
-            now + [one for cut, gradients in zip(single, arrived, strict=True) for one in _of_weights(cut, gradients)]
-        ),
-    )
+    first = _found(several, now)
+
+    def later() -> Found:
+        return first + [one for cut, given in zip(single, arrived, strict=True) for one in _of_weights(cut, given)]
+
+    return _or_zeros(of_input, x), later
 
 
 def backward_whole(
