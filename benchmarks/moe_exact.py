@@ -225,7 +225,7 @@ def saved_values(options: Options, ranks: int) -> list[int]:
     trainer = Trainer(replace(options, experts=replace(options.experts, slots=options.experts.experts)), Group())
     dense, *experts = [part.shards for part in trainer.optimizer.parts]
     trainer.close()
-    return [-(-s.size // ranks) for s in experts for _ in range(s.rows)] + [-(-dense.size // ranks)] * dense.rows
+    return [-(-len(part) // ranks) for shards in (*experts, dense) for part in shards.slices]
 
 
 # ---- a rank is lost --------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ class Router(nn.Module):
     def forward(self, tokens: torch.Tensor) -> Routing:
         """Route tokens ``[tokens, width]``."""
         wide = torch.promote_types(tokens.dtype, torch.float32)
-        logits = tokens.to(wide) @ self.weight.to(wide).T
+        with torch.autocast(tokens.device.type, enabled=False):
+            logits = tokens.to(wide) @ self.weight.to(wide).T
         if self.score == "softmax":
             scores = shares = logits.softmax(-1)
         else:
@@ -170,7 +171,7 @@ class Experts:
         self, tokens: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, still: Collection[int] = (),
         *, grouped: bool | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """What each token's expert makes of it.
+        """What each token's expert makes of it, in the dtype of the tokens.
 
         Args:
             tokens: ``[sum(rows), width]``, expert by expert.
@@ -190,10 +191,11 @@ class Experts:
         if grouped is None:
             widths = [size for shape in self.shapes.values() for size in shape]
             grouped = many is not None and grouped_products(tokens.device, tokens.dtype, *widths)
+            grouped = grouped and weights.dtype == tokens.dtype
         if grouped:
             return many(tokens, rows, self.named(weights))  # type: ignore[no-any-return]
         pieces = []
         for expert, (piece, row) in enumerate(zip(torch.split(tokens, list(rows)), weights.unbind(), strict=True)):
             parameters = self.named(row.detach() if expert in still else row)
             pieces.append(functional_call(self.module, parameters, (piece,)) if len(piece) else piece)
-        return torch.cat(pieces)
+        return torch.cat(pieces).to(tokens.dtype)  # under autocast ranks whose experts idle have no other

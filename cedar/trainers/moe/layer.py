@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.common.group import Group, exchange_rows, odd_ranks
 from cedar.trainers.moe.dispatch import Dispatch, Drop, plan_dispatch, take_rows
 from cedar.trainers.moe.experts import Experts, Routing, auxiliary_loss, z_loss
+from cedar.trainers.moe.gradients import moved_rows
 from cedar.trainers.moe.placement import Basis, Placement, Policy, place
 
 
@@ -23,8 +27,10 @@ class SymiMoE(nn.Module):
     experts that this rank holds are rows of ``weights``, ``[held, size]``, in the order of ``placement.hosts[rank]``;
     ``state_dict`` names them one by one, ``experts.3.up``. ``SymiOptimizer`` trains all of it and moves replicas.
 
-    torch.compile computes it as it stands. DistributedDataParallel and FSDP do not know that experts differ from rank
-    to rank: leave them out, ``SymiOptimizer`` adds up gradients and spreads optimizer state itself.
+    torch.compile computes it as it stands, and activation checkpointing counts each token once. A copy (``deepcopy``,
+    ``torch.optim.swa_utils.AveragedModel``) holds the experts that the original holds, wherever they move: make copies
+    on all ranks. DistributedDataParallel and FSDP do not know that experts differ from rank to rank: leave them out,
+    ``SymiOptimizer`` adds up gradients and spreads optimizer state itself.
 
     Args:
         expert_factory: an expert by its number: a module from ``[tokens, width]`` to the same; see ``Experts``.
@@ -81,8 +87,7 @@ class SymiMoE(nn.Module):
         self.experts = Experts(make)
         self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
-        local = self.placement.hosts[self.group.rank]
-        self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in local]))
+        self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in self.local_experts]))
         self.still: frozenset[int] = frozenset()  # of this rank's experts, those whose weights need no gradient
         self.clear()
 
@@ -96,32 +101,63 @@ class SymiMoE(nn.Module):
         return place(self.basis, self.group.size, self.slots, self.rule)
 
     def follow(self, step: int) -> None:
-        """Move bias and placement after what was counted; who calls it sets ``weights`` anew."""
+        """Move bias and placement after what was counted; who calls it gives this rank's weights to ``hold``."""
         if self.bias_rate:
             self.router.balance(self.counts, self.bias_rate)
-        self.basis = self.policy.follow(self.basis, self.counts.tolist(), step)
+        self.place_by(self.policy.follow(self.basis, self.counts.tolist(), step))
+
+    def place_by(self, basis: Basis) -> None:
+        """Place by this popularity, copies too; who calls it gives this rank's weights to ``hold``."""
+        self.basis = basis
         self.placement = self.place()
+        for follower in followers(self):
+            follower.move(basis)
+
+    def move(self, basis: Basis) -> None:
+        """Place by this popularity, and take weights along from rank to rank; all ranks call it."""
+        before = self.placement.hosts
+        self.place_by(basis)
+        if self.placement.hosts != before:
+            weights, phase = self.weights.detach(), f"weights {self.name}"
+            self.hold(moved_rows(weights, before, self.placement.hosts, self.group, phase))
+
+    def hold(self, weights: torch.Tensor) -> None:
+        """Compute with these weights from now on, ``[held, size]``: those of ``local_experts``."""
+        old = self.weights
+        if old.shape == weights.shape and old.dtype == weights.dtype:
+            with torch.no_grad():
+                old.copy_(weights)
+        else:  # another number of rows: another leaf, as graphs of earlier steps may hold the old one
+            self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
+        self.weights.grad = None
+
+    def train(self, mode: bool = True) -> Self:
+        self.experts.module.train(mode)  # no submodule, as its parameters are those of no expert
+        return super().train(mode)
 
     def clear(self) -> None:
         """Forget what was counted and added up since the last step."""
         self.counts = torch.zeros(self.count, dtype=torch.int64)
         self.kept = torch.zeros(self.count, dtype=torch.int64)
         self.losses: list[torch.Tensor] = []
+        self.unused: list[torch.Tensor] = []
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens ``[..., width]`` to answers of that shape; a token that all its experts dropped gets zeros (and what
         the shared experts say).
 
-        While training, copies are counted in ``counts`` and ``kept``, and the losses of the router, this rank's part of
-        them, are appended to ``losses``: when all is computed, so a call that fails leaves no trace.
+        While training, copies are counted in ``counts`` and ``kept``, and the loss of the router, this rank's part of
+        it, is appended to ``losses``: when all is computed, so a call that fails leaves no trace.
 
         Raises:
-            CedarError: ranks hold different placements.
+            CedarError: ranks hold different placements, or the model is wrapped in DistributedDataParallel.
         """
+        if DistributedDataParallel._get_active_ddp_module() is not None:  # type: ignore[no-untyped-call]
+            refuse_wrapped("DistributedDataParallel")
         flat = tokens.reshape(-1, tokens.shape[-1])
         with self.group.meter.timing(f"routing {self.name}"):
-            routing = self.router(flat)
+            routing = self._route(flat)
         placement, counts = self.placement, self._count(routing)
         if self.policy.kind == "oracle":
             placement = place(counts.sum(0).tolist(), 1, self.slots, self.rule)
@@ -135,8 +171,16 @@ class SymiMoE(nn.Module):
             out = out + expert(flat)
         self.placement = placement
         if self.training:
-            self._account(routing, counts, way)
+            out = self._account(out, routing, counts, way)
         return out.view(tokens.shape)
+
+    def _route(self, flat: torch.Tensor) -> Routing:
+        """Scores in float32 at least, under autocast too: in fewer digits tokens would go to other experts."""
+        dtypes = [p.dtype for p in self.router.parameters() if p.is_floating_point()]
+        if torch.is_autocast_enabled(flat.device.type) and torch.float32 in dtypes:
+            with torch.autocast(flat.device.type, enabled=False):
+                return self.router(flat.float())  # type: ignore[no-any-return]
+        return self.router(flat)  # type: ignore[no-any-return]
 
     def _count(self, routing: Routing) -> torch.Tensor:
         """Copies for each expert on each rank; on the way ranks compare their placements."""
@@ -151,13 +195,33 @@ class SymiMoE(nn.Module):
             )
         return table[:, :-1]
 
-    def _account(self, routing: Routing, counts: torch.Tensor, way: Dispatch) -> None:
+    def _account(
+        self, out: torch.Tensor, routing: Routing, counts: torch.Tensor, way: Dispatch
+    ) -> torch.Tensor:  # fmt: skip
+        """Count the copies and keep the loss of the router, once for each call: checkpointing calls it again."""
+        loss = out.new_zeros((), dtype=routing.logits.dtype)
+        if self.aux_loss:
+            loss = loss + self.aux_loss * auxiliary_loss(routing, counts)
+        if self.z_loss:
+            loss = loss + self.z_loss * z_loss(routing, counts)
+        if torch._C._current_graph_task_id() != -1:  # inside a backward pass: what is computed was computed before
+            return self._recomputed(out, loss)
         self.counts = self.counts + counts.sum(0)
         self.kept = self.kept + way.kept.sum(0)
-        if self.aux_loss:
-            self.losses.append(self.aux_loss * auxiliary_loss(routing, counts))
-        if self.z_loss:
-            self.losses.append(self.z_loss * z_loss(routing, counts))
+        if (self.aux_loss or self.z_loss) and torch.is_grad_enabled():
+            self.losses.append(loss)
+        elif self.aux_loss or self.z_loss:  # a reentrant checkpoint: the gradient of the loss waits for its way back
+            self.losses.append(loss.detach().requires_grad_())
+            self.unused.append(self.losses[-1])
+        return out
+
+    def _recomputed(self, out: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        """Give the loss the gradient that the one of the first call got. Ways back begin with the last call."""
+        ready = [at for at, first in enumerate(self.unused) if first.grad is not None]
+        if not ready or not torch.is_grad_enabled():
+            return out
+        attached: torch.Tensor = _Attach.apply(out, loss, self.unused.pop(ready[-1]).grad)  # type: ignore[no-untyped-call]
+        return attached
 
     def _answers(self, flat: torch.Tensor, routing: Routing, way: Dispatch) -> torch.Tensor:
         k, width = routing.experts.shape[1], flat.shape[1]
@@ -168,13 +232,24 @@ class SymiMoE(nn.Module):
         with self.group.meter.timing(f"experts {self.name}"):
             answers = self.experts.outputs(ordered, way.rows, self.weights, self.still)
         answers = take_rows(answers, way.undo, way.order[:, None])
-        home = exchange_rows(answers, self.group, way.receive, way.send, phases)
+        anchor = self.weights if self.weights.requires_grad else None  # the same on all ranks, other than answers
+        home = exchange_rows(answers, self.group, way.receive, way.send, phases, anchor=anchor)
         own = take_rows(home, way.places.flatten(), way.copies[:, None]).view(len(flat), k, width)
         gates = routing.gates.to(flat.dtype)
         total = own[:, 0] * gates[:, :1]
         for at in range(1, k):
             total = total + own[:, at] * gates[:, at : at + 1]
         return total
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self.group)] = self.group  # the ranks are who they are
+        other = type(self).__new__(type(self))
+        memo[id(self)] = other
+        left = {"losses", "unused"}  # of graphs, which cannot be copied
+        other.__dict__ = copy.deepcopy({name: value for name, value in self.__dict__.items() if name not in left}, memo)
+        other.clear()
+        _leaders[other] = _leaders.get(self, ref(self))
+        return other
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -211,6 +286,40 @@ class SymiMoE(nn.Module):
             f"experts.{expert}.{name}": value
             for expert in sorted(by_expert) for name, value in self.experts.named(by_expert[expert]).items()
         }  # fmt: skip
+
+
+class _Attach(torch.autograd.Function):
+    """What it is given, whose way back gives a loss its gradient, too."""
+
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, _loss: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gradient)
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return grads[0], ctx.saved_tensors[0], None
+
+
+_leaders: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # what a copy was copied from, oldest first
+
+
+def followers(layer: SymiMoE) -> list[SymiMoE]:
+    """The copies that move with a layer, oldest first: the same on all ranks that made the same copies."""
+    return [copied for copied, leader in _leaders.items() if leader() is layer]
+
+
+def lead(layer: SymiMoE) -> None:
+    """Let a layer move by itself from now on: it is trained, too."""
+    _leaders.pop(layer, None)
+
+
+def refuse_wrapped(wrapper: str) -> None:
+    """Raise an error that names what the model is wrapped in."""
+    raise CedarError(
+        f"the model is wrapped in {wrapper}, to which the experts of all ranks are alike",
+        fix="use the model itself: SymiOptimizer adds up gradients over ranks and spreads optimizer state",
+    )
 
 
 def router_losses(model: nn.Module, *, mean: bool = True) -> torch.Tensor:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
 
 from cedar.core.errors import CedarError
+from cedar.trainers.common.group import odd_ranks
 from cedar.trainers.common.tensors import Part as Saved
-from cedar.trainers.moe.layer import mixtures
+from cedar.trainers.moe.layer import SymiMoE, followers, lead, mixtures, refuse_wrapped
 from cedar.trainers.moe.options import OptimizerOptions
-from cedar.trainers.moe.shards import DensePart, ExpertPart, Part
+from cedar.trainers.moe.shards import DensePart, ExpertPart, Part, widest
+from cedar.trainers.moe.state import begin_adam, kinds_of_state, pack, share_of, unpack
 
 
 @dataclass(frozen=True)
@@ -39,29 +48,50 @@ class ReplayRecord:
     key: tuple[int, int]  # what its random numbers follow from: seed and step
 
 
-class SymiOptimizer:
-    """AdamW for a model with ``SymiMoE`` layers: state is spread evenly over the ranks and never moves.
+class SymiOptimizer(Optimizer):
+    """An optimizer of torch for a model with ``SymiMoE`` layers: its state is spread over the ranks and never moves.
 
-    Clipping is by the norm of all gradients together (arXiv 1211.5063). In a loop of one's own, call ``step`` after the
-    backward pass, in place of another optimizer's, and nothing else: gradients are added up over ranks, replicas follow
-    popularity, every rank gets the weights that it needs next. (``add``, ``update``, ``follow`` and ``publish`` are its
-    parts, for several backward passes to a step.)
+    Use it in place of another optimizer: schedulers, ``GradScaler`` and hooks of torch take it. ``step`` adds gradients
+    up over ranks, clips by the norm of all of them (arXiv 1211.5063), lets replicas follow popularity, sends every rank
+    the weights that it needs next, and forgets the gradients. Parameters are the truth: what was loaded into the model
+    or changed in it since the last step, on all ranks alike, is what the next step starts from.
+
+    On several ranks ``GradScaler`` has to see the same on all of them: use torch's ``ShardedGradScaler``, and call its
+    ``unscale_`` before its ``step``.
 
     Args:
         model: holds at least one such layer; on the device where it computes.
-        options: of AdamW: ``rate`` is the learning rate unless ``step`` is given one.
+        options: how gradients travel, are clipped and skipped; also rate, betas, eps and decay of the AdamW that is
+            used unless ``optimizer_class`` is another one. That decays experts and parameters of several dimensions.
+        params: groups of parameters with settings of their own, as any optimizer of torch takes them, with the
+            ``weights`` of all ``SymiMoE`` among them. None: all that require a gradient.
+        optimizer_class: an optimizer of torch that changes each value by itself, as SGD, Adam and RMSprop do.
         mean: divide gradients by the number of ranks, as DistributedDataParallel does: for losses that are means over a
             rank's rows. Else they are sums.
-        dtype: of the weights that are computed with; None: that of the experts. Master weights are float32 at least.
-        row: values of a piece of what all ranks hold, at most; None: as many as an expert has.
+        dtype: of the weights that are computed with; None: that which each has. Master weights are float32 at least.
+        defaults: of ``optimizer_class``, ``lr`` for instance.
 
     Raises:
-        CedarError: no such layer is there, two have one name, or the model is wrapped in DDP or FSDP.
+        CedarError: no such layer is there, or two have one name; the model is wrapped in DDP or FSDP; parameters are
+            complex; ``optimizer_class`` works on whole tensors; ``params`` leaves experts out.
+
+    Example:
+        >>> from cedar.nn import Router, SymiMoE
+        >>> model = nn.Sequential(nn.Linear(4, 8), SymiMoE(lambda number: nn.Linear(8, 8), Router(8, experts=4)))
+        >>> optimizer = SymiOptimizer(model, optimizer_class=torch.optim.SGD, lr=0.1, momentum=0.9)
+        >>> model(torch.randn(5, 4)).square().mean().backward()
+        >>> optimizer.step().skipped
+        False
     """
 
+    _step_supports_amp_scaling = True  # GradScaler leaves it to ``step`` to skip, which all ranks do or none
+    grad_scale: torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None
+
     def __init__(
-        self, model: nn.Module, options: OptimizerOptions | None = None, *, mean: bool = True,
-        dtype: torch.dtype | None = None, row: int | None = None,
+        self, model: nn.Module, options: OptimizerOptions | None = None, *,
+        params: Sequence[dict[str, Any]] | None = None, optimizer_class: Callable[..., Optimizer] = torch.optim.AdamW,
+        mean: bool = True, dtype: torch.dtype | None = None, **defaults: Any,
     ) -> None:  # fmt: skip
         self.layers, self.options, self.mean = mixtures(model), options or OptimizerOptions(), mean
         if not self.layers:
@@ -69,139 +99,327 @@ class SymiOptimizer:
         _check_plain(model)
         for at, layer in enumerate(self.layers):
             layer.name = f"{layer.name}{at}" if layer.name == "experts" else layer.name
+            lead(layer)
         if len({layer.name for layer in self.layers}) < len(self.layers):
             raise CedarError("two SymiMoE have one name", fix="give each layer its own name=")
-        self.group, first = self.layers[0].group, self.layers[0]
-        dtype = dtype or first.weights.dtype
-        apart = {id(layer.weights) for layer in self.layers}
-        dense = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
-        if self.options.exchange == "groups":
+        self.group, self._model, self._dtype = self.layers[0].group, model, dtype
+        self.steps = self.skips = 0
+        self.parts: list[Part] = []
+        self._factors: list[tuple[int, float, float]] = []  # of each inner group: its outer one, on rate and decay
+        self._leaves: list[tuple[int, int, SymiMoE]] = []  # where groups hold the weights of a layer
+        self._everything = params is None
+        own, adamw = self.options, optimizer_class is torch.optim.AdamW
+        if adamw:
+            defaults = {"lr": own.rate, "betas": own.betas, "eps": own.eps, "weight_decay": own.decay} | defaults
+        self._kinds = kinds_of_state(lambda values: optimizer_class(values, **defaults), optimizer_class)
+        self.inner = optimizer_class([nn.Parameter(torch.zeros(0))], **defaults)
+        self.inner.param_groups.clear()
+        super().__init__(_groups(model, self.layers, decays=adamw) if params is None else params, self.inner.defaults)
+        if own.exchange == "groups":
             self.group.register_runs()
-        self.parts: list[Part] = [ExpertPart(layer, dtype=dtype, options=self.options) for layer in self.layers]
-        if dense:
-            every = DensePart(dense, self.group, row=row or first.experts.size, dtype=dtype, options=self.options)
-            self.parts.insert(0, every)
-        self.steps = 0
-        self.skips = 0
-        self.publish()
+        self._own(range(len(self.param_groups)))
+        held = [layer for _, _, layer in self._leaves]
+        if left := [layer.name for layer in self.layers if layer not in held]:
+            raise CedarError(
+                f"params leaves out the experts of {', '.join(left)}, whose replicas have to follow popularity",
+                fix="put their weights into a group; requires_grad_(False) freezes them",
+            )
 
-    def step(self, rate: float | None = None) -> Outcome:
-        """One step with the gradients of the last backward pass.
+    # ---- who owns what -----------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters of the model, for instance some that were frozen until now; all ranks call it."""
+        super().add_param_group(param_group)
+        if self.parts:  # else torch adds the first ones
+            self._own([len(self.param_groups) - 1])
+
+    def _own(self, groups: Sequence[int]) -> None:
+        """Make parts for the parameters of some groups, and let the inner optimizer work on their slices."""
+        layers = {layer.weights: layer for layer in self.layers}
+        names = {p: name for name, p in self._model.named_parameters()}
+        given = [p for at in groups for p in self.param_groups[at]["params"]]
+        if any(p.is_complex() for p in given):
+            raise CedarError("SymiOptimizer takes no complex parameters", fix="hold real and imaginary parts as reals")
+        slices: dict[nn.Parameter, Sequence[nn.Parameter]] = {}
+        made: list[Part] = []
+        if dense := [(names.get(p, f"parameter {at}"), p) for at, p in enumerate(given) if p not in layers]:
+            number = sum(isinstance(part, DensePart) for part in self.parts)
+            every = DensePart(dense, self.group, self.options, f"dense{number or ''}", self._dtype)
+            slices |= {p: [each] for p, each in zip(every.parameters, every.shards.slices, strict=True)}
+            made.append(every)
+        for p in given:
+            if p in layers:
+                experts = ExpertPart(layers[p], self.options, self._dtype)
+                slices[p] = experts.shards.slices
+                made.append(experts)
+        self.parts += made
+        for group in groups:
+            self._optimize(group, slices, layers)
+        self._follow_leaves()
+
+    def _optimize(self, group: int, slices: Mapping[nn.Parameter, Sequence[nn.Parameter]], layers: Any) -> None:
+        """Give the slices of a group to the inner optimizer, in a group for each pair of factors of rate and decay."""
+        by_factors: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for at, p in enumerate(self.param_groups[group]["params"]):
+            rates: Sequence[float] = ()
+            decays: Sequence[float] = ()
+            if p in layers:
+                self._leaves.append((group, at, layers[p]))
+                rates, decays = layers[p].rates, layers[p].decays
+            for row, part in enumerate(slices[p]):
+                factors = (rates[row] if rates else 1.0, decays[row] if decays else 1.0)
+                by_factors.setdefault(factors, []).append(part)
+        for factors, values in by_factors.items():
+            self._factors.append((group, *factors))
+            self.inner.add_param_group({"params": values})
+            begin_adam(self.inner, values, self._kinds)
+
+    def _follow_leaves(self) -> None:
+        """Let the groups hold the parameters that the layers hold."""
+        for group, at, layer in self._leaves:
+            self.param_groups[group]["params"][at] = layer.weights
+        self.state = {p: {} for group in self.param_groups for p in group["params"]}  # type: ignore[assignment]
+
+    def _refresh(self) -> None:
+        """See to what was moved or converted since the last step."""
+        self._follow_leaves()
+        _check_plain(self._model)
+        for part in self.parts:
+            dtype, device = widest(part.parameters), part.parameters[0].device
+            if (dtype, device) != (part.shards.dtype, part.shards.device):
+                part.shards.move(dtype, device)
+                for s in part.shards.slices:
+                    state = self.inner.state[s]
+                    state |= {k: v.to(s) for k, v in state.items() if torch.is_tensor(v) and v.shape == s.shape}
+        if self._everything:
+            owned = {p for group in self.param_groups for p in group["params"]}
+            late = [name for name, p in self._model.named_parameters() if p.grad is not None and p not in owned]
+            if late:
+                raise CedarError(
+                    f"{', '.join(late[:5])} got a gradient, but SymiOptimizer does not train it: it was frozen, or not"
+                    " there, when the optimizer was made",
+                    fix='call optimizer.add_param_group({"params": [...]}) when you thaw parameters',
+                )
+
+    # ---- a step ------------------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step with the gradients of the last backward passes; all ranks call it.
+
+        Args:
+            closure: computes the loss and its gradients, first.
+
+        Returns:
+            ``Outcome``; the loss where there is a closure.
 
         Raises:
-            CedarError: too many steps in a row had gradients that are not finite.
+            CedarError: too many steps in a row had gradients that are not finite; ranks' copies of the model or their
+                ``GradScaler`` differ; the model was wrapped, or a parameter got a gradient that is not trained.
         """
-        self.add()
-        outcome = self.update(self.options.rate if rate is None else rate)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        outcome = self.update()
         if not outcome.skipped:
             self.follow(self.steps - 1)
             self.publish()
         for layer in self.layers:
             layer.clear()
-        return outcome
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients that no ``step`` has taken."""
-        for part in self.parts:
-            part.add()
-            part.sums.zero_()
+        return outcome if closure is None else loss
 
     def follow(self, step: int) -> None:
         """Move biases and placements after the popularity of a step."""
         for layer in self.layers:
             layer.follow(step)
 
-    def saved(self) -> dict[str, Saved]:
-        """The slices of this rank, of all rows, as checkpoints take them."""
-        return {name: part for each in self.parts for name, part in each.shards.saved().items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What this rank holds of it: for as many ranks. ``saved`` is for checkpoints that other numbers can load."""
-        layers = {layer.name: {"basis": list(layer.basis)} for layer in self.layers}
-        tensors = {name: part.tensor.clone() for name, part in self.saved().items()}
-        return {"steps": self.steps, "skips": self.skips, "layers": layers, "tensors": tensors}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it again; all ranks call it, after the model's ``load_state_dict``, whose weights follow from it."""
-        self.steps, self.skips = state["steps"], state["skips"]
-        for layer in self.layers:
-            layer.basis = tuple(state["layers"][layer.name]["basis"])
-            layer.placement = layer.place()
-        for name, part in self.saved().items():
-            part.tensor.copy_(state["tensors"][name])
-        self.publish()
-
-    def add(self) -> None:
-        """Add the gradients of a backward pass to those of the step."""
-        for part in self.parts:
-            part.add()
-
-    @torch.no_grad()
-    def update(self, rate: float, logged: Outcome | None = None) -> Outcome:
-        """One step with the gradients added up.
-
-        Args:
-            rate: the learning rate.
-            logged: what became of this step when it was run before; it is not worked out again.
-
-        Raises:
-            CedarError: too many steps in a row had gradients that are not finite.
-        """
-        collected = [part.shards.collect(part.sums, part.hosts) for part in self.parts]
-        if self.mean:
-            collected = [gradients.div_(self.group.size) for gradients in collected]
-        outcome = logged or self._judge(collected)
-        if outcome.skipped:
-            self.skips += 1
-            for part in self.parts:
-                part.sums.zero_()
-            if self.skips > self.options.most_skips:
-                where = f"on ranks {list(outcome.ranks)}" if outcome.ranks else "once they were added up over ranks"
-                raise CedarError(
-                    f"{self.skips} steps in a row had gradients that are not finite, {where}",
-                    done="no weight was changed by them",
-                    fix="lower the learning rate, or look at the data of these ranks",
-                )
-            return outcome
-        self.skips = 0
-        self.steps += 1
-        for part, gradients in zip(self.parts, collected, strict=True):
-            part.shards.update(
-                gradients.mul_(outcome.scale), rate=rate, decay=self.options.decay, betas=self.options.betas,
-                eps=self.options.eps, step=self.steps, still=part.still(inactive=self.options.skip_inactive),
-            )  # fmt: skip
-        return outcome
-
-    def _judge(self, gradients: Sequence[torch.Tensor]) -> Outcome:
-        """The norm and the vote on it, in one exchange; every element of a gradient is on exactly one rank."""
-        squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
-        own = all(bool(torch.isfinite(part.sums).all()) for part in self.parts)
-        vote = torch.zeros(2 + self.group.size, dtype=torch.float64)
-        vote[0] = torch.nan_to_num(squares, nan=0.0, posinf=0.0)
-        vote[1] = not torch.isfinite(squares)
-        vote[2 + self.group.rank] = not own
-        total = self.group.add(vote.to(self.parts[0].sums.device), "vote").tolist()
-        ranks = tuple(rank for rank, bad in enumerate(total[2:]) if bad)
-        if total[1] or ranks:
-            return Outcome(math.nan, 0.0, True, ranks)
-        norm = math.sqrt(total[0])
-        clip = self.options.clip
-        return Outcome(norm, min(1.0, clip / (norm + 1e-6)) if clip else 1.0, False)
-
     @torch.no_grad()
     def publish(self) -> None:
         """Send every rank the weights of the rows that it holds from now on."""
         for part in self.parts:
-            part.take(part.shards.publish(part.hosts))
+            part.publish()
+        self._follow_leaves()
+
+    @torch.no_grad()
+    def update(self, logged: Outcome | None = None) -> Outcome:
+        """Change the slices by the gradients, and forget these.
+
+        Args:
+            logged: what became of this step when it was run before; it is not worked out again.
+
+        Raises:
+            CedarError: see ``step``.
+        """
+        self._refresh()
+        factor = 1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale)
+        parameters = [p for part in self.parts for p in part.parameters]
+        collected = [part.shards.collect(part.gradients(), part.hosts).mul_(factor) for part in self.parts]
+        if self.mean:
+            collected = [gradients.div_(self.group.size) for gradients in collected]
+        own = [[p.grad is not None for p in parameters]] + [[*part.odd()] for part in self.parts]
+        votes = self._votes(collected, [*chain.from_iterable(own)])
+        outcome = logged or self._judge(votes)
+        flags = votes[:, _FIXED:].any(0).tolist()
+        present, *odd = (flags[end - len(each) : end] for each, end in zip(own, accumulate(map(len, own)), strict=True))
+        for part, rows in zip(self.parts, odd, strict=True):
+            part.adopt([row for row, differs in enumerate(rows) if differs])
+        if not outcome.skipped:
+            self._change([gradients.mul_(outcome.scale) for gradients in collected], present)
+        for p in parameters:
+            p.grad = None
+        if outcome.skipped and self.found_inf is None:
+            self._count_skip(outcome.ranks)
+        return outcome
+
+    def _change(self, gradients: Sequence[torch.Tensor], present: Sequence[bool]) -> None:
+        """A step of the inner optimizer; parameters without a gradient on any rank stay as they are."""
+        has = iter(present)
+        for part, values in zip(self.parts, gradients, strict=True):
+            pieces, still = part.shards.parts(values), {*part.still(), *part.shards.frozen}
+            for _, labels, _ in part.owned():
+                trained = next(has)
+                for at in labels:
+                    part.shards.slices[at].grad = pieces[at] if trained and at not in still else None
+        for (group, rate, decay), inner in zip(self._factors, self.inner.param_groups, strict=True):
+            inner |= {name: value for name, value in self.param_groups[group].items() if name != "params"}
+            inner["lr"] = inner["lr"] * rate
+            if decay != 1.0:
+                inner["weight_decay"] = inner["weight_decay"] * decay
+        self.inner.step()
+        self.inner.zero_grad()
+        self.skips = 0
+        self.steps += 1
+
+    def _votes(self, gradients: Sequence[torch.Tensor], flags: Sequence[bool]) -> torch.Tensor:
+        """What all ranks have to say of a step, a row each: float64 ``[ranks, 6 + flags]``.
+
+        The sum of its slices' squares, where that is finite; whether it is not; whether its own gradients are not; what
+        GradScaler found, and by what it scaled; how many copies of the model there are; flags.
+        """
+        squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
+        mine = (p.grad.to_dense() for part in self.parts for p in part.parameters if p.grad is not None)
+        bad = not all(bool(torch.isfinite(gradient).all()) for gradient in mine)
+        found, scale = (0.0 if value is None else float(value) for value in (self.found_inf, self.grad_scale))
+        copies = sum(len(followers(layer)) for layer in self.layers)
+        own = [float(squares.nan_to_num(0.0, 0.0)), not torch.isfinite(squares), bad, found, scale, copies, *flags]
+        device = self.parts[0].shards.device
+        votes = self.group.gather(torch.tensor(own, dtype=torch.float64, device=device), "vote").cpu()
+        if odd_ranks(votes[:, 3].tolist()) or odd_ranks(votes[:, 4].tolist()):
+            raise CedarError(
+                f"GradScaler found infinite gradients on ranks {votes[:, 3].nonzero().flatten().tolist()} alone",
+                done="this step changed no weight",
+                fix="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler on all ranks, and call its"
+                " unscale_(optimizer) before its step(optimizer)",
+            )
+        if odd_ranks(votes[:, 5].tolist()):
+            gc.collect()  # some may hold copies that nobody uses
+            copies = sum(len(followers(layer)) for layer in self.layers)
+            self.group.agree(
+                {"copies of the model": copies}, "copy it, for an average of weights, on all ranks", device
+            )
+        return votes
+
+    def _judge(self, votes: torch.Tensor) -> Outcome:
+        """What becomes of a step; every element of a gradient is on exactly one rank."""
+        ranks = tuple(votes[:, 2].nonzero().flatten().tolist())
+        if ranks or votes[:, [1, 3]].any():
+            return Outcome(math.nan, 0.0, True, ranks)
+        norm = math.sqrt(sum(votes[:, 0].tolist()))
+        clip = self.options.clip
+        return Outcome(norm, min(1.0, clip / (norm + 1e-6)) if clip else 1.0, False)
+
+    def _count_skip(self, ranks: Sequence[int]) -> None:
+        self.skips += 1
+        if self.skips > self.options.most_skips:
+            where = f"on ranks {list(ranks)}" if ranks else "once they were added up over ranks"
+            raise CedarError(
+                f"{self.skips} steps in a row had gradients that are not finite, {where}",
+                done="no weight was changed by them",
+                fix="lower the learning rate, or look at the data of these ranks",
+            )
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Saved]:
+        """The slices of this rank as checkpoints of trainers take them, of AdamW alone from the first step on."""
+        parts = {}
+        for part in self.parts:
+            for _, labels, size in part.owned():
+                for at, label in labels.items():
+                    s = part.shards.slices[at]
+                    mine = share_of(size, len(s), self.group.rank)
+                    for kind, value in {"master": s.data, **self.inner.state[s]}.items():
+                        shaped = Saved(value[: len(mine)], (size,), (mine.start,)) if value.dim() else None
+                        parts[f"{label}.{kind}"] = shaped or Saved(value, alike=True)
+        return parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state as torch lays it out, a copy: tensors are ``DTensor`` where there are several ranks.
+
+        ``torch.distributed.checkpoint`` saves it on any number of ranks and loads it on any other. It goes with the
+        model's ``state_dict``; load both, in any order.
+        """
+        owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
+        for group in self.param_groups:
+            for p in group["params"]:
+                part, labels, size = owned[p]
+                slices = [part.shards.slices[at] for at in labels]
+                self.state[p] = pack(slices, self.inner, self._kinds, size, self.group, lambda: self._mesh)
+        for _, _, layer in self._leaves:
+            more = {"basis": torch.tensor(layer.basis, dtype=torch.int64), "steps": torch.tensor(self.steps)}
+            self.state[layer.weights] |= more
+        state = super().state_dict()
+        self._follow_leaves()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it again; all ranks call it.
+
+        Raises:
+            CedarError: it has the slices of another rank, or of another number of ranks.
+        """
+        owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
+        order = [owned[p] for group in self.param_groups for p in group["params"]]
+        named = {str(at): value for at, value in state_dict["state"].items()}  # else torch casts it to what p is
+        super().load_state_dict({**state_dict, "state": named})
+        given = [self.state[str(at)] for at in range(len(order))]  # type: ignore[index]
+        layers = {layer.name: layer for layer in self.layers}
+        for (part, labels, _), values in zip(order, given, strict=True):
+            slices = [part.shards.slices[at] for at in labels]
+            unpack(values, slices, self.inner, self._kinds, self.group)
+            if isinstance(part, ExpertPart):
+                self.steps = int(values["steps"])
+                layers[part.layer.name].move(tuple(values["basis"].tolist()))
+                part.sent = None  # what masters hold of it shows in the next step
+        self._follow_leaves()
+
+    @cached_property
+    def _mesh(self) -> DeviceMesh:
+        return DeviceMesh.from_group(self.group.ranks, self.parts[0].shards.master.device.type)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise CedarError(
+            "a SymiOptimizer cannot be copied or pickled", fix="copy the model, and make an optimizer for the copy"
+        )
+
+
+_FIXED = 6  # values of a vote before its flags
+
+
+def _groups(model: nn.Module, layers: Sequence[SymiMoE], *, decays: bool) -> list[dict[str, Any]]:
+    """Groups of all that is trained, and of experts in any case: what decays, then what does not."""
+    experts = {layer.weights for layer in layers}
+    trained = [p for p in model.parameters() if p.requires_grad or p in experts]
+    decayed = [p for p in trained if p.dim() > 1 or p in experts or not decays]
+    others = [p for p in trained if p.dim() <= 1 and p not in experts and decays]
+    return [{"params": decayed}] + ([{"params": others, "weight_decay": 0.0}] if others else [])
 
 
 def _check_plain(model: nn.Module) -> None:
-    from torch.distributed.tensor import DTensor
-    from torch.nn.parallel import DistributedDataParallel
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
-    wrapped = [type(part).__name__ for part in model.modules() if isinstance(part, DistributedDataParallel)]
-    if wrapped or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise CedarError(
-            f"the model is wrapped in {wrapped[0] if wrapped else 'FSDP'}, to which the experts of all ranks are alike",
-            fix="give the model itself: SymiOptimizer adds up gradients over ranks and spreads optimizer state",
-        )
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel | FullyShardedDataParallel):
+            refuse_wrapped(type(module).__name__)
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        refuse_wrapped("FSDP")

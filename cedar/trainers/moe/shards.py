@@ -1,29 +1,29 @@
 """Optimizer state that never moves: every rank holds an equal slice of every row, for good (SYMI, arXiv 2504.19925).
 
-A row is an expert, or a piece of the part of the model that all ranks hold. Gradients come to the slices and new
-weights leave from them, one exchange each; where a row's weights lived before is never asked.
+A row is an expert, or a line of all parameters that all ranks hold. Gradients come to the slices and new weights leave
+from them, one exchange each; where a row's weights lived before is never asked. The parameters of the model are the
+truth: before a step, a slice takes over whatever was loaded into them, or changed in them, since the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from cedar.trainers.common.compute import adamw
 from cedar.trainers.common.group import Group
-from cedar.trainers.common.tensors import Part as Saved
-from cedar.trainers.moe.gradients import Hosts, slices
+from cedar.trainers.moe.gradients import Hosts, from_one, slices
 from cedar.trainers.moe.layer import SymiMoE
 from cedar.trainers.moe.options import OptimizerOptions
 
 
 class Shards:
-    """Master weights and the two moments of AdamW, ``[rows, width]`` on every rank.
+    """Master weights, ``[rows, width]`` on every rank.
 
     Args:
         name: what bytes and seconds are counted under.
@@ -31,44 +31,36 @@ class Shards:
         weights: dtype of the weights that are computed with.
         options: how gradients travel (see ``OptimizerOptions``), and whether state stays in the memory of the host.
         device: where gradients come from and weights go to.
+        widths: of the parts of a slice that an optimizer takes as one each; None: each row's slice is one.
 
-    ``rate`` and ``decay`` are factors of the learning rate and the weight decay, ``[rows, 1]`` or ``[rows, width]``.
-    ``frozen`` maps rows to weights, ``[width]``, that stand for the master's: such rows are not updated.
+    ``slices`` are these parts, views of ``master``, for an optimizer of torch. ``frozen`` maps them to weights that
+    stand for the master's.
     """
 
     def __init__(
         self, name: str, rows: int, size: int, group: Group, *, weights: torch.dtype,
-        options: OptimizerOptions, device: torch.device,
+        options: OptimizerOptions, device: torch.device, widths: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.rows, self.size, self.group = name, rows, size, group
-        self.exchange, self.device = options.exchange, device
+        self.options, self.widths = options, widths
         self.width = -(-size // group.size)
-        self.dtype = weights
-        kind = torch.promote_types(weights, torch.float32)
-        self.wire = kind if weights == torch.float64 else getattr(torch, options.gradients)
-        home = torch.device("cpu") if options.offload else device
-        self.master, self.first, self.second = (torch.zeros(rows, self.width, dtype=kind, device=home) for _ in "mfs")
-        self.rate, self.decay = (torch.ones(rows, 1, dtype=kind, device=home) for _ in "rd")
         self.frozen: dict[int, torch.Tensor] = {}
+        self.master = torch.zeros(rows, self.width)
+        self.slices = [nn.Parameter(part) for part in self.parts(self.master)]
+        self.move(weights, device)
 
-    def own(self, row: torch.Tensor) -> torch.Tensor:
-        """This rank's slice of whole rows, ``[..., size]`` to ``[..., width]``."""
-        padded = functional.pad(row, (0, self.width * self.group.size - self.size))
-        return padded[..., self.group.rank * self.width : (self.group.rank + 1) * self.width]
+    def move(self, weights: torch.dtype, device: torch.device) -> None:
+        """Compute with weights of this dtype on this device from now on; masters are float32 at least."""
+        self.dtype, self.device = weights, device
+        kind = torch.promote_types(weights, torch.float32)
+        self.wire = kind if weights == torch.float64 else getattr(torch, self.options.gradients)
+        self.master = self.master.to(torch.device("cpu") if self.options.offload else device, kind)
+        for part, values in zip(self.slices, self.parts(self.master), strict=True):
+            part.data = values
 
-    def fill(self, row: Callable[[int], torch.Tensor]) -> None:
-        """Set the master weights from whole rows, each ``[size]``."""
-        for at in range(self.rows):
-            self.master[at] = self.own(row(at).to(self.master))
-
-    def saved(self) -> dict[str, Saved]:
-        """This rank's slices, without what they are filled up with, as parts of whole rows."""
-        mine = max(0, min(self.width, self.size - self.group.rank * self.width))
-        start = (0, min(self.group.rank * self.width, self.size))
-        return {
-            f"{self.name}.{kind}": Saved(getattr(self, kind)[:, :mine], (self.rows, self.size), start)
-            for kind in ("master", "first", "second")
-        }
+    def parts(self, values: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Views of a tensor like ``master``, one for each of ``slices``."""
+        return values.unbind() if self.widths is None else torch.split(values[0], list(self.widths))
 
     def collect(self, sums: torch.Tensor, hosts: Hosts) -> torch.Tensor:
         """This rank's slice of the gradients, added up over the ranks in their order. ``sums``: ``[held, size]``: of
@@ -77,32 +69,29 @@ class Shards:
         Returns:
             ``[rows, width]``; zeros for rows that nobody holds.
         """
-        padded = functional.pad(sums.to(self.wire), (0, self.width * self.group.size - self.size))
         total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
-        for rows, part in slices(padded, hosts, self.group, self.name, self.exchange):
+        for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, self.name, self.options.exchange):
             total[list(rows)] += part.to(total)
         return total.to(self.master.device)
 
-    def update(
-        self, gradients: torch.Tensor, *, rate: float, decay: float, betas: Sequence[float], eps: float, step: int,
-        still: Iterable[int] = (),
-    ) -> None:  # fmt: skip
-        """A step of AdamW (arXiv 1711.05101), the ``step``-th from 1; ``still`` and frozen rows stay as they are."""
-        kept = sorted({*still, *self.frozen})
-        state = (self.master, self.first, self.second)
-        before = [values[kept] for values in state]
-        adamw(
-            *state, gradients, rate=self.rate * rate, decay=self.decay * decay, betas=betas, eps=eps, step=step
-        )  # fmt: skip
-        for values, old in zip(state, before, strict=True):
-            values[kept] = old
+    def adopt(self, values: torch.Tensor, hosts: Hosts, rows: Collection[int]) -> None:
+        """Take over these rows from the ranks that hold them, ``values``: ``[held, size]``, where they are others than
+        the masters are, rounded.
+        """
+        for taken, part in from_one(self._padded(values), hosts, rows, self.group, f"weights {self.name}"):
+            at = list(taken)
+            self.master[at] = changed(self.master[at], part)
+
+    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
+        return functional.pad(rows, (0, self.width * self.group.size - self.size))
 
     def publish(self, hosts: Hosts) -> torch.Tensor:
         """The new weights of the rows that this rank holds from now on, ``[held, size]``."""
         group = self.group
-        weights = self.master.to(self.dtype).to(self.device)
-        for row, frozen in self.frozen.items():
-            weights[row] = frozen
+        weights = self.master.to(self.dtype, copy=True).to(self.device)
+        parts = self.parts(weights)
+        for at, frozen in self.frozen.items():
+            parts[at].copy_(frozen)
         mine = len(hosts[group.rank])
         out = weights[[row for rows in hosts for row in rows]]
         received = group.exchange(out, [len(rows) for rows in hosts], [mine] * group.size, f"weights {self.name}")
@@ -110,113 +99,171 @@ class Shards:
         return whole[:, : self.size].contiguous()
 
 
+def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The master weights, but those weights that are not what the master's are, rounded.
+
+    Example:
+        >>> master = torch.tensor([1.001, 2.0])
+        >>> changed(master, torch.tensor([1.0, 3.0], dtype=torch.bfloat16)).tolist()
+        [1.000999927520752, 3.0]
+    """
+    weights = weights.to(master.device)
+    return torch.where(weights == master.to(weights.dtype), master, weights.to(master.dtype))
+
+
+def widest(parameters: Sequence[nn.Parameter]) -> torch.dtype:
+    """The dtype that holds the values of all of them."""
+    return reduce(torch.promote_types, (p.dtype for p in parameters))
+
+
 class Part(Protocol):
-    """Weights that gradients are summed for, and the shards that own them."""
+    """Parameters of the model, and the shards that own their state."""
 
     shards: Shards
-    sums: torch.Tensor
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]: ...
 
     @property
     def hosts(self) -> Hosts: ...
 
-    def add(self) -> None:
-        """Add the gradients of a backward pass to ``sums``, ``[held, size]``."""
+    def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
+        """Each parameter, names of those of ``shards.slices`` that are its own, and how many values such a row has."""
 
-    def still(self, *, inactive: bool) -> Sequence[int]:
-        """Rows that this step leaves as they are; ``inactive``: also those that no token reached."""
+    def gradients(self) -> torch.Tensor:
+        """What this rank has computed, ``[held, size]``."""
 
-    def take(self, weights: torch.Tensor) -> None:
-        """Compute with these weights from now on, ``[held, size]``, and start ``sums`` from zero."""
+    def odd(self) -> Sequence[bool]:
+        """For each row, whether it was changed here by others."""
+
+    def adopt(self, rows: Collection[int]) -> None:
+        """Take over rows that were changed by others."""
+
+    def still(self) -> Sequence[int]:
+        """The slices that this step leaves as they are."""
+
+    def publish(self) -> None:
+        """Give the parameters the weights of the masters."""
 
 
 class ExpertPart:
     """The experts of one layer: their ranks change with its placement."""
 
-    def __init__(self, layer: SymiMoE, *, dtype: torch.dtype, options: OptimizerOptions) -> None:
-        self.layer = layer
+    def __init__(self, layer: SymiMoE, options: OptimizerOptions, dtype: torch.dtype | None) -> None:
+        self.layer, self.dtype = layer, dtype
+        weights = layer.weights
         self.shards = Shards(
-            layer.name, layer.count, layer.experts.size, layer.group, weights=dtype, options=options,
-            device=layer.weights.device,
+            layer.name, layer.count, layer.experts.size, layer.group, weights=weights.dtype, options=options,
+            device=weights.device,
         )  # fmt: skip
-        if layer.rates:
-            self.shards.rate[:, 0] = torch.tensor(layer.rates)
-        if layer.decays:
-            self.shards.decay[:, 0] = torch.tensor(layer.decays)
-        self.shards.fill(layer.experts.first)
-        self.sums = torch.empty(0)
+        self.adopt(range(layer.count))
+        self.sent: torch.Tensor | None = weights.detach().clone()
+        if dtype is not None:
+            self._hold(self.sent.to(dtype))
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        return [self.layer.weights]
 
     @property
     def hosts(self) -> Hosts:
         return self.layer.placement.hosts
 
-    def add(self) -> None:
+    def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
+        names = {row: f"{self.layer.name}.{row}" for row in range(self.shards.rows)}
+        yield self.layer.weights, names, self.shards.size
+
+    def gradients(self) -> torch.Tensor:
         weights = self.layer.weights
-        if weights.grad is not None:
-            self.sums += weights.grad
-            weights.grad = None
+        return torch.zeros_like(weights) if weights.grad is None else weights.grad
 
-    def still(self, *, inactive: bool) -> Sequence[int]:
-        if not self.layer.weights.requires_grad:
-            return range(self.shards.rows)
-        return [row for row, count in enumerate(self.layer.counts.tolist()) if not count] if inactive else ()
+    def odd(self) -> Sequence[bool]:
+        weights, held = self.layer.weights.detach(), self.hosts[self.shards.group.rank]
+        flags = [False] * self.shards.rows
+        same = self.sent is not None and self.sent.shape == weights.shape and self.sent.dtype == weights.dtype
+        rows = (weights != self.sent.to(weights.device)).any(1).tolist() if same else [True] * len(held)  # type: ignore[union-attr]
+        for row, differs in zip(held, rows, strict=True):
+            flags[row] = differs
+        return flags
 
-    def take(self, weights: torch.Tensor) -> None:
-        trained = self.layer.weights.requires_grad
-        self.layer.weights = nn.Parameter(weights, requires_grad=trained)  # another number of rows: another leaf
+    def adopt(self, rows: Collection[int]) -> None:
+        if rows:
+            self.shards.adopt(self.layer.weights.detach(), self.hosts, rows)
+
+    def still(self) -> Sequence[int]:
+        inactive = self.shards.options.skip_inactive
+        return [row for row, count in enumerate(self.layer.counts.tolist()) if inactive and not count]
+
+    def publish(self) -> None:
+        self._hold(self.shards.publish(self.hosts))
         rows = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
-        self.sums = torch.zeros_like(weights, dtype=self.shards.master.dtype, requires_grad=False)
+
+    def _hold(self, weights: torch.Tensor) -> None:
+        self.layer.hold(weights)
+        self.sent = weights
+        self.shards.move(weights.dtype, weights.device)
+        if self.dtype is not None:
+            self.layer.weights.grad_dtype = self.shards.master.dtype
 
 
 class DensePart:
-    """Parameters that all ranks hold, in one line, cut into rows of equal size.
+    """Parameters that all ranks hold, one after the other in a line that is cut so that each rank has a slice of each.
 
-    They become views of one tensor in the dtype that is computed with. ``parameters``: on the device where they
-    compute; ``row``: values of a row, at most.
+    ``named``: by their names, all on one device.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], group: Group, *, row: int, dtype: torch.dtype,
-        options: OptimizerOptions,
+        self, named: Sequence[tuple[str, nn.Parameter]], group: Group, options: OptimizerOptions, name: str,
+        dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
-        self.parameters = list(parameters)
-        total = sum(p.numel() for p in self.parameters)
-        rows = max(1, -(-total // row))
-        size = -(-total // rows)
-        device = self.parameters[0].device
+        self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        widths = [-(-p.numel() // group.size) for p in self.parameters]
         direct = replace(options, exchange="direct")  # every rank holds all of it: nobody could send less
-        self.shards = Shards("dense", rows, size, group, weights=dtype, options=direct, device=device)
-        kind = self.shards.master.dtype
-        first, decay = (torch.zeros(rows * size, dtype=kind, device=device) for _ in range(2))
-        self.weights = torch.zeros(rows * size, dtype=dtype, device=device)
-        self.sums = torch.zeros(rows, size, dtype=kind, device=device)
-        self.spans = []
-        at = 0
-        for p in self.parameters:
-            span = slice(at, at + p.numel())
-            at = span.stop
-            self.spans.append(span)
-            first[span] = p.detach().flatten().to(kind)
-            decay[span] = float(p.dim() > 1)
-            p.data = self.weights[span].view(p.shape)
-        self.shards.master.copy_(self.shards.own(first.view(rows, size)))
-        self.shards.decay = self.shards.own(decay.view(rows, size)).to(self.shards.master, copy=True)
-        self._hosts = (tuple(range(rows)),) * group.size
+        self.shards = Shards(
+            name, 1, sum(widths) * group.size, group, weights=widest(self.parameters), options=direct,
+            device=self.parameters[0].device, widths=widths,
+        )  # fmt: skip
+        self.hosts: Hosts = ((0,),) * group.size
+        self.adopt(())
+        for p in self.parameters if dtype is not None else ():
+            p.data = p.data.to(dtype)
+        self.shards.move(widest(self.parameters), self.shards.device)
+        for p in self.parameters if dtype is not None else ():
+            p.grad_dtype = self.shards.master.dtype
 
-    @property
-    def hosts(self) -> Hosts:
-        return self._hosts
+    def spans(self, line: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The part of each parameter of ``[ranks, width]``."""
+        return torch.split(line, list(self.shards.widths or ()), 1)
 
-    def add(self) -> None:
-        line = self.sums.view(-1)
-        for p, span in zip(self.parameters, self.spans, strict=True):
+    def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
+        for at, (p, name) in enumerate(zip(self.parameters, self.names, strict=True)):
+            yield p, {at: name}, p.numel()
+
+    def gradients(self) -> torch.Tensor:
+        size = self.shards.group.size
+        line = torch.zeros(size, self.shards.width, dtype=self.shards.master.dtype, device=self.shards.device)
+        for p, part in zip(self.parameters, self.spans(line), strict=True):
             if p.grad is not None:
-                line[span] += p.grad.flatten()
-                p.grad = None
+                values = p.grad.to_dense().flatten()
+                part.copy_(functional.pad(values, (0, part.numel() - len(values))).view(part.shape))
+        return line.view(1, -1)
 
-    def still(self, *, inactive: bool) -> Sequence[int]:
+    def odd(self) -> Sequence[bool]:
         return ()
 
-    def take(self, weights: torch.Tensor) -> None:
-        self.weights.copy_(weights.view(-1))
-        self.sums.zero_()
+    def adopt(self, rows: Collection[int]) -> None:
+        """All that changed, as each rank has its slice of it at hand."""
+        rank = self.shards.group.rank
+        for p, part in zip(self.parameters, self.shards.slices, strict=True):
+            own = p.detach().flatten()[rank * len(part) : (rank + 1) * len(part)]
+            part.data[: len(own)] = changed(part.data[: len(own)], own)
+
+    def still(self) -> Sequence[int]:
+        return ()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        line = self.shards.publish(self.hosts).view(self.shards.group.size, -1)
+        for p, part in zip(self.parameters, self.spans(line), strict=True):
+            p.copy_(part.reshape(-1)[: p.numel()].view(p.shape))

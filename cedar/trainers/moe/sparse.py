@@ -37,7 +37,7 @@ _FREE = (  # what a replay takes from the log, and what no step follows from
     "optimizer.rate", "optimizer.least", "optimizer.warmup", "optimizer.schedule", "optimizer.clip",
     "optimizer.most_skips", "run.steps", "run.evaluate_every", "run.save_every", "run.keep", "run.save_async",
 )  # fmt: skip
-Operator = tuple[int, int]  # part, row
+Operator = tuple[int, int]  # part, slice
 
 
 class SparseCheckpoints:
@@ -49,7 +49,7 @@ class SparseCheckpoints:
     def __init__(self, folder: str, trainer: Trainer, window: int, *, keep: int = 1) -> None:
         self.folder, self.trainer, self.window, self.keep = folder, trainer, window, keep
         self.group: Group = trainer.group
-        rows = sum(part.shards.rows for part in trainer.optimizer.parts)
+        rows = sum(len(part.shards.slices) for part in trainer.optimizer.parts)
         if not 1 <= window <= rows:
             raise CedarError(
                 f"a sparse window of {window} steps cannot be cut from {rows} operators",
@@ -79,17 +79,13 @@ class SparseCheckpoints:
             self._plan = self._cut()
             self._tidy()
         own, later = self._plan[at], [op for slot in self._plan[at + 1 :] for op in slot]
-        parts = self.trainer.optimizer.parts
-        saved = {
-            _name("active", op): torch.stack([values[op[1]] for values in _state(parts[op[0]].shards)]).cpu()
-            for op in own
-        }
-        saved |= {
-            _name("later", op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).cpu().clone()
-            for op in later
-        }
+        saved = {_name("active", op): torch.stack(self._state(op)).cpu() for op in own}
+        saved |= {_name("later", op): self._weights(op).cpu() for op in later}
         self.bytes.append(sum(value.nbytes for value in saved.values()))
-        about = {"plan": self._plan[at:], "trainer": self.trainer.state_dict() if at == 0 else None}
+        about = {
+            "plan": self._plan[at:], "counts": [float(self._moments(op)["step"]) for op in own],
+            "trainer": self.trainer.state_dict() if at == 0 else None,
+        }  # fmt: skip
         wait(self._writing[: 1 - self.window or None])  # a slow disk holds the training up, and not all in memory
         self._writing.append(
             self._thread.submit(self._write, self._path(self._start, at, self.group.rank), about, saved)
@@ -103,8 +99,8 @@ class SparseCheckpoints:
             for at, layer in enumerate(self.trainer.layers, 1)
             for row in range(parts[at].shards.rows)
         ]
-        order = [(at, row) for _, at, row in sorted(experts)] + [(0, row) for row in range(parts[0].shards.rows)]
-        sizes = [parts[at].shards.width for at, _ in order]
+        order = [(at, row) for _, at, row in sorted(experts)] + [(0, row) for row in range(len(parts[0].shards.slices))]
+        sizes = [len(parts[at].shards.slices[row]) for at, row in order]
         shards = parts[0].shards
         state, weights = 3 * shards.master.element_size(), shards.dtype.itemsize
         return [[order[at] for at in run] for run in plan_window(sizes, self.window, state=state, weights=weights)]
@@ -249,29 +245,38 @@ class SparseCheckpoints:
     def _load(self, start: int, at: int) -> None:
         """Thaw what a step of the window saved the state of; all that comes later keeps the weights saved with it."""
         folder, name = os.path.split(self._path(start, at, self.group.rank))
-        parts = self.trainer.optimizer.parts
         index = read_index(folder, f"{name}.json")
         with torn(folder), Reader(folder, index.entries) as reader:
             own, later = index.state["plan"][0], [op for slot in index.state["plan"][1:] for op in slot]
-            active = {tuple(op): torch.stack([v[op[1]] for v in _state(parts[op[0]].shards)]) for op in own}
-            frozen = {
-                tuple(op): parts[op[0]].shards.master[op[1]].to(parts[op[0]].shards.dtype).clone() for op in later
-            }
+            counts = [float(count) for count in index.state["counts"]]
+            active = {tuple(op): torch.stack(self._state(op)) for op in own}
+            frozen = {tuple(op): self._weights(op) for op in later}
             wanted = {_name("active", op): Part(value) for op, value in active.items()}
             wanted |= {_name("later", op): Part(value) for op, value in frozen.items()}
             reader.check(wanted)
             reader.read(wanted)
+        parts = self.trainer.optimizer.parts
         for part in parts:
             part.shards.frozen = {}
         for (at_part, row), value in frozen.items():
             parts[at_part].shards.frozen[row] = value
-        for (at_part, row), value in active.items():
-            for values, saved in zip(_state(parts[at_part].shards), value, strict=True):
-                values[row] = saved
+        for (op, value), count in zip(active.items(), counts, strict=True):
+            for values, saved in zip(self._state(op), value, strict=True):
+                values.copy_(saved)
+            self._moments(op)["step"].fill_(count)
 
+    def _moments(self, op: Operator) -> dict[str, torch.Tensor]:
+        optimizer = self.trainer.optimizer
+        moments: dict[str, torch.Tensor] = optimizer.inner.state[optimizer.parts[op[0]].shards.slices[op[1]]]
+        return moments
 
-def _state(shards: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return shards.master, shards.first, shards.second
+    def _state(self, op: Operator) -> list[torch.Tensor]:
+        moments, master = self._moments(op), self.trainer.optimizer.parts[op[0]].shards.slices[op[1]].detach()
+        return [master, moments["exp_avg"], moments["exp_avg_sq"]]
+
+    def _weights(self, op: Operator) -> torch.Tensor:
+        shards = self.trainer.optimizer.parts[op[0]].shards
+        return shards.slices[op[1]].detach().to(shards.dtype, copy=True)
 
 
 def _name(kind: str, operator: Operator) -> str:

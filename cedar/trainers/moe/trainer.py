@@ -82,7 +82,9 @@ class Trainer(common.Trainer):
                 fix="replay with the same data, configuration, ranks and library versions, or take a dense checkpoint",
             )
         rate = logged.rate if logged else self.rate()
-        outcome = self.optimizer.update(rate, logged.outcome if logged else None)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        outcome = self.optimizer.update(logged.outcome if logged else None)
         before = [layer.placement for layer in self.layers]
         if not outcome.skipped:
             self.optimizer.follow(self.step)
@@ -111,7 +113,6 @@ class Trainer(common.Trainer):
             total += loss.detach().double()
             extra = router_losses(self.model, mean=False) / self.options.data.accumulate
             (loss / tokens + extra).backward()  # type: ignore[no-untyped-call]
-            self.optimizer.add()
         return total
 
     def _loss(self, rows: torch.Tensor) -> torch.Tensor:

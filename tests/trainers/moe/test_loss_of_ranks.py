@@ -47,7 +47,7 @@ def trained(group, options, folder, victim=-1, at=-1, steps=STEPS):
     try:
         while trainer.step < steps:
             if trainer.step == at and group.rank == victim:
-                trainer.optimizer.add = lambda: os.kill(os.getpid(), signal.SIGKILL)
+                trainer.optimizer.update = lambda _: os.kill(os.getpid(), signal.SIGKILL)
             losses.append(trainer.train_step().loss)
             if trainer.step % 2 == 0:
                 files.save()

@@ -18,14 +18,15 @@ def trained(group, case):
         before = state(run)
         outputs = run.accumulate(step)
         gradients = {}
-        for name, part in named_parts(run):
-            gradients[name] = run.whole(part.shards.collect(part.sums, part.hosts), part)
+        for part in (run.dense, *run.experts):
+            collected = part.shards.collect(part.gradients(), part.hosts)
+            gradients |= dict(zip(part.shards.slices, part.shards.parts(collected), strict=True))
         replicas = [layer.placement.replicas for layer in run.net.layers]
         group.meter.take()
         outcome, counts = run.finish(step)
         seen.append(
             {
-                "before": before, "outputs": outputs, "gradients": unflatten(run, gradients), "after": state(run),
+                "before": before, "outputs": outputs, "gradients": run.whole(gradients), "after": state(run),
                 "replicas": replicas, "norm": outcome.norm, "scale": outcome.scale,
                 "counts": [c.tolist() for c, _ in counts], "kept": [k.tolist() for _, k in counts],
                 "bias": [layer.router.bias.clone() for layer in run.net.layers],
@@ -34,26 +35,12 @@ def trained(group, case):
     return seen
 
 
-def named_parts(run):
-    return [("dense", run.dense), *((f"experts{at}", part) for at, part in enumerate(run.experts))]
-
-
-def unflatten(run, values):
-    """Rows of the dense part as parameters by name."""
-    names = [name for name, _ in run.net.named_parameters() if not name.endswith(".weights")]
-    line = values.pop("dense").reshape(-1)
-    for name, p, span in zip(names, run.dense.parameters, run.dense.spans, strict=True):
-        values[name] = line[span].view(p.shape).clone()
-    return values
-
-
 def state(run):
     """Master weights and moments, whole, by name."""
-    kinds = []
-    for kind in ("master", "first", "second"):
-        whole = {name: run.whole(getattr(part.shards, kind), part) for name, part in named_parts(run)}
-        kinds.append(unflatten(run, whole))
-    return kinds
+    slices = [part for every in (run.dense, *run.experts) for part in every.shards.slices]
+    moments = run.optimizer.inner.state
+    kinds = [{part: moments[part][kind] for part in slices} for kind in ("exp_avg", "exp_avg_sq")]
+    return [run.whole(values) for values in ({part: part.detach() for part in slices}, *kinds)]
 
 
 def compared(crew, case, ranks, forced=False):

@@ -32,7 +32,7 @@ def test_windows_that_cannot_be_cut_are_refused(text, tmp_path):
     with pytest.raises(ValueError, match="cannot be cut from 2 operators"):
         plan_window([1, 1], 3)
     trainer = Trainer(options(text, slots=8))
-    rows = sum(part.shards.rows for part in trainer.optimizer.parts)
+    rows = sum(len(part.shards.slices) for part in trainer.optimizer.parts)
     with pytest.raises(CedarError, match=f"set run.sparse_window to 1 to {rows}"):
         SparseCheckpoints(str(tmp_path), trainer, rows + 1)
     trainer.close()
@@ -84,7 +84,7 @@ def test_windows_of_any_length_recover_and_save_what_the_formula_says(text, tmp_
         sparse.before_step()
         trainer.train_step()
     sparse.close()
-    sizes = [160] * 10 + [trainer.optimizer.parts[0].shards.size] * trainer.optimizer.parts[0].shards.rows
+    sizes = [160] * 10 + [len(part) for part in trainer.optimizer.parts[0].shards.slices]
     runs = plan_window(sizes, window)
     assert sparse.bytes[:window] == sparse.bytes[window : 2 * window]
     assert sparse.bytes[:window] == [step_bytes(sizes, runs, at) for at in range(window)]

@@ -61,7 +61,7 @@ class Run:
         self.case, self.group = case, group
         dtype = DTYPES[case["dtype"]]
         self.net = Net(expert_options(case), group, case["seed"])
-        self.optimizer = SymiOptimizer(self.net, optimizer_options(case), mean=False, dtype=dtype, row=50)
+        self.optimizer = SymiOptimizer(self.net, optimizer_options(case), mean=False, dtype=dtype)
         self.dense, *self.experts = self.optimizer.parts
 
     def accumulate(self, step):
@@ -77,13 +77,12 @@ class Run:
                 loss = loss + sum(layer.losses) / self.case["accumulate"]
                 layer.losses = []
             loss.backward()
-            self.optimizer.add()
             outputs.append(out.detach())
         return torch.cat(outputs)
 
     def finish(self, step, logged=None):
         """Optimizer, placement, weights; what became of the step, and the counts of each layer."""
-        outcome = self.optimizer.update(optimizer_options(self.case).rate, logged)
+        outcome = self.optimizer.update(logged)
         counts = [(layer.counts, layer.kept) for layer in self.net.layers]
         if not outcome.skipped:
             self.optimizer.follow(step)
@@ -92,7 +91,15 @@ class Run:
             layer.clear()
         return outcome, counts
 
-    def whole(self, values, part):
-        """Rows of all ranks' slices, ``[rows, size]``."""
-        slices = self.group.gather(values.contiguous().view(-1), "test").view(self.group.size, *values.shape)
-        return slices.transpose(0, 1).reshape(len(values), -1)[:, : part.shards.size].clone()
+    def whole(self, values):
+        """The slices of all ranks, which each has given its own of, as whole tensors by name."""
+        found = {}
+        for at, layer in enumerate(self.net.layers):
+            rows = [values[self.experts[at].shards.slices[row]] for row in range(layer.count)]
+            found[f"experts{at}"] = torch.stack([self._whole(row, layer.experts.size) for row in rows])
+        for part, p, name in zip(self.dense.shards.slices, self.dense.parameters, self.dense.names, strict=True):
+            found[name] = self._whole(values[part], p.numel()).view(p.shape)
+        return found
+
+    def _whole(self, part, size):
+        return self.group.gather(part.contiguous(), "test").flatten()[:size].clone()

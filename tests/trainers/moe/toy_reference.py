@@ -22,7 +22,7 @@ class Reference:
         slots = ranks * case["slots"]
         self.replicas = [published([0] * case["experts"], slots) for _ in range(2)]
         self.bias = [torch.zeros(case["experts"]) for _ in range(2)]
-        self.steps = 0
+        self.updates = {name: torch.zeros(len(v), *[1] * (v.dim() - 1)) for name, v in first.items()}
 
     def step(self, step):
         self.leaves = {name: value.clone().requires_grad_() for name, value in self.weights.items()}
@@ -37,7 +37,6 @@ class Reference:
         }
         norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
         scale = min(1.0, self.optimizer.clip / (norm + 1e-6))
-        self.steps += 1
         for name, gradient in gradients.items():
             self.adamw(name, gradient * scale)
         for at, counts in enumerate(self.counts):
@@ -63,10 +62,14 @@ class Reference:
         elif gradient.dim() < 2:
             decays = decays * 0
         rates, decays = rates.to(gradient), decays.to(gradient)
-        change = (first / (1 - one**self.steps)) / ((second / (1 - two**self.steps)).sqrt() + self.optimizer.eps)
-        new = self.weights[name] * (1 - rate * rates * decay * decays) - rate * rates * change
+        idle = torch.zeros_like(self.updates[name], dtype=torch.bool)
         if self.optimizer.skip_inactive and name.startswith("experts"):
             idle = torch.tensor([c == 0 for c in self.counts[int(name[-1])]])[:, None]
+        self.updates[name] = self.updates[name] + (~idle).float()
+        steps = self.updates[name].clamp(min=1).to(gradient)  # of an expert that no token reached there is none
+        change = (first / (1 - one**steps)) / ((second / (1 - two**steps)).sqrt() + self.optimizer.eps)
+        new = self.weights[name] * (1 - rate * rates * decay * decays) - rate * rates * change
+        if idle.any():
             new = torch.where(idle, self.weights[name], new)
             self.moments[name] = tuple(
                 torch.where(idle, *pair) for pair in zip(self.old[name], (first, second), strict=True)

@@ -1,0 +1,128 @@
+"""The state of an optimizer of torch on slices: its kinds, and how it is saved on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional
+from torch.optim.optimizer import Optimizer
+
+from cedar.core.errors import CedarError
+from cedar.trainers.common.group import Group
+
+
+def share_of(size: int, width: int, rank: int) -> range:
+    """The values of a row that a rank's slice holds, without what it is filled up with."""
+    return range(min(rank * width, size), min((rank + 1) * width, size))
+
+
+def begin_adam(inner: Optimizer, slices: Sequence[nn.Parameter], kinds: Mapping[str, torch.Tensor]) -> None:
+    """Make the state of Adam and its kin, which begins with zeros, ahead of the first step: it can be read into then.
+    That of other optimizers begins otherwise.
+    """
+    if isinstance(inner, torch.optim.Adam):
+        for s in slices:
+            inner.state[s] = {name: _blank(s, sample) for name, sample in kinds.items()}
+
+
+def pack(
+    slices: Sequence[nn.Parameter], inner: Optimizer, kinds: Mapping[str, torch.Tensor], size: int, group: Group,
+    mesh: Callable[[], DeviceMesh],
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Masters and state of the rows of a parameter, ``[rows, size]``: a DTensor where there are several ranks.
+
+    Of slices that have no state yet there are zeros, and ``begun`` says so.
+    """
+    states = [inner.state.get(s, {}) for s in slices]
+    packed = {"master": torch.stack([s.detach() for s in slices]), "begun": torch.tensor([bool(one) for one in states])}
+    for name, sample in kinds.items():
+        values = [one[name] if name in one else _blank(s, sample) for s, one in zip(slices, states, strict=True)]
+        packed[name] = torch.stack([torch.as_tensor(value) for value in values])
+
+    def whole(value: torch.Tensor) -> torch.Tensor:
+        own = value[:, : len(share_of(size, value.shape[1], group.rank))]
+        if group.size == 1:
+            return own
+        shape, stride = torch.Size((len(value), size)), (size, 1)
+        return DTensor.from_local(own.contiguous(), mesh(), [Shard(1)], run_check=False, shape=shape, stride=stride)
+
+    return {name: whole(value) if value.dim() == 2 else value for name, value in packed.items()}
+
+
+def unpack(
+    given: Mapping[str, Any], slices: Sequence[nn.Parameter], inner: Optimizer, kinds: Mapping[str, torch.Tensor],
+    group: Group,
+) -> None:  # fmt: skip
+    """Take what ``pack`` gave, there or on another number of ranks."""
+    wanted = ("master", *kinds)
+    own = {name: _own(given[name], len(slices[0]), group) for name in wanted}
+    for at, s in enumerate(slices):
+        s.data.copy_(own["master"][at])
+        if given["begun"][at]:
+            inner.state[s] = {
+                name: own[name][at].to(s if own[name].dim() == 2 else own[name], copy=True) for name in kinds
+            }
+        elif s in inner.state:
+            del inner.state[s]
+
+
+def _own(value: torch.Tensor, width: int, group: Group) -> torch.Tensor:
+    if value.dim() < 2:
+        return value
+    own = value[:, group.rank * width : (group.rank + 1) * width] if not isinstance(value, DTensor) else value
+    if isinstance(value, DTensor):
+        mesh = value.device_mesh
+        if (mesh.size(), [*(mesh.get_coordinate() or ())]) != (group.size, [group.rank]):
+            raise CedarError(
+                f"the state of SymiOptimizer is that of one rank of {mesh.size()}; this is one of {group.size}",
+                done="it was not loaded",
+                fix="save and load it with torch.distributed.checkpoint, on any number of ranks",
+            )
+        own = value.to_local()
+    return functional.pad(own, (0, width - own.shape[1]))
+
+
+def _blank(values: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    """Zeros for one kind of state of a slice."""
+    return torch.zeros_like(values.detach() if sample.dim() else sample)
+
+
+def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> dict[str, torch.Tensor]:
+    """The state that an optimizer keeps of a parameter, samples by name; it must work on values one by one.
+
+    That is tried out: pieces of a matrix have to be changed as the matrix is.
+
+    Raises:
+        CedarError: they are not, or the optimizer takes no pieces or no gradients alone.
+    """
+    draws = torch.Generator().manual_seed(0)
+    first, *gradients = torch.randn(4, 4, 6, generator=draws, dtype=torch.float64)
+
+    def trained(shapes: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> tuple[torch.Tensor, Optimizer]:
+        values = [nn.Parameter(part.clone()) for part in shapes(first)]
+        optimizer = make(values)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2
+        for gradient in gradients:
+            for p, part in zip(values, shapes(gradient), strict=True):
+                p.grad = part.clone()
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in values]), optimizer
+
+    why: object = "it does not change each value by itself"
+    try:
+        pieces, optimizer = trained(lambda whole: torch.split(whole.flatten(), [7, 17]))
+        if torch.allclose(pieces, trained(lambda whole: [whole])[0], rtol=1e-9, atol=1e-12):
+            state: dict[str, Any] = next(iter(optimizer.state.values()), {})
+            return {name: torch.as_tensor(value) for name, value in state.items() if value is not None}
+    except (RuntimeError, TypeError, ValueError) as error:
+        why = error
+    raise CedarError(
+        f"{of.__name__} cannot work on slices of weights: {why}",
+        fix="use an optimizer that changes each value by itself: AdamW, Adam, SGD, RMSprop, Adagrad, Lion, ...",
+    )
