@@ -61,15 +61,16 @@ class SymiOptimizer(Optimizer):
 
     Args:
         model: holds at least one such layer; on the device where it computes.
-        options: how gradients travel, are clipped and skipped; also rate, betas, eps and decay of the AdamW that is
-            used unless ``optimizer_class`` is another one. That decays experts and parameters of several dimensions.
+        options: how gradients travel, are clipped and skipped; without ``optimizer_class`` also rate, betas, eps and
+            decay of AdamW, which decays experts and parameters of several dimensions.
         params: groups of parameters with settings of their own, as any optimizer of torch takes them, with the
             ``weights`` of all ``SymiMoE`` among them. None: all that require a gradient.
-        optimizer_class: an optimizer of torch that changes each value by itself, as SGD, Adam and RMSprop do.
+        optimizer_class: an optimizer of torch that changes each value by itself, as SGD, Adam and RMSprop do, with
+            ``defaults`` as it takes them.
         mean: divide gradients by the number of ranks, as DistributedDataParallel does: for losses that are means over a
             rank's rows. Else they are sums.
         dtype: of the weights that are computed with; None: that which each has. Master weights are float32 at least.
-        defaults: of ``optimizer_class``, ``lr`` for instance.
+        defaults: of the optimizer, ``lr`` for instance.
 
     Raises:
         CedarError: no such layer is there, or two have one name; the model is wrapped in DDP or FSDP; parameters are
@@ -85,12 +86,10 @@ class SymiOptimizer(Optimizer):
     """
 
     _step_supports_amp_scaling = True  # GradScaler leaves it to ``step`` to skip, which all ranks do or none
-    grad_scale: torch.Tensor | None = None
-    found_inf: torch.Tensor | None = None
 
     def __init__(
         self, model: nn.Module, options: OptimizerOptions | None = None, *,
-        params: Sequence[dict[str, Any]] | None = None, optimizer_class: Callable[..., Optimizer] = torch.optim.AdamW,
+        params: Sequence[dict[str, Any]] | None = None, optimizer_class: Callable[..., Optimizer] | None = None,
         mean: bool = True, dtype: torch.dtype | None = None, **defaults: Any,
     ) -> None:  # fmt: skip
         self.layers, self.options, self.mean = mixtures(model), options or OptimizerOptions(), mean
@@ -108,13 +107,15 @@ class SymiOptimizer(Optimizer):
         self._factors: list[tuple[int, float, float]] = []  # of each inner group: its outer one, on rate and decay
         self._leaves: list[tuple[int, int, SymiMoE]] = []  # where groups hold the weights of a layer
         self._everything = params is None
-        own, adamw = self.options, optimizer_class is torch.optim.AdamW
-        if adamw:
+        own, kind = self.options, optimizer_class or torch.optim.AdamW
+        if optimizer_class is None:
             defaults = {"lr": own.rate, "betas": own.betas, "eps": own.eps, "weight_decay": own.decay} | defaults
-        self._kinds = kinds_of_state(lambda values: optimizer_class(values, **defaults), optimizer_class)
-        self.inner = optimizer_class([nn.Parameter(torch.zeros(0))], **defaults)
+        self._kinds = kinds_of_state(lambda values: kind(values, **defaults), kind)
+        self.inner = kind([nn.Parameter(torch.zeros(0))], **defaults)
         self.inner.param_groups.clear()
-        super().__init__(_groups(model, self.layers, decays=adamw) if params is None else params, self.inner.defaults)
+        if params is None:
+            params = _groups(model, self.layers, decays=optimizer_class is None)
+        super().__init__(params, self.inner.defaults)
         if own.exchange == "groups":
             self.group.register_runs()
         self._own(range(len(self.param_groups)))
@@ -251,9 +252,9 @@ class SymiOptimizer(Optimizer):
             CedarError: see ``step``.
         """
         self._refresh()
-        factor = 1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale)
+        scale, found = self._scaled()
         parameters = [p for part in self.parts for p in part.parameters]
-        collected = [part.shards.collect(part.gradients(), part.hosts).mul_(factor) for part in self.parts]
+        collected = [part.shards.collect(part.gradients(), part.hosts).div_(scale) for part in self.parts]
         if self.mean:
             collected = [gradients.div_(self.group.size) for gradients in collected]
         own = [[p.grad is not None for p in parameters]] + [[*part.odd()] for part in self.parts]
@@ -267,7 +268,7 @@ class SymiOptimizer(Optimizer):
             self._change([gradients.mul_(outcome.scale) for gradients in collected], present)
         for p in parameters:
             p.grad = None
-        if outcome.skipped and self.found_inf is None:
+        if outcome.skipped and found is None:
             self._count_skip(outcome.ranks)
         return outcome
 
@@ -290,6 +291,11 @@ class SymiOptimizer(Optimizer):
         self.skips = 0
         self.steps += 1
 
+    def _scaled(self) -> tuple[float, float | None]:
+        """What gradients were multiplied by, and how many infinite ones GradScaler found, which sets both for a step."""
+        scale, found = (vars(self).get(name) for name in ("grad_scale", "found_inf"))
+        return 1.0 if scale is None else float(scale), None if found is None else float(found)
+
     def _votes(self, gradients: Sequence[torch.Tensor], flags: Sequence[bool]) -> torch.Tensor:
         """What all ranks have to say of a step, a row each: float64 ``[ranks, 6 + flags]``.
 
@@ -299,9 +305,17 @@ class SymiOptimizer(Optimizer):
         squares = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64)).cpu()
         mine = (p.grad.to_dense() for part in self.parts for p in part.parameters if p.grad is not None)
         bad = not all(bool(torch.isfinite(gradient).all()) for gradient in mine)
-        found, scale = (0.0 if value is None else float(value) for value in (self.found_inf, self.grad_scale))
+        scale, found = self._scaled()
         copies = sum(len(followers(layer)) for layer in self.layers)
-        own = [float(squares.nan_to_num(0.0, 0.0)), not torch.isfinite(squares), bad, found, scale, copies, *flags]
+        own = [
+            float(squares.nan_to_num(0.0, 0.0)),
+            not torch.isfinite(squares),
+            bad,
+            found or 0.0,
+            scale,
+            copies,
+            *flags,
+        ]
         device = self.parts[0].shards.device
         votes = self.group.gather(torch.tensor(own, dtype=torch.float64, device=device), "vote").cpu()
         if odd_ranks(votes[:, 3].tolist()) or odd_ranks(votes[:, 4].tolist()):

@@ -55,7 +55,7 @@ class Trainer(common.Trainer):
             ).to(self.device)
         self.optimizer = SymiOptimizer(self.model, options.optimizer, mean=False, dtype=self.dtype)
         self.layers = self.optimizer.layers
-        self.batches = Batches(options.data, run.seed, run.serve)
+        self.batches = Batches(options.data, run.seed, self.device, run.serve)
         experts = options.experts
         self.notes = [
             f"placement: {experts.policy}, {experts.slots} slots on each rank for {experts.experts} experts a layer"
@@ -117,7 +117,6 @@ class Trainer(common.Trainer):
 
     def _loss(self, rows: torch.Tensor) -> torch.Tensor:
         """The sum of the losses of all tokens of some rows."""
-        rows = rows.to(self.device)
         logits = self.model(rows[:, :-1])
         wide = torch.promote_types(logits.dtype, torch.float32)
         return functional.cross_entropy(logits.flatten(0, 1).to(wide), rows[:, 1:].flatten(), reduction="sum")
