@@ -261,17 +261,22 @@ class SymiMoE(nn.Module):
                 f"{prefix}experts.{expert}.{name}": value for name, value in self.experts.named(row).items()
             }
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *more: Any
+    ) -> None:
         """The experts that this rank holds are taken, of others there may be or not."""
         given: dict[str, torch.Tensor] = {
-            key.removeprefix(f"{prefix}experts."): state_dict.pop(key)
-            for key in list(state_dict) if key.startswith(f"{prefix}experts.")
-        }  # fmt: skip
-        names = [[f"{expert}.{name}" for name in self.experts.shapes] for expert in self.local_experts]
-        if all(name in given for row in names for name in row):
+            key: state_dict.pop(key) for key in list(state_dict) if key.startswith(f"{prefix}experts.")
+        }
+        names = [[f"{prefix}experts.{expert}.{name}" for name in self.experts.shapes] for expert in self.local_experts]
+        absent = [name for row in names for name in row if name not in given]
+        if not absent:
             rows = [torch.cat([given[name].flatten() for name in row]) for row in names]
             state_dict[f"{prefix}weights"] = torch.stack(rows)
-        super()._load_from_state_dict(state_dict, prefix, *more)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *more)
+        if absent:
+            missing.remove(f"{prefix}weights")
+            missing += absent
 
     def whole(self) -> dict[str, torch.Tensor]:
         """All experts of all ranks as ``state_dict`` names them; all ranks call it."""
@@ -344,7 +349,7 @@ def mixtures(model: nn.Module) -> list[SymiMoE]:
 def whole_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """The model's ``state_dict`` with all experts of all ranks; all ranks call it."""
     state: dict[str, torch.Tensor] = dict(model.state_dict())
-    for prefix, layer in model.named_modules():
+    for prefix, layer in model.named_modules(remove_duplicate=False):
         if isinstance(layer, SymiMoE):
             state |= {f"{prefix}.{name}" if prefix else name: value for name, value in layer.whole().items()}
     return state

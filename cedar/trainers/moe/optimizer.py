@@ -371,7 +371,7 @@ class SymiOptimizer(Optimizer):
         """Its state as torch lays it out, a copy: tensors are ``DTensor`` where there are several ranks.
 
         ``torch.distributed.checkpoint`` saves it on any number of ranks and loads it on any other. It goes with the
-        model's ``state_dict``; load both, in any order.
+        model's ``state_dict``, which is loaded first.
         """
         owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
         for group in self.param_groups:

@@ -4,14 +4,11 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from cedar.core.errors import CedarError
-from cedar.nn import SymiOptimizer, SymiOptions
 from cedar.trainers.common.group import Group
-from tests.trainers.moe.toy_plain import Alone, Deep, Ours, loaded, loss_of, train
+from tests.trainers.moe.toy_plain import Alone, Ours, loaded, loss_of, train
 
 
 def steps(run):

@@ -8,7 +8,16 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from cedar.nn import Router, SymiMoE, SymiOptimizer, SymiOptions, router_losses, whole_state_dict
+from cedar.trainers.common.group import Group
 from tests.trainers.moe.toy_foreign import batch
+
+
+class OneRank(Group):
+    """This process alone, whatever others there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.ranks, self.rank, self.size = None, 0, 1
 
 
 class Deep(nn.Module):
@@ -147,7 +156,7 @@ def train(run, optimizer, steps, net=None):
 
 def loaded(group=None, dtype=torch.float64, change=None):
     """The network with weights of another one, ``change`` made to it, on the ranks of a group."""
-    net, other = Deep(group), Deep()
+    net, other = Deep(group), Deep(OneRank())
     with torch.no_grad():
         for p in other.parameters():
             p.mul_(1.5).add_(0.01)
