@@ -154,6 +154,12 @@ class Experts:
         self.shapes = {name: tuple(parameter.shape) for name, parameter in named.items()}
         self.size = sum(parameter.numel() for parameter in named.values())
 
+    def __getattr__(self, name: str) -> nn.Module:
+        """What torch.distributed.checkpoint looks for by the names of a ``state_dict``: "3" of "experts.3.up"."""
+        if not name.isdecimal():
+            raise AttributeError(name)
+        return self.module
+
     def first(self, expert: int) -> torch.Tensor:
         """The first weights of an expert, ``[size]``."""
         parameters = dict((self.module if expert == 0 else self.make(expert)).named_parameters())

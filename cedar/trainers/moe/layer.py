@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
 from torch import nn
@@ -88,6 +88,7 @@ class SymiMoE(nn.Module):
         self.basis: Basis = self.policy.start(self.count)
         self.placement = self.place()
         self.weights = nn.Parameter(torch.stack([self.experts.first(expert) for expert in self.local_experts]))
+        self.awaited: Basis | None = None  # what to place by before the next call
         self.still: frozenset[int] = frozenset()  # of this rank's experts, those whose weights need no gradient
         self.clear()
 
@@ -108,7 +109,7 @@ class SymiMoE(nn.Module):
 
     def place_by(self, basis: Basis) -> None:
         """Place by this popularity, copies too; who calls it gives this rank's weights to ``hold``."""
-        self.basis = basis
+        self.basis, self.awaited = basis, None
         self.placement = self.place()
         for follower in followers(self):
             follower.move(basis)
@@ -119,7 +120,8 @@ class SymiMoE(nn.Module):
         self.place_by(basis)
         if self.placement.hosts != before:
             weights, phase = self.weights.detach(), f"weights {self.name}"
-            self.hold(moved_rows(weights, before, self.placement.hosts, self.group, phase))
+            with torch.inference_mode(False):
+                self.hold(moved_rows(weights, before, self.placement.hosts, self.group, phase))
 
     def hold(self, weights: torch.Tensor) -> None:
         """Compute with these weights from now on, ``[held, size]``: those of ``local_experts``."""
@@ -129,6 +131,8 @@ class SymiMoE(nn.Module):
                 old.copy_(weights)
         else:  # another number of rows: another leaf, as graphs of earlier steps may hold the old one
             self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
+            if (told := _owners.get(self)) is not None and (tell := told()) is not None:
+                tell()
         self.weights.grad = None
 
     def train(self, mode: bool = True) -> Self:
@@ -155,6 +159,8 @@ class SymiMoE(nn.Module):
         """
         if DistributedDataParallel._get_active_ddp_module() is not None:  # type: ignore[no-untyped-call]
             refuse_wrapped("DistributedDataParallel")
+        if self.awaited is not None:
+            self.move(self.awaited)
         flat = tokens.reshape(-1, tokens.shape[-1])
         with self.group.meter.timing(f"routing {self.name}"):
             routing = self._route(flat)
@@ -306,6 +312,7 @@ class _Attach(torch.autograd.Function):
         return grads[0], ctx.saved_tensors[0], None
 
 
+_owners: WeakKeyDictionary[SymiMoE, WeakMethod[Callable[[], None]]] = WeakKeyDictionary()  # who asks for new leaves
 _leaders: WeakKeyDictionary[SymiMoE, ref[SymiMoE]] = WeakKeyDictionary()  # what a copy was copied from, oldest first
 
 
@@ -314,9 +321,10 @@ def followers(layer: SymiMoE) -> list[SymiMoE]:
     return [copied for copied, leader in _leaders.items() if leader() is layer]
 
 
-def lead(layer: SymiMoE) -> None:
-    """Let a layer move by itself from now on: it is trained, too."""
+def lead(layer: SymiMoE, tell: Callable[[], None]) -> None:
+    """Let a layer move by itself from now on, as it is trained; ``tell``: a method, called when its leaf is another."""
     _leaders.pop(layer, None)
+    _owners[layer] = WeakMethod(tell)
 
 
 def refuse_wrapped(wrapper: str) -> None:

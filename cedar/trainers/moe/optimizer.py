@@ -98,7 +98,7 @@ class SymiOptimizer(Optimizer):
         _check_plain(model)
         for at, layer in enumerate(self.layers):
             layer.name = f"{layer.name}{at}" if layer.name == "experts" else layer.name
-            lead(layer)
+            lead(layer, self._follow_leaves)
         if len({layer.name for layer in self.layers}) < len(self.layers):
             raise CedarError("two SymiMoE have one name", fix="give each layer its own name=")
         self.group, self._model, self._dtype = self.layers[0].group, model, dtype
@@ -239,7 +239,6 @@ class SymiOptimizer(Optimizer):
         """Send every rank the weights of the rows that it holds from now on."""
         for part in self.parts:
             part.publish()
-        self._follow_leaves()
 
     @torch.no_grad()
     def update(self, logged: Outcome | None = None) -> Outcome:
@@ -292,7 +291,7 @@ class SymiOptimizer(Optimizer):
         self.steps += 1
 
     def _scaled(self) -> tuple[float, float | None]:
-        """What gradients were multiplied by, and how many infinite ones GradScaler found, which sets both for a step."""
+        """What gradients were multiplied by, and what GradScaler found, which sets both for a step."""
         scale, found = (vars(self).get(name) for name in ("grad_scale", "found_inf"))
         return 1.0 if scale is None else float(scale), None if found is None else float(found)
 
@@ -371,7 +370,7 @@ class SymiOptimizer(Optimizer):
         """Its state as torch lays it out, a copy: tensors are ``DTensor`` where there are several ranks.
 
         ``torch.distributed.checkpoint`` saves it on any number of ranks and loads it on any other. It goes with the
-        model's ``state_dict``, which is loaded first.
+        model's ``state_dict``.
         """
         owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
         for group in self.param_groups:
@@ -380,31 +379,33 @@ class SymiOptimizer(Optimizer):
                 slices = [part.shards.slices[at] for at in labels]
                 self.state[p] = pack(slices, self.inner, self._kinds, size, self.group, lambda: self._mesh)
         for _, _, layer in self._leaves:
-            more = {"basis": torch.tensor(layer.basis, dtype=torch.int64), "steps": torch.tensor(self.steps)}
+            basis = torch.tensor(layer.awaited or layer.basis, dtype=torch.int64)
+            more = {"basis": basis, "steps": torch.tensor(self.steps)}
             self.state[layer.weights] |= more
         state = super().state_dict()
         self._follow_leaves()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it again; all ranks call it.
+        """Take it again, before or after the model's; replicas move at the next call of the model.
 
         Raises:
             CedarError: it has the slices of another rank, or of another number of ranks.
         """
         owned = {p: (part, labels, size) for part in self.parts for p, labels, size in part.owned()}
         order = [owned[p] for group in self.param_groups for p in group["params"]]
-        named = {str(at): value for at, value in state_dict["state"].items()}  # else torch casts it to what p is
-        super().load_state_dict({**state_dict, "state": named})
-        given = [self.state[str(at)] for at in range(len(order))]  # type: ignore[index]
-        layers = {layer.name: layer for layer in self.layers}
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
+        named = {f"at {keys.index(key)}": value for key, value in state_dict["state"].items()}
+        super().load_state_dict({**state_dict, "state": named})  # by keys of torch it would cast state to what p is
+        given = [self.state.get(f"at {at}") for at in range(len(order))]  # type: ignore[call-overload]
         for (part, labels, _), values in zip(order, given, strict=True):
-            slices = [part.shards.slices[at] for at in labels]
-            unpack(values, slices, self.inner, self._kinds, self.group)
-            if isinstance(part, ExpertPart):
-                self.steps = int(values["steps"])
-                layers[part.layer.name].move(tuple(values["basis"].tolist()))
-                part.sent = None  # what masters hold of it shows in the next step
+            if values is not None:  # torch's get_optimizer_state_dict leaves out what is frozen
+                slices = [part.shards.slices[at] for at in labels]
+                unpack(values, slices, self.inner, self._kinds, self.group)
+                if isinstance(part, ExpertPart):
+                    self.steps = int(values["steps"])
+                    part.layer.awaited = tuple(values["basis"].tolist())
+                    part.sent = None  # what masters hold of it shows in the next step
         self._follow_leaves()
 
     @cached_property

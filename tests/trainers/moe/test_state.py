@@ -6,10 +6,11 @@ import warnings
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group
-from tests.trainers.moe.toy_plain import Ours, loaded, train
+from tests.trainers.moe.toy_plain import OneRank, Ours, loaded, train
 
 KINDS = {
     "AdamW": (None, {"lr": 1e-2}),
@@ -50,9 +51,39 @@ def resumed(group, kind, folder, used=(), dtype=torch.float64):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.load(state, checkpoint_id=folder, **for_ranks)
-    run.net.load_state_dict(state["model"])
+    if used:
+        run.net.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    if not used:
+        run.net.load_state_dict(state["model"])
     return train(run, optimizer, range(3, 6)), run.whole(run.net)
+
+
+def by_names(group, folder=None):
+    """Losses and weights after state was taken and set again by torch's functions for it."""
+    run, optimizer = made(group, "AdamW")
+    losses = train(run, optimizer, range(3))
+    model, state = get_state_dict(run.net, optimizer)
+    assert "first.weights" in state["state"]
+    on, other = made(group, "AdamW")
+    empty = dict(zip(("model", "optimizer"), get_state_dict(on.net, other), strict=True))
+    if folder is not None:
+        dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder, process_group=group.ranks)
+        dcp.load(empty, checkpoint_id=folder, process_group=group.ranks)
+        model, state = empty["model"], empty["optimizer"]
+    set_state_dict(on.net, other, model_state_dict=model, optim_state_dict=state)
+    same((train(on, other, range(3, 6)), on.whole(on.net)),
+         (train(run, optimizer, range(3, 6)), run.whole(run.net)), 1e-12)  # fmt: skip
+    return losses
+
+
+def test_torchs_functions_for_state_take_it():
+    by_names(OneRank())
+
+
+@pytest.mark.heavy
+def test_torchs_functions_for_state_take_it_on_ranks(crew, tmp_path):
+    crew.run(by_names, str(tmp_path))
 
 
 def same(one, other, most):
@@ -108,7 +139,7 @@ def test_a_state_dict_is_a_copy_in_the_layout_of_torch():
 def test_slices_of_another_rank_are_refused(crew, tmp_path):
     path = str(tmp_path / "state")
     crew.run(dumped, path, ranks=2)
-    for said in crew.run(loaded_of_rank_0, path, ranks=2)[1:] + [loaded_of_rank_0(Group(), path)]:
+    for said in [*crew.run(loaded_of_rank_0, path, ranks=2)[1:], loaded_of_rank_0(Group(), path)]:
         assert "the state of SymiOptimizer is that of one rank of 2" in said
         assert "torch.distributed.checkpoint" in said
 
