@@ -4,11 +4,14 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from cedar.core.errors import CedarError
+from cedar.nn import SymiOptimizer
 from cedar.trainers.common.group import Group
-from tests.trainers.moe.toy_plain import Alone, Ours, loaded, loss_of, train
+from tests.trainers.moe.toy_plain import Alone, Deep, Ours, loaded, loss_of, train
 
 
 def steps(run):
@@ -308,16 +311,179 @@ def compared(name, answers):
             assert torch.allclose(weights[key], value, rtol=0, atol=most), key
 
 
-COMPILES = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")]
+FAST = (
+    "steps",
+    "GradScaler",
+    "reentrant checkpointing",
+    "frozen experts",
+    "EMA",
+    "changed weights",
+    "SGD",
+    "OneCycleLR",
+)
+TRACES = "ignore:The .grad attribute of a Tensor that is not a leaf"  # of torch, while it compiles
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=COMPILES if n == "compile" else ()) for n in RECIPES])
+@pytest.mark.filterwarnings(TRACES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.heavy) for n in RECIPES])
 def test_a_recipe_trains_as_by_torch_alone(name):
     compared(name, [ours(Group(), name)])
 
 
 @pytest.mark.heavy
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings(TRACES)
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_on_ranks_as_by_torch_alone(crew, name):
     compared(name, crew.run(ours, name, ranks=2))
+
+
+# ---- what is refused, by name ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (O.LBFGS, "LBFGS cannot work on slices of weights"), (O.Adafactor, "Adafactor cannot work on slices"),
+        (O.SparseAdam, "SparseAdam cannot work on slices"), (O.Muon, "Muon cannot work on slices"),
+    ],
+)  # fmt: skip
+def test_optimizers_of_whole_tensors_are_refused(kind, said):
+    with pytest.raises(CedarError, match=said):
+        SymiOptimizer(Deep(), optimizer_class=kind)
+
+
+def of_norms(params, lr=0.1):
+    """An optimizer of somebody else, which divides by the norm of a tensor."""
+
+    class Normalized(O.Optimizer):
+        def step(self):
+            for p in (p for group in self.param_groups for p in group["params"]):
+                p.data -= self.param_groups[0]["lr"] * p.grad / p.grad.norm()
+
+    return Normalized(params, {"lr": lr})
+
+
+def complex_part(net):
+    net.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+
+def without_experts(net):
+    return {"params": [{"params": net.mid.parameters()}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "said"),
+    [
+        (None, lambda net: {"optimizer_class": of_norms}, "of_norms cannot work on slices of weights"),
+        (complex_part, lambda net: {}, "takes no complex parameters"),
+        (None, without_experts, "params leaves out the experts of experts0, experts1"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(change, settings, said):
+    net = Deep()
+    if change:
+        change(net)
+    with pytest.raises(CedarError, match=said):
+        SymiOptimizer(net, **settings(net))
+
+
+def test_a_model_without_mixtures_is_refused():
+    with pytest.raises(CedarError, match="the model has no SymiMoE"):
+        SymiOptimizer(nn.Linear(2, 2))
+
+
+def test_a_parameter_that_was_thawed_behind_its_back_is_refused():
+    net = Deep()
+    net.mid.weight.requires_grad_(False)
+    run = Ours(net, Group())
+    optimizer = run.optimizer()
+    train(run, optimizer, range(2))
+    net.mid.weight.requires_grad_(True)
+    with pytest.raises(CedarError, match="mid.weight got a gradient, but SymiOptimizer does not train it"):
+        train(run, optimizer, [2])
+    optimizer.add_param_group({"params": [net.mid.weight]})
+    before = net.mid.weight.clone()
+    train(run, optimizer, [2])
+    assert not torch.equal(net.mid.weight, before)
+
+
+def test_an_optimizer_is_not_copied():
+    with pytest.raises(CedarError, match="copy the model, and make an optimizer for the copy"):
+        copy.deepcopy(SymiOptimizer(Deep()))
+
+
+def wrapped(group):
+    """What is said to each wrapper, around the model before the optimizer is made, or after."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    def ddp(net):
+        return DistributedDataParallel(net, process_group=group.ranks)
+
+    def fsdp(net):
+        mesh = DeviceMesh.from_group(group.ranks, "cpu")
+        return fully_shard(net, mesh=mesh)
+
+    def forward(net):
+        net(torch.randn(4, 6))
+
+    said = []
+    for wrap in (ddp, fsdp):
+        for late in (False, True):
+            net = Deep(group)
+            try:
+                if late:
+                    optimizer = SymiOptimizer(net)
+                    net = wrap(net)
+                    if wrap is ddp:
+                        forward(net)
+                    optimizer.step()
+                else:
+                    SymiOptimizer(wrap(net))
+            except CedarError as error:
+                said.append(str(error))
+    return said
+
+
+@pytest.mark.heavy
+def test_wrappers_that_take_experts_for_alike_are_refused(crew):
+    for said in crew.run(wrapped, ranks=2):
+        assert [line.split(",")[0].removeprefix("the model is wrapped in ") for line in said] == [
+            *["DistributedDataParallel"] * 2, *["FSDP"] * 2
+        ]  # fmt: skip
+
+
+def unlike_scales(group):
+    """A gradient is infinite on the last rank alone, and torch's GradScaler of each rank sees its own."""
+    run = Ours(loaded(group), group)
+    optimizer, scaler = run.optimizer(lr=1e-2), torch.GradScaler("cpu", 16.0)
+    _, total = loss_of(run, 0)
+    scaler.scale(total).backward()
+    if group.rank == 1:
+        run.net.mid.weight.grad[0, 0] = float("inf")
+    before = run.net.mid.weight.clone()
+    with pytest.raises(CedarError) as error:
+        scaler.step(optimizer)
+    assert torch.equal(run.net.mid.weight, before)
+    return str(error.value)
+
+
+def lonely_average(group):
+    run = Ours(loaded(group), group)
+    optimizer = run.optimizer(lr=1e-2)
+    average = AveragedModel(run.net) if group.rank == 0 else None
+    with pytest.raises(CedarError) as error:
+        train(run, optimizer, [0])
+    del average
+    train(run, optimizer, range(3))
+    return str(error.value)
+
+
+@pytest.mark.heavy
+def test_ranks_that_do_different_things_are_told_so(crew):
+    for said in crew.run(unlike_scales, ranks=2):
+        assert "GradScaler found infinite gradients on ranks [1] alone" in said
+        assert "ShardedGradScaler" in said
+    for said in crew.run(lonely_average, ranks=2):
+        assert "ranks disagree: [1] differ from rank 0 in copies of the model" in said

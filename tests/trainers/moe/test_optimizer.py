@@ -6,80 +6,54 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
-from cedar.core.errors import CedarError
 from cedar.nn import SymiOptimizer, SymiOptions, router_losses, whole_state_dict
 from cedar.trainers.common.group import Group
 from tests.trainers.moe.toy_foreign import Net, batch
+from tests.trainers.moe.toy_plain import Alone, Ours, loaded, loss_of
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mixtral_text.py"
 
 
-class Plain(nn.Module):
-    """The same mixture by torch alone: every token through all experts, weighed by a mask."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.router, self.shared = layer.router, layer.shared
-        self.experts = nn.ModuleList(layer.experts.make(number) for number in range(layer.count))
-        self.losses = []
-
-    def forward(self, x):
-        flat = x.reshape(-1, x.shape[-1])
-        routing = self.router(flat)
-        gates = torch.zeros_like(routing.logits).scatter(1, routing.experts, routing.gates).to(flat.dtype)
-        out = sum(gates[:, e : e + 1] * expert(flat) for e, expert in enumerate(self.experts))
-        for expert in self.shared:
-            out = out + expert(flat)
-        often = torch.bincount(routing.experts.flatten(), minlength=len(self.experts)) / routing.experts.numel()
-        self.losses.append(0.02 * len(self.experts) * (often * routing.shares.mean(0)).sum())
-        return out.view(x.shape)
-
-
-def trained(group, dtype, steps=8, slots=24, capacity=0.0):
-    net = Net(group, slots // group.size, capacity).to(dtype)
+def fine_tuned(group, steps=12):
+    """Losses and whole weights of some steps of AdamW with clipping and decay, from loaded weights; placements seen."""
+    net = loaded(group)
     optimizer = SymiOptimizer(net, SymiOptions(rate=1e-2, clip=0.5, decay=0.1))
-    losses, replicas = [], set()
+    run, losses, replicas = Ours(net, group), [], set()
     for step in range(steps):
-        x, y = (part.to(dtype) for part in batch(step, group.rank, group.size))
-        loss = functional.mse_loss(net(x), y)
-        (loss + router_losses(net)).backward()
+        loss, total = loss_of(run, step)
+        total.backward()
         replicas.add(optimizer.layers[0].placement.replicas)
         assert not optimizer.step().skipped
-        losses.append(float(group.add(loss.detach()[None], "loss")) / group.size)
-    return losses, {name: value.clone() for name, value in whole_state_dict(net).items()}, len(replicas)
+        losses.append(run.mean(loss))
+    return losses, run.whole(net), len(replicas)
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_a_foreign_model_trains_as_by_torch_alone(crew, dtype, most):
-    net = Net()
-    plain = Net()
-    plain.first, plain.second = Plain(net.first), Plain(net.second)
-    plain.mid = net.mid
-    plain.to(dtype)
-    decayed, others = ([p for p in plain.parameters() if (p.dim() > 1) is many] for many in (True, False))
-    apart = {id(p) for layer in (plain.first, plain.second) for p in layer.experts.parameters()}  # all of them decay
-    decayed += [p for p in others if id(p) in apart]
-    others = [p for p in others if id(p) not in apart]
+@pytest.mark.heavy
+def test_fine_tuning_is_that_of_torch_alone_on_any_number_of_ranks(crew):
+    """From loaded weights: losses and weights in float64."""
+    run = Alone(loaded())
+    experts = {p for layer in (run.net.first, run.net.second) for p in layer.experts.parameters()}  # all of them decay
+    decayed = [p for p in run.net.parameters() if p.dim() > 1 or p in experts]
+    others = [p for p in run.net.parameters() if p.dim() <= 1 and p not in experts]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
     expected = []
-    for step in range(8):
-        x, y = (part.to(dtype) for part in batch(step))
-        loss = functional.mse_loss(plain(x), y)
+    for step in range(12):
+        loss, total = loss_of(run, step)
         optimizer.zero_grad()
-        (loss + plain.first.losses.pop() + plain.second.losses.pop()).backward()
-        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(run.net.parameters(), 0.5)
         optimizer.step()
-        expected.append(float(loss.detach()))
-    for losses, state, placements in [trained(Group(), dtype), *crew.run(trained, dtype, ranks=2)]:
-        assert max(abs(one - two) for one, two in zip(losses, expected, strict=True)) < most
-        assert torch.allclose(
-            state["second.experts.3.0.weight"].double(), plain.second.experts[3][0].weight.double(), atol=10 * most
-        )
-        assert placements > 1
+        expected.append(run.mean(loss))
+    for ranks in (1, 2, 4):
+        for losses, state, placements in crew.run(fine_tuned, ranks=ranks):
+            assert max(abs(one - two) for one, two in zip(losses, expected, strict=True)) < 1e-10
+            assert state.keys() == run.net.state_dict().keys()
+            for name, value in run.net.state_dict().items():
+                assert torch.allclose(state[name], value, rtol=0, atol=1e-10), name
+            assert placements > 1
 
 
 def test_the_example_trains_on_ranks_as_alone(crew, shared_data):
@@ -164,35 +138,3 @@ def test_experts_are_trained_alone(crew):
     """There was no device of the other parameters to be found."""
     for changed in [partly(Group(), all_but_experts), *crew.run(partly, all_but_experts, ranks=2)]:
         assert {name.split(".")[1] for name in changed} == {"experts"}
-
-
-def test_wrappers_that_take_experts_for_alike_are_refused(crew):
-    for said in crew.run(wrapped, ranks=2):
-        assert "the model is wrapped in DistributedDataParallel" in said[0]
-        assert "the model is wrapped in FSDP" in said[1]
-    with pytest.raises(CedarError, match="the model has no SymiMoE"):
-        SymiOptimizer(nn.Linear(2, 2))
-
-
-def wrapped(group):
-    from torch.nn.parallel import DistributedDataParallel
-
-    said = []
-    for wrap in (
-        lambda net: DistributedDataParallel(net, process_group=group.ranks),
-        sharded,
-    ):
-        try:
-            SymiOptimizer(wrap(Net(group, slots=4)))
-        except CedarError as error:
-            said.append(str(error))
-    return said
-
-
-def sharded(net):
-    """As FSDP leaves a parameter, on a mesh of one."""
-    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate
-
-    mesh = DeviceMesh("cpu", [torch.distributed.get_rank()], _init_backend=False)
-    net.mid.weight = nn.Parameter(DTensor.from_local(net.mid.weight.detach(), mesh, [Replicate()], run_check=False))
-    return net
