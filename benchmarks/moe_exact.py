@@ -108,26 +108,7 @@ def byte_counts(form: Form) -> list[Figure]:
     with crew(ranks) as (found, folder):
         chosen = _model(texts.write_text(folder / "text.txt"), slots, experts)
         records = found.run(lost.trained_records, chosen, steps)[0]
-        adamw = chosen.optimizer
-        few = min(10, steps)
-        ways = {
-            way: found.run(lost.trained_records, replace(chosen, optimizer=replace(adamw, exchange=way)), few)[0]
-            for way in ("ring", "groups")
-        }
     size, wrong, most = 2 * 64 * 128, 0, 0
-    for way, its in ways.items():
-        layers = [(layer, reference.spread(layer.replicas, ranks, slots)) for record in its for layer in record.layers]
-        off = sum(
-            layer.sent.get("reduction", 0) != sum(2 * (h - 1) for h in held) * size * 4
-            or layer.sent["gradients"] != sum(ranks - h for h in held) * size * 4 // ranks
-            for layer, held in layers
-        )
-        what = f"bytes of {way} that differ from sum of 2 (h - 1) G + (N - h) G / N"
-        rows.append(harness.at_most(what, 0, [off], "steps", note=f"{len(its)} steps, 2 layers"))
-        for phase in ("reduction", "gradients"):
-            measured = [layer.sent.get(phase, 0) / 1000 for layer, _ in layers]
-            note = "counted as a ring sends it" if (way, phase) == ("groups", "reduction") else ""
-            rows.append(harness.reported(f"{phase} of a layer, a step, {way}", measured, "kB", note=note))
     for now, then in pairwise(records):
         for layer, after in zip(now.layers, then.layers, strict=True):
             wrong += layer.sent["gradients"] != reference.exchange_bytes(

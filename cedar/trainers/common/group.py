@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ def let_go() -> None:
     """
     for group in list(_all):
         group.ranks = group._side = None
-        group._runs.clear()
 
 
 @dataclass
@@ -71,7 +69,6 @@ class Group:
         self.size: int = 1 if ranks is None else dist.get_world_size(ranks)
         self.meter = Meter()
         self._side = side
-        self._runs: dict[tuple[int, int], Any] = {}  # process groups by their first and last rank
         _all.add(self)
 
     def __deepcopy__(self, memo: object) -> Group:
@@ -159,48 +156,6 @@ class Group:
         away = sum(send) - send[self.rank]
         self.meter.sent[phase] += away * rows[:1].numel() * rows.element_size()
         return received
-
-    def swap(
-        self, send: Sequence[tuple[int, torch.Tensor]], receive: Sequence[tuple[int, torch.Tensor]], phase: str
-    ) -> None:
-        """Messages to some ranks and from some, each (rank, tensor); those of a pair of ranks keep their order."""
-        ways = ((dist.isend, send), (dist.irecv, receive))
-        with self._talking(phase):
-            posted = [
-                dist.P2POp(way, tensor, group=self.ranks, group_peer=rank)
-                for way, each in ways
-                for rank, tensor in each
-            ]
-            for work in dist.batch_isend_irecv(posted) if posted else ():
-                work.wait()
-        self.meter.sent[phase] += sum(tensor.nbytes for _, tensor in send)
-
-    def register_runs(self) -> None:
-        """Make a process group of every run of ranks that follow one another, for ``add_runs``; all ranks call it.
-
-        Raises:
-            CedarError: the group is not all of torch.distributed, whose processes make groups together.
-        """
-        if self.size == 1 or self._runs:
-            return
-        if self.size != dist.get_world_size():
-            raise CedarError(
-                f"process groups are made by all of torch.distributed, not by {self.size} of {dist.get_world_size()}",
-                fix='set exchange="ring", which needs none',
-            )
-        for first, last in combinations(range(self.size), 2):
-            self._runs[first, last] = dist.new_group(list(range(first, last + 1)))
-
-    def add_runs(self, rows: Sequence[tuple[torch.Tensor, int, int]], phase: str) -> None:
-        """Add tensors up in place, each over the ranks from a first one to a last one; counted as a ring sends it."""
-        with self._talking(phase):
-            runs = [(row, self._runs[first, last]) for row, first, last in rows]
-            works = [dist.all_reduce(row, group=run, async_op=True) for row, run in runs]
-            for work in works:
-                work.wait()
-        for row, first, last in rows:
-            count = last - first + 1
-            self.meter.sent[phase] += len(cut(2 * (count - 1) * row.nbytes, count)[self.rank - first])
 
     @contextmanager
     def _talking(self, phase: str) -> Iterator[None]:

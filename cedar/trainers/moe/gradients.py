@@ -1,11 +1,7 @@
 """How rows get from the ranks that hold them to the slices, and to the ranks that hold them next.
 
-Of gradients, ``direct``: each rank that holds a row sends every rank its slice; who gets them adds them up. ``ring``
-and ``groups`` are the two steps of SYMI (arXiv 2504.19925): an all-reduce over the ranks that hold a row, then every
-rank gets its slice from one of them, itself if it is one. Replicas on one rank share their gradient in all of them.
-``ring`` passes pieces on from rank to rank by messages of its own; ``groups`` leaves the all-reduce to
-torch.distributed, in process groups made beforehand, one for each run of ranks that follow one another, N (N - 1) / 2
-of them: replicas stand side by side, so the ranks that hold an expert are such a run.
+Each rank that holds a row sends every rank its slice of a gradient; who gets them adds them up. SYMI (arXiv 2504.19925)
+adds them up by an all-reduce over the ranks that hold a row first, which never sends less.
 """
 
 from __future__ import annotations
@@ -14,30 +10,23 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from cedar.trainers.common.group import Group, cut
-from cedar.trainers.moe.options import Exchange
+from cedar.trainers.common.group import Group
 
 Hosts = Sequence[Sequence[int]]
 
 
-def slices(
-    sums: torch.Tensor, hosts: Hosts, group: Group, name: str, way: Exchange
-) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
-    """This rank's slices of gradients that add up to those of all ranks.
+def slices(sums: torch.Tensor, hosts: Hosts, group: Group, phase: str) -> Iterator[tuple[Sequence[int], torch.Tensor]]:
+    """This rank's slices of the rows of all ranks.
 
     Args:
-        sums: ``[held, ranks * width]``: of the rows that this rank holds, in the order of its ``hosts``.
+        sums: ``[held, ranks * width]``: the rows that this rank holds, in the order of its ``hosts``.
         hosts: the rows that each rank holds.
-        name: what bytes and seconds are counted under: "gradients ..." and, of an all-reduce, "reduction ...".
+        phase: what bytes and seconds are counted under.
 
     Returns:
         (rows, slices of them, ``[rows, width]``), in the order of the ranks that they come from.
     """
-    if way == "direct":
-        return _exchanged(sums, hosts, [[rows] * group.size for rows in hosts], group, f"gradients {name}")
-    holders = _holders(hosts)
-    sums = _reduced(sums, [holders[row] for row in hosts[group.rank]], group, f"reduction {name}", way)
-    return from_one(sums, hosts, holders, group, f"gradients {name}")
+    return _exchanged(sums, hosts, [[rows] * group.size for rows in hosts], group, phase)
 
 
 def from_one(
@@ -97,28 +86,3 @@ def source_of(holders: Sequence[int], rank: int) -> int:
         [1, 1, 2, 2]
     """
     return rank if rank in holders else holders[rank % len(holders)]
-
-
-def _reduced(
-    sums: torch.Tensor, holders: Sequence[Sequence[int]], group: Group, phase: str, way: Exchange
-) -> torch.Tensor:
-    """Each row added up over the ranks that hold it; all of them get the same bits."""
-    sums = sums.clone()
-    shared = [(row, ranks) for row, ranks in zip(sums.unbind(), holders, strict=True) if len(ranks) > 1]
-    if way == "groups":
-        group.add_runs([(row, ranks[0], ranks[-1]) for row, ranks in shared], phase)
-        return sums
-    rings = [(ranks.index(group.rank), ranks, [row[c.start : c.stop] for c in cut(len(row), len(ranks))])
-             for row, ranks in shared]  # fmt: skip
-    for turn in range(max((2 * len(ranks) - 2 for _, ranks, _ in rings), default=0)):  # all rings turn at once
-        sends, receives, merges = [], [], []
-        for at, ranks, pieces in rings:
-            n = len(ranks)
-            if turn < 2 * n - 2:  # n - 1 turns to add up, each a piece in the end; n - 1 to pass the sums on
-                sends.append((ranks[(at + 1) % n], pieces[(at - turn) % n]))
-                receives.append((ranks[at - 1], torch.empty_like(pieces[(at - turn - 1) % n])))
-                merges.append((pieces[(at - turn - 1) % n], turn < n - 1))
-        group.swap(sends, receives, phase)
-        for (piece, adds), (_, message) in zip(merges, receives, strict=True):
-            piece.copy_(piece + message if adds else message)
-    return sums

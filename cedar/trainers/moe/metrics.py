@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cedar.trainers.moe.layer import SymiMoE
     from cedar.trainers.moe.placement import Placement
 
-BYTES = ("tokens", "reduction", "gradients", "weights", "counts")
-SECONDS = ("routing", "planning", "tokens", "experts", "reduction", "gradients", "weights", "counts")
+BYTES = ("tokens", "gradients", "weights", "counts")
+SECONDS = ("routing", "planning", "tokens", "experts", "gradients", "weights", "counts")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def by_phase(values: Mapping[str, Any], name: str, phases: Sequence[str]) -> dic
     return {phase: values[f"{phase} {name}"] for phase in phases if f"{phase} {name}" in values}
 
 
-_SENT = ("tokens", "reduction", "gradients", "weights")  # ``reduction``: gradients, among those who hold an expert
+_SENT = ("tokens", "gradients", "weights")
 
 
 def layer_columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -116,8 +116,6 @@ class SymiOptimizer(Optimizer):
         if params is None:
             params = _groups(model, self.layers, decays=optimizer_class is None)
         super().__init__(params, self.inner.defaults)
-        if own.exchange == "groups":
-            self.group.register_runs()
         self._own(range(len(self.param_groups)))
         held = [layer for _, _, layer in self._leaves]
         if left := [layer.name for layer in self.layers if layer not in held]:

@@ -9,8 +9,6 @@ from cedar.trainers.common import config
 from cedar.trainers.common.config import AdamWOptions, TransformerOptions, not_negative, positive
 from cedar.trainers.moe.placement import Kind, Policy
 
-Exchange = Literal["direct", "ring", "groups"]
-
 
 @dataclass(frozen=True)
 class ExpertOptions:
@@ -78,16 +76,12 @@ class OptimizerOptions(AdamWOptions):
 
     Args:
         gradients: dtype in which they travel to the shards; float64 runs send float64.
-        exchange: of experts' gradients: ``direct``, each rank that holds an expert sends every rank its slice; or the
-            two steps of SYMI, an all-reduce over these ranks and one sender of each slice: ``ring``, by messages
-            between neighbours, or ``groups``, in process groups that are made beforehand.
         offload: master weights and moments stay in the memory of the host, and are updated there.
         skip_inactive: leave experts alone, moments included, that no token reached in a step.
         most_skips: steps in a row that may be skipped for gradients that are not finite.
     """
 
     gradients: Literal["float32", "bfloat16"] = "float32"
-    exchange: Exchange = "direct"
     offload: bool = False
     skip_inactive: bool = False
     most_skips: int = 10

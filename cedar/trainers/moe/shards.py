@@ -8,7 +8,6 @@ truth: before a step, a slice takes over whatever was loaded into them, or chang
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Protocol
 
@@ -70,7 +69,7 @@ class Shards:
             ``[rows, width]``; zeros for rows that nobody holds.
         """
         total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
-        for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, self.name, self.options.exchange):
+        for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, f"gradients {self.name}"):
             total[list(rows)] += part.to(total)
         return total.to(self.master.device)
 
@@ -219,9 +218,8 @@ class DensePart:
     ) -> None:  # fmt: skip
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         widths = [-(-p.numel() // group.size) for p in self.parameters]
-        direct = replace(options, exchange="direct")  # every rank holds all of it: nobody could send less
         self.shards = Shards(
-            name, 1, sum(widths) * group.size, group, weights=widest(self.parameters), options=direct,
+            name, 1, sum(widths) * group.size, group, weights=widest(self.parameters), options=options,
             device=self.parameters[0].device, widths=widths,
         )  # fmt: skip
         self.hosts: Hosts = ((0,),) * group.size

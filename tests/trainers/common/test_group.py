@@ -9,19 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.core.errors import CedarError
 from cedar.trainers.common.group import Group, cut, exchange_rows
-
-
-def test_groups_of_ranks_need_all_processes(crew):
-    assert 'exchange="ring"' in crew.run(refused, ranks=2)[0]
-
-
-def refused(group):
-    try:
-        group.register_runs()
-    except CedarError as error:
-        return str(error)
 
 
 def sums(group, sizes):

@@ -312,15 +312,8 @@ def compared(name, answers):
 
 
 FAST = (
-    "steps",
-    "GradScaler",
-    "reentrant checkpointing",
-    "frozen experts",
-    "EMA",
-    "changed weights",
-    "SGD",
-    "OneCycleLR",
-)
+    "steps", "GradScaler", "reentrant checkpointing", "frozen experts", "EMA", "changed weights", "SGD", "OneCycleLR"
+)  # fmt: skip
 TRACES = "ignore:The .grad attribute of a Tensor that is not a leaf"  # of torch, while it compiles
 
 
