@@ -77,7 +77,7 @@ class SymiMoE(nn.Module):
         self.shared, self.count = nn.ModuleList(shared), int(chooser.experts)
         self.slots, self.capacity, self.drop, self.rule = slots or self.count, capacity, drop, rule
         self.aux_loss, self.z_loss, self.bias_rate = aux_loss, z_loss, bias_rate
-        self.rates, self.decays = tuple(rates), tuple(decays)
+        self.factors = list(zip(rates or [1.0] * self.count, decays or [1.0] * self.count, strict=True))
         key = int(torch.randint(1 << 62, ()))
 
         def make(expert: int) -> nn.Module:

@@ -160,13 +160,9 @@ class SymiOptimizer(Optimizer):
         """Give the slices of a group to the inner optimizer, in a group for each pair of factors of rate and decay."""
         by_factors: dict[tuple[float, float], list[nn.Parameter]] = {}
         for at, p in enumerate(self.param_groups[group]["params"]):
-            rates: Sequence[float] = ()
-            decays: Sequence[float] = ()
             if p in layers:
                 self._leaves.append((group, at, layers[p]))
-                rates, decays = layers[p].rates, layers[p].decays
-            for row, part in enumerate(slices[p]):
-                factors = (rates[row] if rates else 1.0, decays[row] if decays else 1.0)
+            for factors, part in zip(layers[p].factors if p in layers else [(1.0, 1.0)], slices[p], strict=True):
                 by_factors.setdefault(factors, []).append(part)
         for factors, values in by_factors.items():
             self._factors.append((group, *factors))
@@ -280,9 +276,9 @@ class SymiOptimizer(Optimizer):
                     part.shards.slices[at].grad = pieces[at] if trained and at not in still else None
         for (group, rate, decay), inner in zip(self._factors, self.inner.param_groups, strict=True):
             inner |= {name: value for name, value in self.param_groups[group].items() if name != "params"}
-            inner["lr"] = inner["lr"] * rate
-            if decay != 1.0:
-                inner["weight_decay"] = inner["weight_decay"] * decay
+            for name, factor in (("lr", rate), ("weight_decay", decay)):
+                if name in inner and factor != 1.0:
+                    inner[name] = inner[name] * factor
         self.inner.step()
         self.inner.zero_grad()
         self.skips = 0

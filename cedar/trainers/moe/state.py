@@ -59,8 +59,13 @@ def unpack(
     group: Group,
 ) -> None:  # fmt: skip
     """Take what ``pack`` gave, there or on another number of ranks."""
-    wanted = ("master", *kinds)
-    own = {name: _own(given[name], len(slices[0]), group) for name in wanted}
+    if lacking := {"master", "begun", *kinds}.difference(given):
+        raise CedarError(
+            f"the state is not one of SymiOptimizer with {type(inner).__name__}: it lacks {', '.join(sorted(lacking))}",
+            done="it was not loaded",
+            fix="give what state_dict() of a SymiOptimizer with the same optimizer_class returned",
+        )
+    own = {name: _own(given[name], len(slices[0]), group) for name in ("master", *kinds)}
     for at, s in enumerate(slices):
         s.data.copy_(own["master"][at])
         if given["begun"][at]:

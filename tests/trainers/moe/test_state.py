@@ -158,3 +158,17 @@ def loaded_of_rank_0(group, path):
     except CedarError as error:
         return str(error)
     return ""
+
+
+def test_state_of_something_else_is_refused():
+    _, optimizer = made(Group(), "AdamW")
+    _, other = made(Group(), "SGD")
+    with pytest.raises(CedarError, match="not one of SymiOptimizer with AdamW: it lacks exp_avg, exp_avg_sq, step"):
+        optimizer.load_state_dict(other.state_dict())
+    plain = torch.optim.AdamW([p for group in optimizer.param_groups for p in group["params"]])
+    for p in plain.param_groups[0]["params"]:
+        p.grad = torch.zeros_like(p)
+    plain.step()
+    state = plain.state_dict() | {"param_groups": optimizer.state_dict()["param_groups"]}
+    with pytest.raises(CedarError, match="it lacks begun, master"):
+        optimizer.load_state_dict(state)
