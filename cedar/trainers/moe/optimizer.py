@@ -176,9 +176,17 @@ class SymiOptimizer(Optimizer):
         self.state = {p: {} for group in self.param_groups for p in group["params"]}  # type: ignore[assignment]
 
     def _refresh(self) -> None:
-        """See to what was moved or converted since the last step."""
-        self._follow_leaves()
+        """See to what was moved, converted or replaced since the last step."""
         _check_plain(self._model)
+        named = dict(self._model.named_parameters())
+        for part in self.parts:
+            if isinstance(part, DensePart):  # load_state_dict(assign=True) makes other parameters
+                now = [named.get(name, p) for name, p in zip(part.names, part.parameters, strict=True)]
+                others = dict(zip(part.parameters, now, strict=True))
+                for group in self.param_groups:
+                    group["params"][:] = [others.get(p, p) for p in group["params"]]
+                part.parameters = now
+        self._follow_leaves()
         for part in self.parts:
             dtype, device = widest(part.parameters), part.parameters[0].device
             if (dtype, device) != (part.shards.dtype, part.shards.device):
@@ -188,7 +196,7 @@ class SymiOptimizer(Optimizer):
                     state |= {k: v.to(s) for k, v in state.items() if torch.is_tensor(v) and v.shape == s.shape}
         if self._everything:
             owned = {p for group in self.param_groups for p in group["params"]}
-            late = [name for name, p in self._model.named_parameters() if p.grad is not None and p not in owned]
+            late = [name for name, p in named.items() if p.grad is not None and p not in owned]
             if late:
                 raise CedarError(
                     f"{', '.join(late[:5])} got a gradient, but SymiOptimizer does not train it: it was frozen, or not"

@@ -27,7 +27,7 @@ def begin_adam(inner: Optimizer, slices: Sequence[nn.Parameter], kinds: Mapping[
     """
     if isinstance(inner, torch.optim.Adam):
         for s in slices:
-            inner.state[s] = {name: _blank(s, sample) for name, sample in kinds.items()}
+            inner.state[s] = {name: _blank(s, sample, inner) for name, sample in kinds.items()}
 
 
 def pack(
@@ -41,7 +41,7 @@ def pack(
     states = [inner.state.get(s, {}) for s in slices]
     packed = {"master": torch.stack([s.detach() for s in slices]), "begun": torch.tensor([bool(one) for one in states])}
     for name, sample in kinds.items():
-        values = [one[name] if name in one else _blank(s, sample) for s, one in zip(slices, states, strict=True)]
+        values = [one[name] if name in one else _blank(s, sample, inner) for s, one in zip(slices, states, strict=True)]
         packed[name] = torch.stack([torch.as_tensor(value) for value in values])
 
     def whole(value: torch.Tensor) -> torch.Tensor:
@@ -69,9 +69,8 @@ def unpack(
     for at, s in enumerate(slices):
         s.data.copy_(own["master"][at])
         if given["begun"][at]:
-            inner.state[s] = {
-                name: own[name][at].to(s if own[name].dim() == 2 else own[name], copy=True) for name in kinds
-            }
+            blanks = {name: _blank(s, sample, inner) for name, sample in kinds.items()}
+            inner.state[s] = {name: blank.copy_(own[name][at]) for name, blank in blanks.items()}
         elif s in inner.state:
             del inner.state[s]
 
@@ -79,22 +78,25 @@ def unpack(
 def _own(value: torch.Tensor, width: int, group: Group) -> torch.Tensor:
     if value.dim() < 2:
         return value
-    own = value[:, group.rank * width : (group.rank + 1) * width] if not isinstance(value, DTensor) else value
-    if isinstance(value, DTensor):
-        mesh = value.device_mesh
-        if (mesh.size(), [*(mesh.get_coordinate() or ())]) != (group.size, [group.rank]):
-            raise CedarError(
-                f"the state of SymiOptimizer is that of one rank of {mesh.size()}; this is one of {group.size}",
-                done="it was not loaded",
-                fix="save and load it with torch.distributed.checkpoint, on any number of ranks",
-            )
+    if not isinstance(value, DTensor):
+        own = value[:, group.rank * width : (group.rank + 1) * width]
+    elif (value.device_mesh.size(), [*(value.device_mesh.get_coordinate() or ())]) == (group.size, [group.rank]):
         own = value.to_local()
+    else:
+        raise CedarError(
+            f"the state of SymiOptimizer is that of one rank of {value.device_mesh.size()}, and this is another",
+            done="it was not loaded",
+            fix="save and load it with torch.distributed.checkpoint, on any number of ranks",
+        )
     return functional.pad(own, (0, width - own.shape[1]))
 
 
-def _blank(values: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """Zeros for one kind of state of a slice."""
-    return torch.zeros_like(values.detach() if sample.dim() else sample)
+def _blank(values: torch.Tensor, sample: torch.Tensor, inner: Optimizer) -> torch.Tensor:
+    """Zeros for one kind of state of a slice. Counts are on the CPU, but where torch's kernels read them."""
+    if sample.dim():
+        return torch.zeros_like(values.detach())
+    read = inner.defaults.get("fused") or inner.defaults.get("capturable")
+    return torch.zeros_like(sample, device=values.device if read else "cpu")
 
 
 def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> dict[str, torch.Tensor]:
@@ -106,13 +108,13 @@ def kinds_of_state(make: Callable[[list[nn.Parameter]], Optimizer], of: Any) -> 
         CedarError: they are not, or the optimizer takes no pieces or no gradients alone.
     """
     draws = torch.Generator().manual_seed(0)
-    first, *gradients = torch.randn(4, 4, 6, generator=draws, dtype=torch.float64)
+    first, *gradients = torch.randn(4, 4, 6, generator=draws, dtype=torch.float64, device="cpu")
 
     def trained(shapes: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> tuple[torch.Tensor, Optimizer]:
         values = [nn.Parameter(part.clone()) for part in shapes(first)]
         optimizer = make(values)
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2
+            group |= {"lr": 1e-2} | ({"capturable": False} if "capturable" in group else {})  # which is of GPUs
         for gradient in gradients:
             for p, part in zip(values, shapes(gradient), strict=True):
                 p.grad = part.clone()

@@ -232,9 +232,8 @@ class Trainer(common.Trainer):
         self.batches.load_state_dict(state["loader"])  # which refuses other data, before anything is changed
         self.step, self.optimizer.steps, self.optimizer.skips = counts
         for layer, saved, basis, bias in zip(self.layers, layers, bases, biases, strict=True):
-            layer.basis = basis
             layer.router.bias.copy_(bias)
-            layer.placement = layer.place()
+            layer.place_by(basis)
             same = saved["policy"] == asdict(layer.policy)
             alike = (saved["ranks"], saved["slots"]) == (layer.placement.ranks, layer.placement.slots)
             if same and alike and layer.policy.kind != "oracle" and layer.placement.digest != saved["digest"]:

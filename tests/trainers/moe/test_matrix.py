@@ -186,7 +186,12 @@ def changed(run):
     run.net.load_state_dict(before)
     losses += train(run, optimizer, range(4, 6))
     run.net.load_state_dict(before)
-    return losses + train(run, optimizer, [6]), run.net
+    losses += train(run, optimizer, [6])
+    if isinstance(run, Ours):  # in torch's optimizers other parameters are not trained
+        run.net.load_state_dict({name: value.clone() for name, value in before.items()}, assign=True)
+    else:
+        run.net.load_state_dict(before)
+    return losses + train(run, optimizer, range(7, 9)), run.net
 
 
 def closure(run):
