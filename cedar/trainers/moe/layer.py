@@ -286,16 +286,12 @@ class SymiMoE(nn.Module):
 
     def whole(self) -> dict[str, torch.Tensor]:
         """All experts of all ranks as ``state_dict`` names them; all ranks call it."""
-        hosts = self.placement.hosts
-        rows = torch.zeros(
-            max(map(len, hosts)), self.experts.size, dtype=self.weights.dtype, device=self.weights.device
-        )
-        rows[: len(self.local_experts)] = self.weights.detach()
-        table = self.group.gather(rows, f"weights {self.name}")
-        by_expert = {expert: table[rank, at] for rank, hosted in enumerate(hosts) for at, expert in enumerate(hosted)}
+        every = (range(self.count),) * self.group.size
+        weights, phase = self.weights.detach(), f"weights {self.name}"
+        rows = moved_rows(weights, self.placement.hosts, every, self.group, phase)
         return {
             f"experts.{expert}.{name}": value
-            for expert in sorted(by_expert) for name, value in self.experts.named(by_expert[expert]).items()
+            for expert, row in enumerate(rows) for name, value in self.experts.named(row).items()
         }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -115,36 +114,6 @@ def widest(parameters: Sequence[nn.Parameter]) -> torch.dtype:
     return reduce(torch.promote_types, (p.dtype for p in parameters))
 
 
-class Part(Protocol):
-    """Parameters of the model, and the shards that own their state."""
-
-    shards: Shards
-
-    @property
-    def parameters(self) -> Sequence[nn.Parameter]: ...
-
-    @property
-    def hosts(self) -> Hosts: ...
-
-    def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
-        """Each parameter, names of those of ``shards.slices`` that are its own, and how many values such a row has."""
-
-    def gradients(self) -> torch.Tensor:
-        """What this rank has computed, ``[held, size]``."""
-
-    def odd(self) -> Sequence[bool]:
-        """For each row, whether it was changed here by others."""
-
-    def adopt(self, rows: Collection[int]) -> None:
-        """Take over rows that were changed by others."""
-
-    def still(self) -> Sequence[int]:
-        """The slices that this step leaves as they are."""
-
-    def publish(self) -> None:
-        """Give the parameters the weights of the masters."""
-
-
 class ExpertPart:
     """The experts of one layer: their ranks change with its placement."""
 
@@ -169,14 +138,17 @@ class ExpertPart:
         return self.layer.placement.hosts
 
     def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
+        """Each parameter, names of those of ``shards.slices`` that are its own, and how many values such a row has."""
         names = {row: f"{self.layer.name}.{row}" for row in range(self.shards.rows)}
         yield self.layer.weights, names, self.shards.size
 
     def gradients(self) -> torch.Tensor:
+        """What this rank has computed, ``[held, size]``."""
         weights = self.layer.weights
         return torch.zeros_like(weights) if weights.grad is None else weights.grad
 
     def odd(self) -> Sequence[bool]:
+        """For each row, whether it was changed here by others."""
         weights, held = self.layer.weights.detach(), self.hosts[self.shards.group.rank]
         flags = [False] * self.shards.rows
         same = self.sent is not None and self.sent.shape == weights.shape and self.sent.dtype == weights.dtype
@@ -186,14 +158,17 @@ class ExpertPart:
         return flags
 
     def adopt(self, rows: Collection[int]) -> None:
+        """Take over rows that were changed by others."""
         if rows:
             self.shards.adopt(self.layer.weights.detach(), self.hosts, rows)
 
     def still(self) -> Sequence[int]:
+        """The slices that a step leaves as they are."""
         inactive = self.shards.options.skip_inactive
         return [row for row, count in enumerate(self.layer.counts.tolist()) if inactive and not count]
 
     def publish(self) -> None:
+        """Give the parameters the weights of the masters."""
         self._hold(self.shards.publish(self.hosts))
         rows = self.hosts[self.shards.group.rank]
         self.layer.still = frozenset(at for at, row in enumerate(rows) if row in self.shards.frozen)
@@ -265,3 +240,6 @@ class DensePart:
         line = self.shards.publish(self.hosts).view(self.shards.group.size, -1)
         for p, part in zip(self.parameters, self.spans(line), strict=True):
             p.copy_(part.reshape(-1)[: p.numel()].view(p.shape))
+
+
+Part = ExpertPart | DensePart  # parameters of the model, and the shards that own their state
