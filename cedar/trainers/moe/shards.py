@@ -101,9 +101,9 @@ def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The master weights, but those weights that are not what the master's are, rounded.
 
     Example:
-        >>> master = torch.tensor([1.001, 2.0])
+        >>> master = torch.tensor([1.001953125, 2.0])  # the first one is 1 in bfloat16
         >>> changed(master, torch.tensor([1.0, 3.0], dtype=torch.bfloat16)).tolist()
-        [1.000999927520752, 3.0]
+        [1.001953125, 3.0]
     """
     weights = weights.to(master.device)
     return torch.where(weights == master.to(weights.dtype), master, weights.to(master.dtype))
