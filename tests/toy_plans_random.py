@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.engine.binding import Binding
-from cedar.engine.check.check import Unclear, check_effects
+from cedar.engine.first_rows import FirstRows
 from cedar.engine.plan_control import Plans
 from cedar.optimizer.arrange import Arranged, find_chains, rebuild
 from cedar.optimizer.budget import Budget
@@ -121,22 +120,18 @@ def audited(loader: cedar.Loader, every: int = 5) -> None:
 
 
 def check_once(patch: pytest.MonkeyPatch) -> None:
-    """Let loaders that are given one plan of one pipeline share the check that it is admitted by."""
+    """Let loaders that are given one plan of one pipeline share the audit of its first rows."""
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # with what the key names, so that no other gets its id
+    difference = FirstRows.difference
 
-    def checked(binding: Binding, plan: Plan, world: int = 1, **how: Any) -> Difference | None:
-        key = (id(plan), id(binding.root), world, how.get("strict"))
+    def shared(self: FirstRows, plan: Plan) -> Difference | None:
+        key = (id(plan), id(self.written.root), self.world)
         if key not in known:
-            try:
-                known[key] = (plan, binding, check_effects(binding, plan, world, **how))
-            except Unclear as why:
-                known[key] = (plan, binding, why)
-        found: Difference | Unclear | None = known[key][-1]
-        if isinstance(found, Unclear):
-            raise found
+            known[key] = (plan, self.written, difference(self, plan))
+        found: Difference | None = known[key][-1]
         return found
 
-    patch.setattr("cedar.engine.check.admission.check_effects", checked)
+    patch.setattr(FirstRows, "difference", shared)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -51,16 +51,27 @@ class IterableSource(BaseSource):
         if self.dtypes is None:
             return None
         if "_fixed" not in self.__dict__:
-            origin = Origin(self.describe())
             try:
-                iterator = self._start(origin)
-                items = self._next(iterator, SAMPLE, origin, 0)
-                self._types(items, origin)
+                self._look_ahead()
             except CedarError:  # the run says what is wrong
                 return None
-            here = os.getpid()  # a fork has the iterator too
-            self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))
         return dict(self.__dict__["_fixed"].kinds)
+
+    def first(self) -> Chunk:
+        """The first rows, at most 64, which the next pass starts with."""
+        items, origin = self._look_ahead(), Origin(self.describe())
+        return Chunk(build_rows(items, self._types(items, origin), origin, 0), length=len(items))
+
+    def _look_ahead(self) -> list[Any]:
+        here, origin = os.getpid(), Origin(self.describe())
+        ahead = self.__dict__.get("_ahead", _LastIterator(_nothing)).ref()
+        if ahead and ahead[0] == here:
+            return list(ahead[2])
+        iterator = self._start(origin)
+        items = self._next(iterator, SAMPLE, origin, 0)
+        self._types(items, origin)
+        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # a fork has the iterator too
+        return items
 
     def _start(self, origin: Origin) -> Iterator[Any]:
         try:

@@ -10,7 +10,6 @@ from functools import cached_property
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import UNKNOWN, ColumnType, blank
 from cedar.core.cursor import hash_ints, no_keys
-from cedar.core.errors import CedarError
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
 from cedar.core.skip import Skip
@@ -24,7 +23,6 @@ from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, content, lower, policy_of
-from cedar.plan.meaning import TermTable, proof
 from cedar.plan.physical import Physical
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.splits import Counts, Splits
@@ -77,7 +75,6 @@ class Binding:
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts)
-        self._terms = TermTable(on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # rows come as they are done
         self._draws = _draw_seeds(self.nodes)
@@ -174,15 +171,6 @@ class Binding:
     def written(self) -> Physical:
         """The pipeline as written, lowered."""
         return self.lowered(self.root)
-
-    def proof(self, root: Node) -> tuple[Node, ...] | None:
-        """The scans by whose filters a graph of this pipeline gives what that gives, by what operators declare; None
-        where that cannot be told.
-        """
-        try:
-            return proof(self.lowered(root), self.written, self._terms)
-        except CedarError:  # of a plan that is none, or a source that cannot be listed
-            return None
 
     def kernel(self, node: Node) -> Kernel:
         """The bound kernel of a row operator; in a plan, that of the place where the user put it."""

@@ -20,7 +20,7 @@ from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Str
 from cedar.engine.agree import Agreement, board
 from cedar.engine.any_order import order_told
 from cedar.engine.binding import Binding
-from cedar.engine.check.check import as_tolerated, compared, tolerated
+from cedar.engine.compare import as_tolerated, compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics

@@ -17,7 +17,7 @@ from cedar.core.columns import OBJECT
 from cedar.datasets.base import Read
 from cedar.engine.background_calls import Calls, RunOver, beside
 from cedar.engine.binding import Binding
-from cedar.engine.check.admission import NOT_COMPARED, Admission
+from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
 from cedar.engine.observations import RunFigures
 from cedar.engine.runner import Runner
@@ -35,7 +35,6 @@ from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
 _AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
-_CHECK_SECONDS = 0.05  # of work on sample rows, before a plan takes over
 _STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
 _WHOLE = "all of it"  # of a rule that is refused altogether
 
@@ -61,7 +60,7 @@ class Plans:
         self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
-        self.admission = Admission(binding, world, given=planner is None)
+        self.first_rows = FirstRows(binding, world, strict=planner is not None)
         self._admitted = False  # the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._lock = threading.Lock()
@@ -127,24 +126,24 @@ class Plans:
         self._admitted = True
         plan = self.current
         try:
-            if self.admission.rewrites(plan):
+            if self.first_rows.rewrites(plan):
                 self.current = self._admitted_of(plan)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
         self._state = State(self._key)
-        if self.current is not plan and (why := self.current.decisions[-1].why) != NOT_COMPARED.what:
-            _log.warning("the plan is not taken as it was: %s", why)
+        if self.current is not plan:
+            _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
 
     def _admitted_of(self, plan: Plan) -> Plan:
         if self.planner is not None:
-            return self.planner.admit(plan, self.admission.declared)
-        difference = self.admission.declared(plan)
+            return self.planner.admit(plan, self.first_rows.difference)
+        difference = self.first_rows.difference(plan)
         return plan if difference is None else self._refused(plan, difference.what)
 
     def _refused(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
         decision = Decision(rule, subject, applied=False, why=why)
-        return replace(self.admission.written, decisions=(*plan.decisions, decision))
+        return replace(self.first_rows.written, decisions=(*plan.decisions, decision))
 
     def _take(self, plan: Plan) -> None:
         self.current, self._next = plan, None
@@ -332,21 +331,19 @@ class Plans:
         return any(is_remote(node.place) for node in graph.walk(plan.root))
 
     def _prepare(self, key: str, calls: Calls) -> None:
-        """Compare a plan on as many sample rows as a check may take, and start its processes."""
+        """Compare a plan on the first rows, and start its processes."""
         assert self.planner is not None
         plan, profile = self._known[int(key)], self.profile()
-        per_row = sum(f.wall for f in profile.operators.values()) or 1e-6
-        rows = int(min(max(_CHECK_SECONDS / per_row / 3, 8), 1024))  # as written twice, and as planned
 
         def check(plan: Plan) -> Difference | None:
-            return self.admission.sampled(plan, rows, calls)
+            return calls.make(lambda: self.first_rows.difference(plan))
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:
             told = self.current.decisions
             news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
             self.current = replace(self.current, decisions=(*told, *news))
-        if self._key_of(sound) == self._key or (sound is not plan and not self.admission.rewrites(sound)):
+        if self._key_of(sound) == self._key or (sound is not plan and not self.first_rows.rewrites(sound)):
             self._unfit |= {key}
             return
         self._known[int(key)] = self.planner.foretell(sound, profile)

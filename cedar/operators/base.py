@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -364,13 +364,6 @@ class Operator(ABC):
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
         """The same for a check on a few rows, where it counts: ``few(n, least, spread)`` in the place of a number n."""
         return self
-
-    def outputs(self, columns: Iterable[str]) -> Iterable[tuple[str | None, Any]] | None:
-        """The columns that it leaves of these, in order: each a column as it came, by its name, or (name, expression).
-
-        None where it does more, or something else, than to compute each by itself, row by row.
-        """
-        return None
 
     def without(self, results: Container[int]) -> Operator | None:
         """The same without some of its ``results``; None where nothing is left to do."""

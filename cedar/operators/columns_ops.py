@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,9 +49,6 @@ class Drop(RowOperator):
 
     def merge_key(self) -> Hashable:
         return by_content(self)
-
-    def outputs(self, columns: Iterable[str]) -> Iterable[tuple[str, str]]:
-        return ((name, name) for name in columns if name not in self.names)
 
     def fitted(self, columns: Container[str]) -> Drop | None:
         names = tuple(name for name in self.names if name in columns)
@@ -111,10 +108,6 @@ class Rename(RowOperator):
     @property
     def renames(self) -> Mapping[str, str]:
         return dict(self.pairs)
-
-    def outputs(self, columns: Iterable[str]) -> Iterable[tuple[str, str]]:
-        news = self.renames
-        return ((news.get(name, name), name) for name in columns)
 
     def fitted(self, columns: Container[str]) -> Rename | None:
         pairs = tuple(pair for pair in self.pairs if pair[0] in columns)

@@ -77,9 +77,6 @@ class WithColumns(RowOperator):
     def never_fails(self, result: int, types: Schema) -> bool:
         return never_fails(self.items[result][1], types)
 
-    def outputs(self, columns: Iterable[str]) -> Iterable[tuple[str | None, Any]]:
-        return ({name: name for name in columns} | {result_name(item): item for item in self.items}).items()
-
     def without(self, results: Container[int]) -> WithColumns | None:
         left = tuple(item for number, item in enumerate(self.items) if number not in results)
         return WithColumns(left, self.on_error) if left else None
@@ -204,9 +201,6 @@ class Select(RowOperator):
     @property
     def may_fail(self) -> bool:
         return bool(self.code())
-
-    def outputs(self, columns: Iterable[str]) -> Iterable[tuple[str | None, Any]]:
-        return [(result_name(item), item) for item in self.items]
 
     @property
     def projection(self) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Planner: rules, then a search, then checks on sample rows; the plan that comes out of it."""
+"""Planner: rules, then a search, then checks on the first rows; the plan that comes out of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("cedar")
 _CHECKING = 1.0  # seconds for plans to be checked, each without the rule that made the one before it differ
 ORDER, PLACE = "order", "place"  # what decisions of the search are called
 NAMES = (*(rule.__name__ for rule in RULES), ORDER, PLACE)
-_FIXED = Refusal("its results differed on sample rows")
+_FIXED = Refusal("its results differed on the first rows")
 
 
 @dataclass
@@ -88,7 +88,7 @@ class AutoPlanner:
         return replace(plan, cache_bytes=self.budget.cache_bytes, memory_bytes=self.budget.memory_bytes)
 
     def admit(self, plan: Plan, check: Check) -> Plan:
-        """The first plan, without the rule that makes it differ on sample rows; as written where no one rule does."""
+        """The first plan, without the rule that makes it differ on the first rows; as written if no one rule does."""
         difference = check(plan)
         if difference is None:
             return plan
@@ -119,7 +119,7 @@ class AutoPlanner:
         return tuple(self._best(profile, False, moved, **{"cluster": None, **limits}) for limits in asks)
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
-        """The plan once its results hold on sample rows, without the rules that make them differ."""
+        """The plan once its results hold on the first rows, without the rules that make them differ."""
         places = tuple({node.place for node in graph.walk(plan.root) if node.place} | {plan.executor or "threads"})
         cluster = self.cluster if self.cluster is not None and self.cluster.address in places else None
         here = tuple(place for place in self.executors if place in places)
@@ -132,7 +132,7 @@ class AutoPlanner:
         return self._checked(plan, again, check)
 
     def chosen(self, profile: Profile, check: Check) -> Plan:
-        """The best plan for a profile, whatever it gains; its rules hold on sample rows."""
+        """The best plan for a profile, whatever it gains; its rules hold on the first rows."""
         return self._checked(self.best(profile), lambda planner: planner.best(profile), check)
 
     def _predicted(self, current: Plan, profile: Profile, more: bool = True) -> Prediction:
@@ -176,7 +176,7 @@ class AutoPlanner:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _checked(self, plan: Plan, again: Callable[[AutoPlanner], Plan], check: Check) -> Plan:
-        """The plan without the rules whose results differ on sample rows; nothing is rewritten without a check."""
+        """The plan without the rules whose results differ on the first rows; nothing is rewritten without a check."""
         if does(plan.root, self.root) == does(self.root, self.root):
             return plan
         end = time.perf_counter() + _CHECKING

@@ -15,8 +15,8 @@ from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
 from cedar.engine.binding import Binding
-from cedar.engine.check.check import check
 from cedar.engine.dedup import factors_where_read, has_dedup
+from cedar.engine.first_rows import FirstRows
 from cedar.engine.machine import machine
 from cedar.engine.plan_control import Plans
 from cedar.engine.profiling import profile as measured
@@ -167,7 +167,7 @@ def _room(budget: Budget) -> int:
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
-    """The best plan for a profile; measured where none is given, and checked on sample rows."""
+    """The best plan for a profile; measured where none is given, and compared on the first rows."""
     node = pipeline.node
     _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
     _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")
@@ -175,8 +175,8 @@ def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None
         profile = measured(node)
     profile.check(pipeline.subject)
     planner = planner_for(node, budget or Budget(), "auto", None, None, exact=True)
-    binding = Binding(node, None, Env())
-    return _of_machine(planner.chosen(profile, lambda plan: check(binding, plan, 256)), profile)
+    first_rows = FirstRows(Binding(node, None, Env()))
+    return _of_machine(planner.chosen(profile, first_rows.difference), profile)
 
 
 def _check(name: str, value: object, kind: type, fix: str) -> None:

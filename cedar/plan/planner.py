@@ -12,13 +12,13 @@ from cedar.profile import Profile
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a plan's output on sample rows is not that of the pipeline as written."""
+    """Where a plan's output on the first rows is not that of the pipeline as written."""
 
     what: str  # such as "column 'x', row 3: 1.0 as written, 2.0 in the plan"
 
 
 Check: TypeAlias = Callable[[Plan], "Difference | None"]
-"""Runs a plan and the pipeline as written on the same sample rows."""
+"""Runs a plan and the pipeline as written on the same first rows."""
 
 
 class Planner(Protocol):
@@ -39,10 +39,10 @@ class Planner(Protocol):
         ...
 
     def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
-        """A candidate whose results hold on sample rows: without the rules that make a difference.
+        """A candidate whose results hold on the first rows: without the rules that make a difference.
 
         Args:
-            check: compares on sample rows; no plan that rewrites is taken without.
+            check: compares on the first rows; no plan that rewrites is taken without.
         """
         ...
 

@@ -11,8 +11,8 @@ import cedar
 from cedar import col
 from cedar.engine import binding as binding_module
 from cedar.engine.binding import Binding
-from cedar.engine.check.check import check_plan
 from cedar.engine.compiler import Compiler
+from cedar.engine.first_rows import FirstRows
 from cedar.operators.base import Env
 from cedar.pipeline.planning import plan_of
 from cedar.plan.lower import lower
@@ -37,6 +37,7 @@ def test_a_plan_is_lowered_once_for_all_epochs(plan: Any, monkeypatch: pytest.Mo
         roots.append(args[0])
         return lower(*args)
 
+    monkeypatch.setattr(FirstRows, "difference", lambda *_: None)  # which compiles twins
     monkeypatch.setattr(Compiler, "__init__", compiled)
     monkeypatch.setattr(binding_module, "lower", lowered)
     loader = pipeline().loader(executor="inline", plan=plan, seed=1)
@@ -57,9 +58,10 @@ def test_a_plan_is_compared_in_the_stages_in_which_it_runs(monkeypatch: pytest.M
         return made(self, *args)
 
     monkeypatch.setattr(Compiler, "top", top)
-    assert check_plan(binding, plan, 40) is None
-    assert seen == [binding.lowered(p.node).stages] * 2 + [binding.lowered(plan.root).stages]
-    assert seen[0] != seen[2]
+    assert FirstRows(binding).difference(plan) is None
+    pairs = len(seen) // 2
+    assert seen == [binding.lowered(p.node).stages, binding.lowered(plan.root).stages] * pairs
+    assert seen[0] != seen[1]
 
 
 def test_a_plan_that_cannot_be_compiled_runs_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,7 @@ def test_a_plan_that_cannot_be_compiled_runs_as_written(monkeypatch: pytest.Monk
         written = [batch["x"].tolist() for batch in loader]
     plan = plan_of(p.node)
     assert plan.root is not p.node
-    monkeypatch.setattr("cedar.engine.check.admission.check_effects", lambda *_, **__: None)
+    monkeypatch.setattr(FirstRows, "difference", lambda *_: None)
     monkeypatch.setattr(Compiler, "__init__", compiled)
     with p.loader(executor="inline", seed=1) as loader:
         assert [batch["x"].tolist() for batch in loader] == written

@@ -23,7 +23,7 @@ from cedar import CedarError, PipelineError, PlanError, SourceError, col
 from cedar.control.settings import ControllerSettings
 from cedar.engine import plan_control as planning
 from cedar.engine.binding import Binding
-from cedar.engine.check import admission
+from cedar.engine.first_rows import FirstRows
 from cedar.operators.algebra import pointwise, spatial
 from cedar.operators.base import Env
 from cedar.optimizer import planner as optimizer
@@ -570,7 +570,7 @@ def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplo
 
 @pytest.mark.heavy
 def test_a_check_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "check_plan", broken)
+    monkeypatch.setattr(FirstRows, "difference", broken)
     with caplog.at_level(logging.WARNING, "cedar"):
         same(lambda: end(read(files).map(work, "x", into="y").filter(third, "x")))
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
@@ -606,17 +606,16 @@ def planning_threads() -> list[threading.Thread]:
 
 @pytest.fixture
 def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set once a plan is being checked; checks take a while."""
-    from cedar.engine.check import check as checking_module
+    """Set once a plan is being compared beside the run; that takes a while."""
+    begun, difference = threading.Event(), FirstRows.difference
 
-    begun, check = threading.Event(), checking_module.check_plan
+    def slowly(self: FirstRows, plan: Any) -> Any:
+        if threading.current_thread().name == "cedar-plan":
+            begun.set()
+            time.sleep(0.1)
+        return difference(self, plan)
 
-    def slowly(*args: Any) -> Any:
-        begun.set()
-        time.sleep(0.1)
-        return check(*args)
-
-    monkeypatch.setattr(admission, "check_plan", slowly)
+    monkeypatch.setattr(FirstRows, "difference", slowly)
     yield begun
     for thread in planning_threads():
         thread.join(LIMIT)

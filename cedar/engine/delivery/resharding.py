@@ -76,7 +76,7 @@ class Resharding(LoaderPosition):
         self._job = replace(self._job, rank=self.rank, counts={})
         self._replays.close()
         self._replays, self._locator = Replays(self._job, self._options, self._site), None
-        self._plans.admission.world, self._account.budgets = world, Budgets(rank)
+        self._plans.first_rows.world, self._account.budgets = world, Budgets(rank)
         self._warned = False
         if merged is None:
             self._begin_epoch(self.epoch)

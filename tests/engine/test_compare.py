@@ -8,7 +8,7 @@ import pytest
 
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
-from cedar.engine.check.compare import difference
+from cedar.engine.compare import difference
 from tests.toy_blocks import block
 
 

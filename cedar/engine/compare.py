@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.groups.column import plain
+from cedar.operators.base import Operator
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
 
 
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
@@ -156,3 +160,35 @@ def _first(ours: Any, theirs: Any) -> str:
         if not _same_object(a, b):
             return f"row {row}: {a!r:.60} in the plan, {b!r:.60} as written"
     return "other bits"
+
+
+def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> str | None:
+    """The first difference between the units of two runs: batch by batch, or row by row wherever blocks are cut."""
+    if done and written and list(done[0].columns) != list(written[0].columns):
+        return f"columns {list(done[0].columns)}, {list(written[0].columns)} as written"
+    if not batched:
+        return difference(done, written)
+    if len(done) != len(written):
+        return f"{len(done)} batch(es) in the plan, {len(written)} as written"
+    for number, (ours, theirs) in enumerate(zip(done, written, strict=True)):
+        mismatch = difference([ours], [theirs])
+        if mismatch is not None:
+            return f"batch {number}: {mismatch}"
+    return None
+
+
+def tolerated(plan: Plan) -> dict[int, Operator]:
+    """The operators that a plan lets differ within their tolerance, by the id of the node that they stand for."""
+    nodes = graph.walk(plan.root)
+    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
+
+
+def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
+    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
+    done: dict[int, Node] = {}
+    for node in graph.walk(root):
+        inputs = tuple(done[id(child)] for child in node.inputs)
+        operator = instead.get(id(node), node.operator)
+        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        done[id(node)] = node if same else replace(node, operator=operator, inputs=inputs, origin=node)
+    return done[id(root)]

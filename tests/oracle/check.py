@@ -1,4 +1,8 @@
-"""Compare a plan with the pipeline as written on sample rows: both compiled and run as they would be, bit for bit."""
+"""The oracle: is a plan right? It and the pipeline as written run on made-up rows, and are compared bit for bit.
+
+``check_effects`` calls no function of the user's: stand-ins depend on all that a function says it reads. ``check_plan``
+runs the first rows of the sources with the functions themselves.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +22,24 @@ from cedar.core.cursor import Keys
 from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
-from cedar.engine.background_calls import RunOver
 from cedar.engine.binding import Binding
-from cedar.engine.check.compare import difference
-from cedar.engine.check.sample_rows import SampleRows, made_up
-from cedar.engine.check.stand_ins import NoStandIn, TwinGraphs
+from cedar.engine.compare import compared, tolerated
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
-from cedar.engine.programs import Programs
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import Share
 from cedar.engine.task_context import Tasks
-from cedar.operators.base import Env, Operator, RowOperator, StreamOperator
+from cedar.operators.base import Env, RowOperator, StreamOperator
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.planner import Difference
-from cedar.plan.scan import Scan
 from cedar.tasks.copying import own_columns
-from cedar.tasks.reading import Reader
+from tests.oracle.sample_rows import SampleRows, made_up
+from tests.oracle.stand_ins import NoStandIn, TwinGraphs
 
 _MOST_ROWS = 400  # compared, of a pipeline without end
 _MOST_UNITS = 120
@@ -88,78 +88,49 @@ def _clear(check: _Check, mismatch: Difference | None) -> Difference | None:
     return mismatch
 
 
-def check_effects(
-    binding: Binding, plan: Plan, world: int = 1, *, strict: bool = True, going: Callable[[], None] = lambda: None
-) -> Difference | None:
+def check_effects(binding: Binding, plan: Plan, world: int = 1, *, strict: bool = True) -> Difference | None:
     """The first difference that follows from what operators declare: on made-up rows, with stand-ins for functions.
 
     Nothing of the user's is called, and nothing is read unless the source does not tell its types.
 
     Args:
         strict: where the plan's order raises and that as written does not, that is a difference, too.
-        going: called now and then; raises Over where nobody waits for the check any more.
 
     Raises:
         Unclear: there are no such rows.
     """
-    scans = binding.proof(plan.root)
-    read = _columns_named(each for node in scans or () for each in getattr(node.operator, "where", ()))
-    if scans is not None and (not scans or _made_up(binding, 1, False, read)() is not None):
-        return _difference_of_scans(binding, plan, scans, read)
     why: Exception | None = None
-    compared = came = 0
+    runs = came = 0
     made: list[_Rows] = [_made_up(binding, rows, nulls) for nulls in (True, False) for rows in _ROWS]
     made.append(partial(_read, binding))
     hopeless: int | None = None
     for number, rows in enumerate(made):
         if number == hopeless:
             continue
-        if (came and number >= len(_ROWS)) or (compared and number == len(made) - 1):
+        if (came and number >= len(_ROWS)) or (runs and number == len(made) - 1):
             break  # rows without nulls say less, and nothing is read for better ones
         try:
             given = rows()
             if given is None:
                 continue
-            check = _Check(binding, plan, given, world, functions=False, going=going)
+            check = _Check(binding, plan, given, world, functions=False)
             try:
                 written = check.sound()
             finally:
                 if number % len(_ROWS) == 0 and check.left * _ROWS[1] < _ENOUGH * _ROWS[0]:
                     hopeless = number + 1  # nearly all failed, and so would more of the kind, one by one
-        except RunOver:
-            raise
         except NoStandIn as error:
             raise Unclear(f"nothing is known of {error}") from error
         except Exception as error:  # noqa: BLE001 - other rows may do
             why = error
             continue
         mismatch = _clear(check, check.difference(written, strict=strict))
-        compared, came = compared + 1, sum(block.slots for run in written for block in run)
+        runs, came = runs + 1, sum(block.slots for run in written for block in run)
         if mismatch is not None or came >= _ENOUGH:
             return mismatch
-    if compared:
+    if runs:
         return None
     raise Unclear("no sample rows" if why is None else f"{type(why).__name__}: {_first_line(why)}") from why
-
-
-def _difference_of_scans(
-    binding: Binding, plan: Plan, scans: Sequence[Node], read: frozenset[str]
-) -> Difference | None:
-    """Where a scan leaves other made-up rows than its filters do, which read these columns; the rest is proved."""
-    programs = Programs(binding, binding.lowered(plan.root))
-    for many in _ROWS if scans else ():
-        given = _made_up(binding, many, True, read)()
-        assert given is not None
-        check, came = _Check(binding, plan, given, functions=False), many
-        for node in scans:
-            written, *ways = check.scanned(programs, node)
-            mismatch = next((why for done in ways if (why := difference(done, written)) is not None), None)
-            if mismatch is not None:
-                return Difference(f"{binding.label(node)}: {mismatch}")
-            came = min(came, sum(block.slots for block in written))
-        if came >= _ENOUGH:
-            break
-    return None
 
 
 def _first_line(error: Exception) -> str:
@@ -169,11 +140,11 @@ def _first_line(error: Exception) -> str:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _made_up(binding: Binding, many: int, nulls: bool, matter: frozenset[str] | None = None) -> _Rows:
-    """Rows of each source; ``matter``: the columns that do, where those are fewer than operators name."""
+def _made_up(binding: Binding, many: int, nulls: bool) -> _Rows:
+    """Rows of each source."""
 
     def rows() -> dict[int, dict[str, Column]] | None:
-        given, out = {}, _left_out(binding, _columns_named(binding.nodes) if matter is None else matter)
+        given, out = {}, _left_out(binding, _columns_named(binding.nodes))
         for node in binding.sources:
             known = binding.schemas[id(node)]
             named = None if known is None else {name: kind for name, kind in known.items() if name not in out}
@@ -225,7 +196,6 @@ class _Check:
         rows: by the id of a source's node.
         world: ranks of the run.
         functions: those of the user are called.
-        going: called between two units; may raise Over.
     """
 
     binding: Binding
@@ -233,7 +203,6 @@ class _Check:
     rows: dict[int, dict[str, Column]]
     world: int = 1
     functions: bool = True
-    going: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self._runner = Runner("inline", 1)
@@ -278,27 +247,6 @@ class _Check:
             counted=splits.counted,
         )
 
-    def scanned(self, programs: Programs, node: Node) -> list[list[Block]]:
-        """What filters and columns leave of a source's rows, and what a scan does: with the filters' columns first, if
-        it can, and with all of them at once.
-        """
-        scan, source = node.operator, self._source(node.logical)
-        assert isinstance(scan, Scan)
-        columns = None if scan.columns is None else tuple(name for name in scan.columns if name in source.rows)
-        plain = Reader(source, self.binding.source_ordinal(node), site=node.site)
-        reader = programs.scan(dataclasses.replace(scan, columns=columns), plain)
-        readers = [reader] if reader.rest is None else [reader, dataclasses.replace(reader, first=None, rest=None)]
-        ways: list[list[Block]] = [[] for _ in readers]
-        written: list[Block] = []
-        for split in source.splits():
-            for done, each in zip(ways, readers, strict=True):
-                done += each.read_blocks(split, 0, self._env)
-            for block in plain.blocks(split, 0):
-                for each in scan.where:
-                    block = self.binding.kernel(each)(block, self._env)
-                written.append(block if columns is None else block.only_columns({n: block.columns[n] for n in columns}))
-        return [written, *ways]
-
     def written(self) -> list[list[Block]]:
         """What the pipeline as written gives: the units of each rank and epoch."""
         return self._run(self._bound(self._twins().written()))[0]
@@ -312,7 +260,7 @@ class _Check:
         for number in range(_TRIES):
             try:
                 return self.written()
-            except (NoStandIn, RunOver):
+            except NoStandIn:
                 raise
             except Exception:
                 if number == _TRIES - 1 or not self._dropped():
@@ -345,8 +293,6 @@ class _Check:
         try:
             binding = self._bound(twins.written())
             done, fell_back = self._run(binding, twins.plan(self.plan.root))
-        except RunOver:
-            raise
         except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
             what = f": {_first_line(error)}" if self.functions else ""  # of rows that nobody has, nothing is shown
             return Difference(f"{type(error).__name__} that the order as written does not raise{what}")
@@ -378,7 +324,7 @@ class _Check:
                 compiler = Compiler(physical, binding, tasks, store)
                 turns = over_ranks(binding.nodes) is not None
                 share = Share(rank, world, least_run(binding), deal_mode(binding.root), turns=turns)
-                runs.append(_units(compiler, share, most, self.going))
+                runs.append(_units(compiler, share, most))
         return runs, metrics.fell_back
 
 
@@ -386,14 +332,13 @@ def _length(rows: dict[str, Column]) -> int:
     return len(next(iter(rows.values()))) if rows else 0
 
 
-def _units(compiler: Compiler, share: Share, most: int, going: Callable[[], None]) -> list[Block]:
+def _units(compiler: Compiler, share: Share, most: int) -> list[Block]:
     top, dealt = compiler.top(share)
     flow = top.open([dealt.start(), 0])
     units: list[Block] = []
     rows = 0
     try:
         while rows < most and len(units) < _MOST_UNITS:
-            going()
             piece = flow.pull(True)
             if not isinstance(piece, Piece):
                 break
@@ -403,35 +348,3 @@ def _units(compiler: Compiler, share: Share, most: int, going: Callable[[], None
         return units
     finally:
         flow.close()
-
-
-def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> str | None:
-    """The first difference between the units of two runs: batch by batch, or row by row wherever blocks are cut."""
-    if done and written and list(done[0].columns) != list(written[0].columns):
-        return f"columns {list(done[0].columns)}, {list(written[0].columns)} as written"
-    if not batched:
-        return difference(done, written)
-    if len(done) != len(written):
-        return f"{len(done)} batch(es) in the plan, {len(written)} as written"
-    for number, (ours, theirs) in enumerate(zip(done, written, strict=True)):
-        mismatch = difference([ours], [theirs])
-        if mismatch is not None:
-            return f"batch {number}: {mismatch}"
-    return None
-
-
-def tolerated(plan: Plan) -> dict[int, Operator]:
-    """The operators that a plan lets differ within their tolerance, by the id of the node that they stand for."""
-    nodes = graph.walk(plan.root)
-    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
-
-
-def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
-    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
-    done: dict[int, Node] = {}
-    for node in graph.walk(root):
-        inputs = tuple(done[id(child)] for child in node.inputs)
-        operator = instead.get(id(node), node.operator)
-        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        done[id(node)] = node if same else dataclasses.replace(node, operator=operator, inputs=inputs, origin=node)
-    return done[id(root)]

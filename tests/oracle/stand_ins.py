@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from cedar.core.columns import OBJECT, UNKNOWN, TensorType, objects
 from cedar.datasets.base import Read
-from cedar.engine.check.sample_rows import SampleRows, values_of
 from cedar.operators.base import Operator, RowOperator, Schema
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
@@ -30,6 +29,7 @@ from cedar.operators.transform import Transform
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan, chosen_fields
+from tests.oracle.sample_rows import SampleRows, values_of
 
 _FEW = 4  # sizes up to it stay
 _FAILS = 5  # one call in so many, where rows that fail are skipped

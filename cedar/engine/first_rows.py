@@ -1,0 +1,440 @@
+"""The audit of a plan's first rows: the plan and the pipeline as written run on the first rows of the sources.
+
+Both are compiled and run as they would be, in the stages of the plan, over sources of at most 64 rows, and compared bit
+for bit by row key. Sizes of batches, windows and limits shrink with the rows, so that few rows fill some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cedar.cache.cached import Store
+from cedar.core.block import Block
+from cedar.core.columns import Column, cut, type_of
+from cedar.core.errors import CedarError
+from cedar.core.stream import Piece
+from cedar.datasets.base import BaseSource, Chunk, Read, Split
+from cedar.datasets.iterable import IterableSource
+from cedar.engine.binding import SAMPLE_ROWS, Binding
+from cedar.engine.compare import compared, tolerated
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import deal_mode, over_ranks
+from cedar.engine.runner import Runner
+from cedar.engine.streams.dealt import Share
+from cedar.engine.task_context import Tasks
+from cedar.operators.base import Kernel, Operator, RowOperator, Schema, StreamOperator
+from cedar.operators.cache import Cache
+from cedar.operators.expressions import Select
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.lower import works
+from cedar.plan.physical import Physical, Work
+from cedar.plan.planner import Difference
+from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.tasks.copying import own_columns
+
+_SECONDS = 0.01  # of work that the rows may take
+_PROBE = 2  # rows that tell how long a row takes, where functions are called
+_SPLIT = 8  # fewer rows are one split
+_MAX_UNITS = 128  # compared, of a pipeline without end
+
+_passed: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
+
+
+class FirstRows:
+    """Audits the plans of one pipeline.
+
+    Args:
+        binding: the bound operators of the pipeline as written.
+        world: ranks that share the run; others may join it.
+        strict: a plan whose blocks have to be run again as written is refused, too: another one is faster.
+    """
+
+    def __init__(self, binding: Binding, world: int = 1, *, strict: bool = True) -> None:
+        self.written = Plan.as_written(binding.root)
+        self.world = world
+        self._binding = binding
+        self._strict = strict
+        self._rows: dict[int, _Rows] = {}  # by the id of a source's node; read once for all plans
+
+    def rewrites(self, plan: Plan) -> bool:
+        """A plan does anything else than the pipeline as written, wherever that is done."""
+        if plan.root is self._binding.root:
+            return False
+        works = self._works(plan)
+        return works is None or works != self._works(self.written)
+
+    def difference(self, plan: Plan) -> Difference | None:
+        """The first difference between a plan and the pipeline as written; functions of the user are called."""
+        root = self._binding.root
+        key = self._works(plan), self.world, self._binding.on_error, self._strict
+        if key in _passed.get(root, ()):
+            return None
+        found = self._found(plan)
+        if found is None and key[0] is not None:
+            _passed.setdefault(root, []).append(key)
+        return found
+
+    def _works(self, plan: Plan) -> tuple[Work, ...] | None:
+        """What a plan does; None if it cannot be lowered, which the comparison reports."""
+        try:
+            return self._binding.lowered(plan.root).works
+        except CedarError:
+            return None
+
+    def _found(self, plan: Plan) -> Difference | None:
+        """More and more rows, as long as functions take no time; nobody knows before how long they take."""
+        rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
+        left = _SECONDS
+        while True:
+            found = self._run_both(plan, rows)
+            left -= found.seconds
+            if found.mismatch is not None or rows == SAMPLE_ROWS:
+                return Difference(found.failed) if found.failed else found.mismatch
+            if left <= 0:
+                return None
+            rows = min(SAMPLE_ROWS, max(2 * rows, int(rows * left / max(found.seconds, 1e-6))))
+
+    def _run_both(self, plan: Plan, rows: int) -> _Found:
+        """The difference on so many rows, and what they took."""
+        failed = ""
+        for shrinks in (True, False):  # a function may need batches of the size that the user gave
+            try:
+                few = _Few(self._binding, plan, self._given(rows), self.world, shrinks)
+                written = few.written()
+            except Exception as error:  # noqa: BLE001 - the run meets it, and reports it as the user's
+                failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_line(error)}"
+                continue
+            mismatch = few.difference(written, self._strict)
+            if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
+                mismatch = Difference(f"not deterministic: run twice as written, {again}")
+            return _Found(mismatch, few.seconds)
+        return _Found(failed=failed)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def _given(self, count: int) -> dict[int, _Rows]:
+        for node in self._binding.sources:
+            if id(node) not in self._rows:
+                self._rows[id(node)] = self._read(node)
+        return {key: rows.first(count) for key, rows in self._rows.items()}
+
+    def _read(self, node: Node) -> _Rows:
+        """The first rows of a source; of an iterator the next pass begins with them."""
+        assert isinstance(node.operator, Read)
+        source = node.operator.source
+        if isinstance(source, IterableSource):
+            return _Rows(dict(source.first().columns))
+        known, names = self._binding.schemas[id(node)], self._named()
+        if known is not None and names is not None and callable(getattr(source, "select", None)):
+            kept = [name for name in known if name in names]
+            if 0 < len(kept) < len(known):
+                node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
+        block = self._binding.first_rows(node, SAMPLE_ROWS)
+        for each in self._binding.listed.filters(node.logical):  # no other rows are read
+            block = self._binding.kernel(each)(block, self._binding.check_env)
+        return _Rows(dict(block.columns), block.slots)
+
+    def _named(self) -> frozenset[str] | None:
+        """The columns that operators name or that come out; None where that may be any."""
+        out = self._binding.schemas[id(self._binding.root)]
+        named = set(out or ())
+        for node in self._binding.nodes:
+            effects = node.effects
+            if node.inputs and (effects.reads is None or effects.writes is None):
+                return None
+            named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.keeps or frozenset())
+        return None if out is None else frozenset(named)
+
+
+@dataclass(frozen=True)
+class _Found:
+    mismatch: Difference | None = None
+    seconds: float = 0.0
+    failed: str = ""  # why nothing can be said
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The first rows of a source; ``count`` where there are no columns."""
+
+    columns: dict[str, Column]
+    count: int = 0
+
+    @property
+    def total(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else self.count
+
+    def first(self, count: int) -> _Rows:
+        count = min(count, self.total)
+        return _Rows({name: cut(column, 0, count) for name, column in self.columns.items()}, count)
+
+
+def _is_cheap(operator: Operator) -> bool:
+    """A few rows more of it take no time: expressions, and what moves rows about."""
+    return not isinstance(operator, RowOperator) or operator.by_expressions or operator.condition is not None
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FewRows(BaseSource):
+    """A source of few rows in three splits, in the place of another one.
+
+    Args:
+        rows: column by column; ``total`` of them.
+        known: names and types, as far as the source tells them.
+        columns: those that are read; None is all.
+        streaming, counted: what its splits are like.
+    """
+
+    rows: dict[str, Column]
+    total: int
+    known: Schema
+    columns: tuple[str, ...] | None = None
+    streaming: bool = False
+    counted: bool = True
+    selects_fields: ClassVar[bool] = True
+    row_bytes: ClassVar[float] = 24.0
+    # The price of a second read: worth it for the first split, and not for the others (see ``FilterHits``).
+    reread_bytes: ClassVar[float] = 15.0
+
+    def splits(self) -> list[Split]:
+        ends = [0, self.total] if self.total < _SPLIT else [0, self.total // 2, self.total // 2 + 1, self.total]
+        return [
+            Split(
+                0,
+                start,
+                end,
+                end - start if self.counted else None,
+                int(self.row_bytes) * (end - start),
+                part,
+                self.streaming,
+            )
+            for part, (start, end) in enumerate(pairwise(ends))
+        ]
+
+    def read(self, split: Split) -> Iterator[Chunk]:
+        assert split.stop is not None
+        index = np.arange(split.start, split.stop)
+        yield Chunk({n: cut(c, split.start, split.stop) for n, c in self._chosen().items()}, index, len(index))
+
+    def _chosen(self) -> dict[str, Column]:
+        if self.columns is None:
+            return self.rows
+        chosen = chosen_fields(self.columns, self.rows)
+        return {
+            name: narrowed(self.rows[name], narrowed_type(type_of(self.rows[name]), chosen[name])) for name in chosen
+        }
+
+    def select(self, columns: Sequence[str]) -> FewRows:
+        """The same rows, fewer columns."""
+        return replace(self, columns=tuple(columns))
+
+    def schema(self) -> Schema:
+        if self.columns is None or self.known is None:
+            return self.known
+        chosen = chosen_fields(self.columns, self.known)
+        return {name: narrowed_type(self.known[name], paths) for name, paths in chosen.items() if name in self.known}
+
+    def digest(self) -> str:
+        return "first rows"
+
+    identity = digest
+
+
+# ---- twins -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Few:
+    """Runs twins of a pipeline and of a plan over few rows; operators of the twins correspond as the originals do.
+
+    Args:
+        binding: of the pipeline as written.
+        plan: to be compared with it.
+        rows: of each source, by the id of its node.
+        world: ranks of the run.
+        shrinks: sizes of batches, windows and limits are less than the rows.
+    """
+
+    binding: Binding
+    plan: Plan
+    rows: dict[int, _Rows]
+    world: int
+    shrinks: bool
+    seconds: float = 0.0  # that operators took in all
+    _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        operators = [node.operator for node in [*self.binding.nodes, *graph.walk(self.plan.root)]]
+        local = any(isinstance(each, StreamOperator) and each.local for each in operators)
+        self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
+        self._epochs = (0, 1) if any(each.storage is not None for each in operators) else (0,)
+        self._least = min((rows.total for rows in self.rows.values()), default=0)
+        self._instead = tolerated(self.plan)
+        self._runner = Runner("inline", 1)
+
+    def written(self) -> list[list[Block]]:
+        """What the pipeline as written gives: the units of each rank and epoch."""
+        self._operators = {}
+        return self._run(self._bound(self._twins({})))[0]
+
+    def difference(self, written: Sequence[Sequence[Block]], strict: bool) -> Difference | None:
+        """Where the plan's units are others."""
+        self._operators = {}
+        try:
+            twins = self._twins(self._twins({}))
+            done, fell_back = self._run(self._bound(twins), twins[id(self.plan.root)])
+        except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
+            return Difference(f"{type(error).__name__} that the order as written does not raise: {_line(error)}")
+        if strict and fell_back:
+            return Difference("an error that the order as written does not raise")
+        mismatch = self.compare(done, written)
+        return None if mismatch is None else Difference(mismatch)
+
+    def compare(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
+        """The first difference between the units of two runs, of each rank and epoch."""
+        batched = self.binding.root.batched
+        pairs = zip(done, written, strict=True)
+        return next((why for pair in pairs if (why := compared(*pair, batched)) is not None), None)
+
+    def _bound(self, twins: dict[int, Node]) -> _TwinBinding:
+        originals = {
+            id(twins[id(node)]): node
+            for node in [*self.binding.nodes, *graph.walk(self.plan.root)]
+            if id(node) in twins
+        }
+        return _TwinBinding(twins[id(self.binding.root)], self.binding, originals)
+
+    def _run(self, binding: Binding, root: Node | None = None) -> tuple[list[list[Block]], int]:
+        """The units of each rank and epoch, and how many blocks fell back to the order as written.
+
+        Args:
+            root: the plan's twin: it runs in the stages of the plan itself.
+        """
+        physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
+        nodes = tuple(graph.walk(root or binding.root))
+        physical = Physical(works(nodes, binding.root, binding.on_error), physical.stages, nodes)
+        store, metrics, runs = Store(), Metrics(), []
+        for rank, world in self._ranks:
+            for epoch in self._epochs:
+                tasks = Tasks(self._runner, replace(self.binding.check_env, epoch=epoch, sampling=False), metrics)
+                compiler = Compiler(physical, binding, tasks, store)
+                turns = over_ranks(binding.nodes) is not None
+                share = Share(rank, world, least_run(binding), deal_mode(binding.root), turns=turns)
+                runs.append(_units(compiler, share))
+        written = self.binding.nodes
+        for (kind, ordinals), spent in metrics.time.parts.items():
+            if kind == "operator" and not all(_is_cheap(written[i].operator) for i in ordinals):
+                self.seconds += spent.wall
+        return runs, metrics.fell_back
+
+    # ---- graphs ------------------------------------------------------------------------------------------------------
+
+    def _twins(self, written: dict[int, Node]) -> dict[int, Node]:
+        """Twins by the id of the original: of the pipeline as written, or of the plan where those are given."""
+        done = dict(written)
+        for node in graph.walk(self.plan.root if written else self.binding.root):
+            if id(node) not in done:
+                inputs = tuple(done[id(child)] for child in node.inputs)
+                origin = None if node.origin is None else written.get(id(node.origin))
+                done[id(node)] = Node(self._operator(node, written), inputs, node.site, origin, node.place)
+        return done
+
+    def _operator(self, node: Node, written: dict[int, Node]) -> Operator:
+        operator = self._instead.get(id(node), node.operator)
+        if id(operator) not in self._operators:
+            self._operators[id(operator)] = operator, self._made(node, operator, written)
+        return self._operators[id(operator)][1]
+
+    def _made(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
+        if isinstance(operator, Read):
+            return self._source(node, operator, written)
+        if operator.storage is not None:
+            return operator if operator.storage == "auto" else Cache("memory")
+        inserted = written and id(node.logical) not in self.binding.index
+        if operator.projection is not None and inserted:
+            return Select(tuple(item for item in operator.projection if item not in self._without))
+        return operator.resized(self._fewer) if self.shrinks else operator
+
+    def _fewer(self, n: int, least: int, spread: int) -> int:
+        return min(n, max(self._least // 2, 1))
+
+    @property
+    def _without(self) -> frozenset[str]:
+        """Columns of sources that were not read: nobody names them but the optimizer."""
+        known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
+        return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))
+
+    def _source(self, node: Node, operator: Read, written: dict[int, Node]) -> Operator:
+        rows, known = self.rows[id(node.logical)], self.binding.schemas[id(node.logical)]
+        splits = self.binding.splits(node.logical)
+        few = FewRows(
+            own_columns(rows.columns),  # functions that change their input in place see it once
+            rows.total,
+            None if known is None else {name: kind for name, kind in known.items() if name in rows.columns},
+            streaming=splits.streams,
+            counted=splits.counted,
+        )
+        if not isinstance(operator, Scan):
+            return Read(few)
+        columns = operator.columns
+        if columns is not None:
+            columns = tuple(c for c in columns if next(iter(chosen_fields([c], known or ()))) in rows.columns)
+        below, where = Node(Read(few)), []
+        for each in operator.where:
+            below = Node(each.operator, (below,), each.site, written[id(each.logical)])
+            where.append(below)
+        return Scan(few, columns, tuple(where))
+
+
+class _TwinBinding(Binding):
+    """Of twins, with the kernels of their originals where the operators are the same: nothing is fitted twice."""
+
+    def __init__(self, root: Node, binding: Binding, originals: dict[int, Node]) -> None:
+        super().__init__(root, binding.on_error, binding.check_env, binding.apart)
+        self._binding, self._originals = binding, originals
+
+    def kernel(self, node: Node) -> Kernel:
+        original = self._original(node)
+        return super().kernel(node) if original is None else self._binding.kernel(original)
+
+    def bound(self, node: Node) -> Kernel:
+        original = self._original(node)
+        return super().bound(node) if original is None else self._binding.bound(original)
+
+    def _original(self, node: Node) -> Node | None:
+        original = self._originals.get(id(node))
+        return original if original is not None and original.operator is node.operator else None
+
+
+def _units(compiler: Compiler, share: Share) -> list[Block]:
+    top, dealt = compiler.top(share)
+    flow = top.open([dealt.start(), 0])
+    units: list[Block] = []
+    rows = 0
+    try:
+        while rows < 2 * SAMPLE_ROWS and len(units) < _MAX_UNITS:
+            piece = flow.pull(True)
+            if not isinstance(piece, Piece):
+                break
+            if piece.units:
+                units.append(piece.rows.gather())
+                rows += units[-1].slots
+        return units
+    finally:
+        flow.close()

@@ -1,0 +1,174 @@
+"""No plan runs unaudited: where a rule or a plan has a fault, the pipeline as the user wrote it is what counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.operators.expressions import WithColumns
+from cedar.optimizer import rules
+from cedar.optimizer.facts import Change
+from cedar.optimizer.planner import AutoPlanner
+from cedar.pipeline.planning import plan_of
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node, walk
+from cedar.plan.scan import Scan
+from cedar.plan.splits import TolerantSplits
+from tests.toy_plans_random import audited, outcome
+
+ROWS = 400
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    index = np.arange(ROWS)
+    nulls = pa.array([None if i % 5 == 3 else i % 11 for i in range(ROWS)], pa.int64())
+    table = pa.table({"id": index, "x": nulls, "y": index % 7, "z": index * 2.0, "u": index})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=50)
+    return str(tmp_path / "t.parquet")
+
+
+def pipeline(path: str) -> cedar.Pipeline:
+    p = cedar.read_parquet(path).with_columns(w=col("z") + 1).filter(col("x").is_not_null())
+    return p.map(lambda y: y + 1, "y", dtype=int).take(200).select("id", "x", "y").batch(8)
+
+
+def rule_that(name: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a rule of that name, with a fault, in the place of ours."""
+    ours = getattr(rules, name)
+
+    def faulty(node: Node, facts: Any) -> Any:
+        found = ours(node, facts)
+        return dataclasses.replace(found, node=change(found.node)) if isinstance(found, Change) else found
+
+    faulty.__name__ = name
+    for module in ("cedar.optimizer.rules", "cedar.optimizer.planner"):
+        for tuple_ in ("MOVES", "TRIMS", "RULES"):
+            held = getattr(__import__(module, fromlist=["x"]), tuple_, ())
+            monkeypatch.setattr(f"{module}.{tuple_}", tuple(faulty if r is ours else r for r in held), raising=False)
+
+
+def fewer_columns(node: Node) -> Node:
+    scan = node.operator
+    assert isinstance(scan, Scan)
+    return dataclasses.replace(node, operator=Scan(scan.source, scan.columns, ()))
+
+
+def no_filter(node: Node) -> Node:
+    scan = node.operator
+    assert isinstance(scan, Scan)
+    return dataclasses.replace(node, operator=Scan(scan.source, scan.columns, scan.where[:-1]))
+
+
+def other_items(node: Node) -> Node:
+    return node.inputs[0] if isinstance(node.operator, WithColumns) else node
+
+
+FAULTS = [
+    ("scan_filter", no_filter),
+    ("scan_columns", fewer_columns),
+    ("limit", lambda node: node.inputs[0]),  # what stood below the limit is lost
+]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("name", "change"), FAULTS, ids=[name for name, _ in FAULTS])
+def test_a_rule_with_a_fault_is_left_out_by_name(
+    name: str, change: Any, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = outcome(pipeline(path).loader(plan="off", executor="inline"))
+    rule_that(name, change, monkeypatch)
+    loader = pipeline(path).loader(executor="inline")
+    begun = loader.plan
+    assert any(d.rule == name and d.applied for d in begun.decisions), "the fault is at work"
+    assert outcome(loader) == wanted
+    assert any(d.rule == name and not d.applied and d.what == "all of it" for d in loader.plan.decisions)
+    assert f"refused  {name}: all of it" in loader.explain()
+    assert "the plan is not taken as it was" in caplog.text
+
+
+def test_where_no_one_rule_is_to_blame_the_pipeline_runs_as_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = outcome(pipeline(path).loader(plan="off", executor="inline"))
+    rule_that("scan_columns", fewer_columns, monkeypatch)
+    rule_that("limit", FAULTS[2][1], monkeypatch)
+    loader = pipeline(path).loader(executor="inline")
+    assert outcome(loader) == wanted
+    assert any(d.rule == "plan" and not d.applied for d in loader.plan.decisions)
+
+
+def test_a_plan_that_is_given_is_checked_too(path: str) -> None:
+    p = pipeline(path)
+    good = plan_of(p.node)
+    scan = next(n for n in walk(good.root) if isinstance(n.operator, Scan))
+    bad = graph.replace(good.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)
+    assert scan.operator.where  # type: ignore[attr-defined]
+    for root, taken in ((good.root, True), (bad, False)):
+        loader = p.loader(plan=Plan(p.node, root, good.decisions, method="loaded"), executor="inline")
+        assert outcome(loader) == outcome(p.loader(plan="off", executor="inline"))
+        assert loader._plans.rewrites is taken
+
+
+def test_the_planner_takes_no_plan_of_which_nothing_can_be_said(path: str) -> None:
+    p = pipeline(path)
+    made = AutoPlanner(p.node, lambda _: False, TolerantSplits(p.node))
+    plan = made.admit(made.begin(), lambda plan: cedar.plan.planner.Difference("whatever"))
+    assert plan.root is p.node
+
+
+# ---- audits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("format", ["numpy", "arrow", "torch"])
+def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
+    executor: str, format: Any, path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan has lost a filter: run in whatever order, what it has gives the wrong rows."""
+    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan, written: None)  # nor does anybody else see it
+    p = cedar.read_parquet(path).filter(col("x").is_not_null()).shuffle(window=50).select("id", "z").batch(8)
+    plan = plan_of(p.node)
+    bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)
+    wanted = outcome(p.loader(plan="off", executor="inline", format=format))
+    loader = p.loader(plan=Plan(p.node, bad, method="loaded"), executor=executor, workers=2, format=format)
+    loader._plans._admitted = True  # as if the check had seen nothing
+    audited(loader)
+    assert outcome(loader) == wanted
+    assert loader._metrics.differences
+    assert not loader._plans.rewrites
+    assert "other rows than the pipeline as written" in caplog.text
+
+
+def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str) -> None:
+    p = pipeline(path)
+    loader = p.loader(plan=plan_of(p.node), executor="inline", format="torch")
+    audited(loader)
+    assert outcome(loader) == outcome(p.loader(plan="off", executor="inline", format="torch"))
+    assert loader._metrics.audited
+    assert not loader._metrics.differences
+
+
+def test_audits_take_their_share_of_the_time(path: str) -> None:
+    p = pipeline(path)
+    plans = p.loader(plan=plan_of(p.node), executor="inline")._plans
+    plans._opened = time.perf_counter() - 1000.0  # 30 s for audits
+    assert plans.audit_due(29.0)
+    assert not plans.audit_due(40.0), "the first rows took as long"
+    plans.audit(10.0, None)
+    assert plans.audit_due(1.0)
+    plans.audit(15.0, None, done=False)  # given up
+    assert not plans.audit_due(1.0)
+    assert 4.0 < plans.audit_seconds < 6.0
+    plans._opened -= 1000.0
+    assert plans.audit_due(1.0), "35 s are left, and the next one may take 30"
+    assert plans._metrics.audited == 1

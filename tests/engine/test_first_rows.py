@@ -1,0 +1,222 @@
+"""The audit of first rows: a plan that gives other rows on them is refused before anything of it is delivered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.core.skip import Skip
+from cedar.engine.binding import Binding
+from cedar.engine.first_rows import FirstRows
+from cedar.operators.base import Env
+from cedar.pipeline.planning import plan_of
+from cedar.plan import graph
+from cedar.plan.data import Plan
+from cedar.plan.graph import Node
+from cedar.plan.scan import Scan
+
+called: list[int] = []
+COUNT = iter(range(10**6))
+GENERATOR = np.random.default_rng(0)
+
+
+def seen(y: int) -> int:
+    called.append(y)
+    return y + 1
+
+
+def first_rows(pipeline: cedar.Pipeline, **options: Any) -> FirstRows:
+    return FirstRows(Binding(pipeline.node, None, Env()), **options)
+
+
+def without_the_top(root: Node) -> Plan:
+    return replace(Plan.as_written(root), root=root.inputs[0])
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan, written: None)
+
+
+@pytest.fixture
+def source(tmp_path: Any) -> cedar.Pipeline:
+    pq.write_table(pa.table({"x": range(400), "y": [i % 7 for i in range(400)]}), tmp_path / "t.parquet")
+    return cedar.read_parquet(str(tmp_path / "t.parquet"))
+
+
+def test_a_plan_that_loses_a_filter_is_refused(source: cedar.Pipeline) -> None:
+    p = source.filter(col("y") > 2)
+    asked, bad = first_rows(p), without_the_top(p.node)
+    assert asked.rewrites(bad)
+    assert asked.difference(bad) is not None
+    assert not asked.rewrites(asked.written)
+    assert asked.difference(asked.written) is None
+
+
+def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
+    source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Plan] = []
+    found = FirstRows._found
+    monkeypatch.setattr(FirstRows, "_found", lambda self, plan: calls.append(plan) or found(self, plan))
+    p = source.filter(col("y") > 2)
+    one, other = p.batch(4), p.batch(5)
+    for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):
+        with pipeline.loader() as loader:
+            next(iter(loader))
+        assert len(calls) == compared
+
+
+def test_expensive_functions_are_called_on_few_rows(source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = source.map(seen, "y", into="z", dtype=int).filter(col("x") > 2)
+    asked = first_rows(p)
+    monkeypatch.setattr("cedar.engine.first_rows._SECONDS", 0.0)
+    called.clear()
+    assert asked.difference(plan_of(p.node)) is None
+    assert 0 < len(called) <= 2 * 2
+
+
+def test_functions_are_called_on_64_rows_at_most(source: cedar.Pipeline) -> None:
+    p = source.map(seen, "y", into="z", dtype=int).filter(col("x") > 2)
+    called.clear()
+    assert first_rows(p).difference(plan_of(p.node)) is None
+    assert len(called) <= 2 * (2 + 64)
+
+
+def test_only_columns_that_matter_are_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({name: np.arange(90) for name in "abcdefgh"})
+    pq.write_table(table, tmp_path / "t.parquet")
+    p = cedar.read_parquet(str(tmp_path / "t.parquet")).filter(col("b") > 2).select("a").batch(4)
+    asked = first_rows(p)
+    assert asked.difference(plan_of(p.node)) is None
+    (rows,) = asked._rows.values()
+    assert sorted(rows.columns) == ["a", "b"]
+
+
+def test_all_columns_are_read_where_a_function_sees_whole_rows(source: cedar.Pipeline) -> None:
+    p = source.map(lambda row: {"n": len(row)}).filter(col("n") == 2)
+    asked = first_rows(p)
+    assert asked.difference(plan_of(p.node)) is None
+    bad = without_the_top(p.node)
+    assert asked.difference(replace(bad, root=graph.replace(bad.root, narrow))) is not None
+
+
+def narrow(node: Node) -> Node | None:
+    return None if node.inputs else dataclasses.replace(node, operator=Scan(node.operator.source, ("x",)))  # type: ignore[attr-defined]
+
+
+def no_filter(node: Node) -> Node | None:
+    scan = node.operator
+    if not isinstance(scan, Scan) or not scan.where:
+        return None
+    return dataclasses.replace(node, operator=Scan(scan.source, scan.columns, scan.where[:-1]))
+
+
+def shaped(p: cedar.Pipeline, shape: str) -> cedar.Pipeline:
+    p = p.filter(col("y") > 2)
+    if shape == "shuffle":
+        return p.shuffle(seed=1, window=100).batch(8)
+    if shape == "large batches":
+        return p.batch(512, last="drop")
+    if shape == "rows":
+        return p.select("x")
+    return p.map(seen, "y", dtype=int).take(200).batch(8, last="keep")
+
+
+@pytest.mark.parametrize("order", ["exact", "any"])
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("shape", ["rows", "shuffle", "large batches", "functions"])
+def test_wrong_rows_are_not_delivered(shape: str, executor: str, order: Any, source: cedar.Pipeline) -> None:
+    p = shaped(source, shape)
+    bad = Plan(p.node, graph.replace(plan_of(p.node).root, no_filter), method="loaded")
+    wanted = [row for unit in p.loader(plan="off", executor="inline") for row in np.atleast_1d(unit["x"]).tolist()]
+    with p.loader(plan=bad, executor=executor, workers=2, order=order) as loader:
+        found = [row for unit in loader for row in np.atleast_1d(unit["x"]).tolist()]
+        assert sorted(found) == sorted(wanted)
+        if order == "exact":
+            assert found == wanted
+        assert not loader._plans.rewrites
+        assert "the plan is not taken" not in str(loader.report())
+        assert any(not d.applied and d.rule == "plan" for d in loader.plan.decisions)
+
+
+@pytest.mark.parametrize("order", ["exact", "any"])
+@pytest.mark.parametrize("makes", ["anew", "once"])
+def test_the_rows_of_an_iterator_are_compared_and_then_delivered(makes: str, order: Any) -> None:
+    rows = [{"x": i, "y": i % 7} for i in range(300)]
+    once = iter(rows)
+    begun: list[Iterator[Any]] = []
+
+    def make() -> Iterator[Any]:
+        begun.append(once if makes == "once" else iter(rows))
+        return begun[-1]
+
+    def pipeline() -> cedar.Pipeline:
+        return cedar.from_iterable(make, dtypes={"x": int, "y": int}).map(seen, "x", into="z", dtype=int)
+
+    p = pipeline().filter(col("y") > 2).batch(8, last="keep")
+    good = plan_of(p.node)
+    bad = replace(good, root=graph.replace(good.root, without_filter))
+    assert bad.root is not good.root
+    wanted = [row["x"] for row in rows if row["y"] > 2]
+    with p.loader(plan=bad, executor="inline", order=order) as loader:
+        assert [x for batch in loader for x in batch["x"].tolist()] == wanted
+        assert not loader._plans.rewrites
+    assert len(begun) == 1, "the first rows are not read twice"
+
+
+def without_filter(node: Node) -> Node | None:
+    if node.inputs and node.inputs[0].operator.condition is not None:
+        return dataclasses.replace(node, inputs=node.inputs[0].inputs)
+    return None
+
+
+def test_a_function_that_needs_full_batches_is_given_what_there_is(tmp_path: Any) -> None:
+    pq.write_table(pa.table({"x": range(64), "y": [i % 7 for i in range(64)]}), tmp_path / "t.parquet")
+
+    def halves(x: np.ndarray) -> np.ndarray:
+        return x.reshape(4, -1).ravel() if len(x) in (48, 16) else x.reshape(5, 0)
+
+    p = (
+        cedar.read_parquet(str(tmp_path / "t.parquet"))
+        .filter(col("y") >= 0)
+        .batch(48, last="keep")
+        .map(halves, "x", dtype=int)
+    )
+    assert first_rows(p).difference(plan_of(p.node)) is None
+
+
+@pytest.mark.parametrize("draw", [lambda: next(COUNT), lambda: float(GENERATOR.random())], ids=["counter", "generator"])
+def test_a_function_that_is_not_deterministic_is_named_so(draw: Callable[[], Any], source: cedar.Pipeline) -> None:
+    p = source.map(lambda y: draw(), "y", into="r", dtype=type(draw())).filter(col("x") > 9).batch(4)
+    found = first_rows(p).difference(plan_of(p.node))
+    assert found is not None
+    assert "not deterministic" in found.what
+
+
+def test_rows_that_are_skipped_are_compared(source: cedar.Pipeline) -> None:
+    def fails(y: int) -> int:
+        if y == 3:
+            raise ValueError(y)
+        return y
+
+    p = source.map(fails, "y", dtype=int, on_error=Skip()).batch(4, last="keep")
+    binding = Binding(p.node, None, Env())
+    assert FirstRows(binding).difference(Plan.as_written(p.node)) is None
+    assert FirstRows(binding).difference(Plan(p.node, graph.replace(p.node, unmapped))) is not None
+
+
+def unmapped(node: Node) -> Node | None:
+    below = node.inputs[0] if node.inputs else None
+    return (
+        dataclasses.replace(node, inputs=below.inputs) if below is not None and below.operator.name == "map" else None
+    )
