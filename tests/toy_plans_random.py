@@ -124,7 +124,7 @@ def check_once(patch: pytest.MonkeyPatch) -> None:
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # with what the key names, so that no other gets its id
     difference = FirstRows.difference
 
-    def shared(self: FirstRows, plan: Plan) -> Difference | None:
+    def shared(self: FirstRows, plan: Plan, *_: Any) -> Difference | None:
         key = (id(plan), id(self.written.root), self.world)
         if key not in known:
             known[key] = (plan, self.written, difference(self, plan))

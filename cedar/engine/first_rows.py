@@ -6,7 +6,7 @@ for bit by row key. Sizes of batches, windows and limits shrink with the rows, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -72,13 +72,17 @@ class FirstRows:
         works = self._works(plan)
         return works is None or works != self._works(self.written)
 
-    def difference(self, plan: Plan) -> Difference | None:
-        """The first difference between a plan and the pipeline as written; functions of the user are called."""
+    def difference(self, plan: Plan, going: Callable[[], None] = lambda: None) -> Difference | None:
+        """The first difference between a plan and the pipeline as written; functions of the user are called.
+
+        Args:
+            going: called before functions are; raises where nobody waits for the audit any more.
+        """
         root = self._binding.root
         key = self._works(plan), self.world, self._binding.on_error, self._strict
         if key in _passed.get(root, ()):
             return None
-        found = self._found(plan)
+        found = self._found(plan, going)
         if found is None and key[0] is not None:
             _passed.setdefault(root, []).append(key)
         return found
@@ -90,12 +94,12 @@ class FirstRows:
         except CedarError:
             return None
 
-    def _found(self, plan: Plan) -> Difference | None:
+    def _found(self, plan: Plan, going: Callable[[], None]) -> Difference | None:
         """More and more rows, as long as functions take no time; nobody knows before how long they take."""
         rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
         left = _SECONDS
         while True:
-            found = self._run_both(plan, rows)
+            found = self._run_both(plan, rows, going)
             left -= found.seconds
             if found.mismatch is not None or rows == SAMPLE_ROWS:
                 return Difference(found.failed) if found.failed else found.mismatch
@@ -103,16 +107,18 @@ class FirstRows:
                 return None
             rows = min(SAMPLE_ROWS, max(2 * rows, int(rows * left / max(found.seconds, 1e-6))))
 
-    def _run_both(self, plan: Plan, rows: int) -> _Found:
+    def _run_both(self, plan: Plan, rows: int, going: Callable[[], None]) -> _Found:
         """The difference on so many rows, and what they took."""
         failed = ""
         for shrinks in (True, False):  # a function may need batches of the size that the user gave
+            going()
             try:
                 few = _Few(self._binding, plan, self._given(rows), self.world, shrinks)
                 written = few.written()
             except Exception as error:  # noqa: BLE001 - the run meets it, and reports it as the user's
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_line(error)}"
                 continue
+            going()
             mismatch = few.difference(written, self._strict)
             if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
                 mismatch = Difference(f"not deterministic: run twice as written, {again}")

@@ -336,7 +336,7 @@ class Plans:
         plan, profile = self._known[int(key)], self.profile()
 
         def check(plan: Plan) -> Difference | None:
-            return calls.make(lambda: self.first_rows.difference(plan))
+            return calls.make(lambda: self.first_rows.difference(plan, calls.check))
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:

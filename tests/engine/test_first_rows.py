@@ -67,7 +67,7 @@ def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
 ) -> None:
     calls: list[Plan] = []
     found = FirstRows._found
-    monkeypatch.setattr(FirstRows, "_found", lambda self, plan: calls.append(plan) or found(self, plan))
+    monkeypatch.setattr(FirstRows, "_found", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
     p = source.filter(col("y") > 2)
     one, other = p.batch(4), p.batch(5)
     for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):

@@ -609,11 +609,11 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set once a plan is being compared beside the run; that takes a while."""
     begun, difference = threading.Event(), FirstRows.difference
 
-    def slowly(self: FirstRows, plan: Any) -> Any:
+    def slowly(self: FirstRows, plan: Any, *going: Any) -> Any:
         if threading.current_thread().name == "cedar-plan":
             begun.set()
             time.sleep(0.1)
-        return difference(self, plan)
+        return difference(self, plan, *going)
 
     monkeypatch.setattr(FirstRows, "difference", slowly)
     yield begun
