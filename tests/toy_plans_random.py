@@ -15,9 +15,8 @@ import pytest
 import cedar
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.plan_control import Plans
-from cedar.optimizer.arrange import Arranged, find_chains, rebuild
+from cedar.optimizer.arrange import Arranged, find_chains, steps_of
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.commute import may_swap
 from cedar.optimizer.ordering import find_precedence
 from cedar.optimizer.planner import AutoPlanner
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
@@ -27,6 +26,7 @@ from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.plan.planner import Difference
+from cedar.plan.steps.commute import may_swap
 from cedar.profile import Machine, OperatorProfile, Profile
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -70,7 +70,8 @@ def plans_of(root: Node, draw: random.Random, count: int, skips: bool = False) -
 def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
     """Any order that a search may choose, however bad, in any places."""
     figures = profile(made.root, draw)
-    moved, decisions = made._rewritten(made.root, MOVES, figures)
+    moves = made._rewritten(made.root, MOVES, figures)
+    moved, decisions = moves.root, list(moves.decisions)
     facts = made._facts(moved, figures)
     arranged = []
     for chain in find_chains(lower(moved, Choice(), made.root), facts):
@@ -83,8 +84,11 @@ def by_lot(made: AutoPlanner, draw: random.Random) -> Plan:
         places = tuple(draw.choice(["threads", "threads", "processes"]) for _ in order)
         arranged.append(Arranged(chain, tuple(order), places, draw.choice(["threads", "processes"])))
         decisions.append(Decision("order", " ".join(map(str, order)), applied=order != sorted(order)))
-    root, trims = made._rewritten(rebuild(moved, facts, arranged), TRIMS, figures)
-    return Plan(made.root, root, (*decisions, *trims), method="beam")
+    ordered, sweeps, refused = steps_of(moved, facts, arranged)
+    assert not refused
+    trims = made._rewritten(ordered, TRIMS, figures)
+    steps = (*moves.sweeps, *sweeps, *trims.sweeps)
+    return Plan(made.root, trims.root, (*decisions, *trims.decisions), method="beam", sweeps=steps)
 
 
 _CHANGES = 40  # a plan that changes before a row is delivered begins where the one before it did

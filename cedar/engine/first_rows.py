@@ -103,9 +103,9 @@ class FirstRows:
             left -= found.seconds
             if found.mismatch is not None or rows == SAMPLE_ROWS:
                 return Difference(found.failed) if found.failed else found.mismatch
-            if left <= 0:
+            if left <= 0 and found.came:
                 return None
-            rows = min(SAMPLE_ROWS, max(2 * rows, int(rows * left / max(found.seconds, 1e-6))))
+            rows = min(SAMPLE_ROWS, max(2 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
     def _run_both(self, plan: Plan, rows: int, going: Callable[[], None]) -> _Found:
         """The difference on so many rows, and what they took."""
@@ -122,7 +122,7 @@ class FirstRows:
             mismatch = few.difference(written, self._strict)
             if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
                 mismatch = Difference(f"not deterministic: run twice as written, {again}")
-            return _Found(mismatch, few.seconds)
+            return _Found(mismatch, few.seconds, any(block.slots for run in written for block in run))
         return _Found(failed=failed)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -165,6 +165,7 @@ class FirstRows:
 class _Found:
     mismatch: Difference | None = None
     seconds: float = 0.0
+    came: bool = False  # some row came through
     failed: str = ""  # why nothing can be said
 
 

@@ -301,7 +301,7 @@ class Plans:
                 plan = replace(plan, workers=None)  # their number is the user's
             key = self._key_of(plan)
             if key == runs:  # with more to tell
-                running = replace(plan, root=current.root, workers=current.workers)
+                running = replace(plan, root=current.root, sweeps=current.sweeps, workers=current.workers)
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from cedar.operators.base import RowOperator
-from cedar.optimizer.commute import is_row_operator
-from cedar.optimizer.edit import is_inserted, rebuilt, with_inputs
 from cedar.optimizer.facts import Facts
 from cedar.plan import graph
+from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.physical import Physical, Stage
+from cedar.plan.steps.commute import is_row_operator
+from cedar.plan.steps.edit import is_inserted
+from cedar.plan.steps.reorder import Reorder
+from cedar.plan.steps.single import Place
+from cedar.plan.steps.step import Step
+from cedar.plan.steps.sweep import Pass, Sweep, one_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,31 +117,38 @@ class Arranged:
     start: str = ""
 
 
-def rebuild(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> Node:
-    """The graph with its chains in the chosen orders and every place set; sharing is kept."""
-    by_top = {id(each.chain.top): each for each in arranged}
-    inner = {id(n) for a in arranged for n in (*a.chain.nodes, a.chain.last) if n} - set(by_top)
-    done: dict[int, Node] = {}
-    for node in graph.walk(root):
-        chosen = by_top.get(id(node))
-        if chosen is not None:
-            done[id(node)] = _rebuilt(chosen, done, facts)
-        elif id(node) in inner or is_inserted(node, facts):
-            done[id(node)] = node  # whoever asks for it is inside a chain too
-        else:
-            done[id(node)] = with_inputs(node, tuple(done[id(child)] for child in node.inputs), facts)
-    return done[id(root)]
+def steps_of(root: Node, facts: Facts, arranged: Sequence[Arranged]) -> tuple[Node, tuple[Sweep, ...], list[Decision]]:
+    """The graph with its chains in the chosen orders and every place set, its steps, and those that are refused."""
+    facts = facts if facts.root is root else facts.at(root)
+    nodes = graph.walk(root)
+    numbers = {id(node): number for number, node in enumerate(nodes)}
+    places = [node.place for node in nodes]
+    orders: dict[int, Step] = {}
+    for each in arranged:
+        chain = each.chain
+        if chain.sources:
+            places[numbers[id(chain.base)]] = each.start
+        for index, place in zip(each.order, each.places, strict=True):
+            places[numbers[id(chain.nodes[index])]] = place
+        if chain.last is not None:
+            places[numbers[id(chain.last)]] = each.places[-1] if each.places else places[numbers[id(chain.base)]]
+        if each.order != tuple(range(len(each.order))):
+            orders[numbers[id(chain.nodes[-1])]] = Reorder(each.order)
+    refused: list[Decision] = []
+    sweeps: list[Sweep] = []
+    if places != [node.place for node in nodes]:
+        placed, sweep = one_step(facts, Place(tuple(places)))
+        facts, sweeps = facts.at(placed), [sweep]
 
+    def ask(number: int, node: Node, known: Facts) -> Step | None:
+        step = orders.get(number)
+        why = None if step is None else step.check(node, known)
+        if why is not None:
+            refused.append(Decision("order", why.what or known.label(node), applied=False, why=why.reason))
+        return step if why is None else None
 
-def _rebuilt(chosen: Arranged, done: dict[int, Node], facts: Facts) -> Node:
-    chain = chosen.chain
-    current = _placed(chain.base, (), chosen.start, facts) if chain.sources else done[id(chain.base)]
-    for index, place in zip(chosen.order, chosen.places, strict=True):
-        current = _placed(chain.nodes[index], (current,), place, facts)
-    if chain.last is not None:
-        current = _placed(chain.last, (current,), current.place, facts)
-    return current
-
-
-def _placed(node: Node, inputs: tuple[Node, ...], place: str, facts: Facts) -> Node:
-    return dataclasses.replace(rebuilt(node, inputs, facts), place=place)
+    if orders:
+        made = Pass(facts, ask, downward=False)
+        facts = facts.at(made.run())
+        sweeps.append(made.sweep)
+    return facts.root, tuple(sweeps), refused

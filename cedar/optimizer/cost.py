@@ -15,12 +15,12 @@ from typing import TypeAlias
 from cedar.operators.base import Effects
 from cedar.optimizer.arrange import Chain
 from cedar.optimizer.flow import Flow
-from cedar.optimizer.live import Names
 from cedar.optimizer.loads import Load
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
 from cedar.plan.physical import TASK_SECONDS
 from cedar.plan.scan import Scan, chosen_fields
+from cedar.plan.steps.live import Names
 
 Use: TypeAlias = "tuple[float, float, float, float, float]"
 RESOURCES = ("cores", "GIL", "process shipping", "workers", "one task at a time")

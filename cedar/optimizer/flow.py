@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from cedar.datasets.base import Read
 from cedar.operators.base import Effects, Operator, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.live import Names, live_columns
 from cedar.optimizer.loads import Load
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan, chosen_fields
+from cedar.plan.steps.live import Names, live_columns
 
 
 @dataclass(frozen=True)

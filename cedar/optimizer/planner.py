@@ -12,10 +12,9 @@ from typing import Any
 
 from cedar.core.errors import CedarError
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import CacheCosts, Factors, Facts, Refusal, Rule
-from cedar.optimizer.rewrite import facts_of, rewrite
+from cedar.optimizer.rewrite import Rewritten, facts_of, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, foresee, search
 from cedar.plan import graph
@@ -25,6 +24,7 @@ from cedar.plan.lower import Choice, does
 from cedar.plan.physical import Work
 from cedar.plan.planner import Check
 from cedar.plan.splits import Splits
+from cedar.plan.steps.commute import may_swap
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
@@ -74,14 +74,14 @@ class AutoPlanner:
     def begin(self) -> Plan:
         """From what operators declare alone; nothing is run."""
         try:
-            root, decisions = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
+            done = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
             if not isinstance(error, CedarError):  # which is of the pipeline itself, and told by whoever uses it
                 _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
-        told = (*decisions, *self._refusals)
-        return self._within(Plan(self.root, root, told, method="rules"))
+        told = (*done.decisions, *self._refusals)
+        return self._within(Plan(self.root, done.root, told, method="rules", sweeps=done.sweeps))
 
     def _within(self, plan: Plan) -> Plan:
         """The plan, with what the budget says of the run."""
@@ -151,24 +151,25 @@ class AutoPlanner:
         """The best plan for a profile, unchecked."""
         return self._best(profile, True, self._moved(profile))
 
-    def _moved(self, profile: Profile) -> tuple[Node, list[Decision]]:
+    def _moved(self, profile: Profile) -> Rewritten:
         """The graph after the rules that move operators, whatever the places."""
         return self._rewritten(self.root, (*MOVES, *self.rules), profile)
 
-    def _best(self, profile: Profile, turns: bool, moved: tuple[Node, list[Decision]], **limits: Any) -> Plan:
+    def _best(self, profile: Profile, turns: bool, moved: Rewritten, **limits: Any) -> Plan:
         """Within other limits than the planner's own, where they are given; one thread for several by ``turns``."""
         asks = replace(self, **limits)
-        searched = asks._search(moved[0], profile, turns)
-        root, trims = asks._rewritten(searched.root, TRIMS, profile)
+        searched = asks._search(moved.root, profile, turns)
+        trimmed = asks._rewritten(searched.root, TRIMS, profile)
         plan = Plan(
             self.root,
-            root,
-            (*moved[1], *searched.decisions, *trims, *self._refusals),
+            trimmed.root,
+            (*moved.decisions, *searched.decisions, *trimmed.decisions, *self._refusals),
             None,
             searched.method,
             searched.executor,
             searched.workers,
             profile,
+            sweeps=(*moved.sweeps, *searched.sweeps, *trimmed.sweeps),
         )
         plan = self._within(plan)
         return replace(plan, prediction=asks._predicted(plan, profile, more=turns))  # of what is tried, that can wait
@@ -224,7 +225,7 @@ class AutoPlanner:
     def _lowering(self) -> Choice:
         return Choice(self.executors[0], splits=self.splits, settled=self.splits.settled)
 
-    def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> tuple[Node, list[Decision]]:
+    def _rewritten(self, root: Node, rules: Sequence[Rule], profile: Profile | None) -> Rewritten:
         return rewrite(self._facts(root, profile), rules)
 
     def _facts(self, root: Node, profile: Profile | None) -> Facts:

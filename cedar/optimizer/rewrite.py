@@ -1,29 +1,35 @@
-"""Rewrite: applies rules to a graph until none applies any more, and says what they did."""
+"""Rewrite: lets rules propose steps until none does any more, and says what was done and refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from cedar.core.errors import CedarError
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
-from cedar.optimizer.edit import fitted, restore_order, tidy
-from cedar.optimizer.facts import CacheCosts, Change, Factors, Facts, Refusal, Rule
-from cedar.optimizer.live import all_of, spread, union
-from cedar.optimizer.measure import Measure, measure
-from cedar.optimizer.rules.cache_place import misplaced
-from cedar.optimizer.rules.dead_columns import carried
+from cedar.optimizer.facts import CacheCosts, Change, Factors, Facts, Refusal, Rule, Step
 from cedar.plan import graph
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
+from cedar.plan.steps.columns import KeepOrder
+from cedar.plan.steps.sweep import Pass, Sweep, first_line, key_of, one_step
 from cedar.profile import Profile
 
 
-def rewrite(facts: Facts, rules: Sequence[Rule]) -> tuple[Node, list[Decision]]:
-    """The graph after all rules, with its columns in their order as written, and what was done and refused.
+@dataclass(frozen=True)
+class Rewritten:
+    """The graph after rules, the steps that led there, and what was done and refused."""
 
-    Comes to an end whatever the rules do: changes that do not lower the measure of the graph are not made.
+    root: Node
+    sweeps: tuple[Sweep, ...]
+    decisions: tuple[Decision, ...]
+
+
+def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
+    """Applies all rules, and puts columns into their order as written.
+
+    Comes to an end whatever the rules do: a graph that was there before is not made again.
 
     Args:
         facts: of the pipeline as written, or of a plan's graph.
@@ -36,22 +42,20 @@ def rewrite(facts: Facts, rules: Sequence[Rule]) -> tuple[Node, list[Decision]]:
         for rule in rules:
             while rule.__name__ not in run.facts.refused and run.apply(rule):
                 changed = True
-    tidied = tidy(run.facts.root, run.facts)
-    return restore_order(tidied, run.facts.at(tidied)), run.decisions()
+    root, last = one_step(run.facts, KeepOrder())
+    sweeps = run.sweeps if root is run.facts.root else [*run.sweeps, last]
+    return Rewritten(root, tuple(sweeps), tuple(run.decisions()))
 
 
 @dataclass
 class Rewriting:
     """A graph on its way from rule to rule.
 
-    A rule is asked about every node in one pass, and the graph is built anew once for all that it changes; the measure
-    is taken of the whole. So the work of a rewriting grows with the graph, not with its square for each change.
-
     Args:
         facts: of the graph as it is.
-        rules: all that are tried; a rule of others may have a ``measure(facts)`` that it lowers and no other raises.
+        rules: all that are tried.
         applied, refusals, failed: what was done, what did not apply, and what was not done, and why.
-        measured: the measure of the graph, once somebody asked.
+        sweeps: the steps so far.
     """
 
     facts: Facts
@@ -59,41 +63,42 @@ class Rewriting:
     applied: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, str], Decision] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    measured: Measure | None = None
+    sweeps: list[Sweep] = field(default_factory=list)
+    _seen: set[Hashable] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._seen.add(key_of(self.facts.root, self.facts.ordinals))
 
     def apply(self, rule: Rule) -> bool:
-        """All changes that a rule makes in a pass; one alone where together they do no good; False for none."""
+        """All steps that a rule proposes in a pass; one alone where together they do no good; False for none."""
         most = len(self.facts.consumers)
-        while made := (sweep := Pass(self, rule, most)).run():
-            why = sweep.why or self._take(rule, sweep)
+        while (asked := Asked(self, rule, most)).run():
+            why = asked.why or self._take(rule, asked)
             if not why:
                 return True
-            if len(made) > 1:
+            if len(asked.made) > 1:
                 most = 1
             else:
-                self.failed[rule.__name__, made[0].label] = why
+                self.failed[rule.__name__, asked.made[0].label] = why
         return False
 
-    def _take(self, rule: Rule, sweep: Pass) -> str:
+    def _take(self, rule: Rule, asked: Asked) -> str:
         """Go on with the graph after a pass; else why not."""
         try:
-            facts = self.facts.at(sweep.root)
+            facts = self.facts.at(asked.root)
         except CedarError as error:  # the pipeline as written is sound, so this is the rule's doing
-            return _first_line(error)
-        before, after = self.measured or self.measure(self.facts), self.measure(facts)
-        if not after < before:
-            return f"{sweep.made[0].change.how or 'the change'}: it brings the plan no further"
-        self.facts, self.measured = facts, after
-        for each in sweep.made:
+            return first_line(error)
+        key = key_of(facts.root, facts.ordinals)
+        if key in self._seen:
+            return f"{asked.made[0].change.how or 'the change'}: it brings the plan no further"
+        self._seen.add(key)
+        self.facts = facts
+        self.sweeps.append(asked.sweep)
+        for each in asked.made:
             hows = self.applied.setdefault((rule.__name__, each.change.what), [])
             if each.change.how not in hows:
                 hows.append(each.change.how)
         return ""
-
-    def measure(self, facts: Facts) -> Measure:
-        """Of a graph, which every change lowers: that of our own rules, then what others say of theirs."""
-        theirs = (getattr(rule, "measure", None) for rule in self.rules)
-        return *measure(facts, misplaced(facts), carried(facts)), *(each(facts) for each in theirs if each is not None)
 
     def decisions(self) -> list[Decision]:
         """One for each operator and rule that changed it, then one for each thing that did not happen."""
@@ -110,86 +115,55 @@ class AppliedChange:
     label: str
 
 
-class Pass:
-    """One rule asked about every node of a graph: inputs first, or outputs first where the rule goes by what is read.
+class Asked:
+    """One rule asked about every node of a graph; its steps are checked before they are taken.
 
     Args:
         most: changes after which the rest stays as it is.
     """
 
     def __init__(self, run: Rewriting, rule: Rule, most: int) -> None:
-        self.run_, self.rule, self.most = run, rule, most
-        self.facts = run.facts.moving()
+        self._run, self._rule, self._most = run, rule, most
         self.root = run.facts.root
+        self.sweep = Sweep(())
         self.made: list[AppliedChange] = []
         self.why = ""  # the graph cannot be, if set
 
     def run(self) -> list[AppliedChange]:
         """The changes made; ``root`` is the graph after them."""
-        nodes = list(graph.walk(self.root))
+        made = Pass(self._run.facts, self._step, getattr(self._rule, "downward", False))
         try:
-            self.root = (self._downward if getattr(self.rule, "downward", False) else self._upward)(nodes)
+            self.root = made.run()
+            self.sweep = made.sweep
         except CedarError as error:
-            self.why = _first_line(error)
+            self.why = first_line(error)
         return self.made
 
-    def _upward(self, nodes: list[Node]) -> Node:
-        """Each node stands on what became of its inputs when it is asked about."""
-        done: dict[int, Node] = {}
-        for node in nodes:
-            current = node
-            if self.made:
-                current = fitted(node, tuple(done.get(id(child), child) for child in node.inputs), self.facts)
-                self.facts.stands_for(current, node)
-            changed = self._asked(current)
-            if changed is not node:
-                self.facts.stands_for(changed, current)
-                done[id(node)] = changed
-        return done.get(id(nodes[-1]), nodes[-1])
-
-    def _downward(self, nodes: list[Node]) -> Node:
-        """What each node has to give is known from what became of those above it."""
-        live, schemas = self.facts.live, self.facts.schemas
-        live.clear()
-        live[id(self.root)] = all_of(schemas[id(self.root)])
-        old = {id(node) for node in nodes}
-        tops: dict[int, Node] = {}
-        for node in reversed(nodes):
-            top = tops[id(node)] = self._asked(node)
-            if top is not node:
-                live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
-            for each in [node] if top is node else [*graph.walk(top, old)][::-1]:
-                spread(each, live, schemas)
-        if not self.made:
-            return self.root
-        done: dict[int, Node] = {}
-        for node in nodes:
-            for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
-                done[id(each)] = fitted(each, tuple(done[id(child)] for child in each.inputs), self.facts)
-            done[id(node)] = done[id(tops[id(node)])]
-        return done[id(nodes[-1])]
-
-    def _asked(self, node: Node) -> Node:
-        """What the rule makes of a node; the node itself where that is nothing."""
-        run, rule = self.run_, self.rule.__name__
-        if len(self.made) >= self.most or (run.failed and (rule, self.facts.label(node)) in run.failed):
-            return node
-        outcome = self.rule(node, self.facts)
+    def _step(self, _number: int, node: Node, facts: Facts) -> Step | None:
+        """What the rule proposes at a node, if that may be done."""
+        run, rule = self._run, self._rule.__name__
+        if len(self.made) >= self._most or (run.failed and (rule, facts.label(node)) in run.failed):
+            return None
+        outcome = self._rule(node, facts)
         if outcome is None:
-            return node
-        label = self.facts.label(node)
-        if isinstance(outcome, Refusal):
-            refused = Decision(rule, outcome.what or label, applied=False, why=outcome.reason)
-            run.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
-            return node
-        change = outcome if isinstance(outcome, Change) else Change(outcome, label)
-        self.made.append(AppliedChange(change, label))
-        self.facts.learn(change.node)
-        return change.node
-
-
-def _first_line(error: CedarError) -> str:
-    return str(error).partition("\n")[0]
+            return None
+        label = facts.label(node)
+        change = Change(outcome, label) if isinstance(outcome, Step) else outcome
+        if not isinstance(change, Refusal | Change) or (
+            isinstance(change, Change) and not isinstance(change.step, Step)
+        ):
+            change = Refusal(f"it gave {type(outcome).__name__}, not a step of cedar.plan.steps")
+        if isinstance(change, Change):
+            refusal = change.step.check(node, facts)
+            if refusal is None:
+                self.made.append(AppliedChange(change, label))
+                return change.step
+            refusal = Refusal(refusal.reason, refusal.what or change.what)
+        else:
+            refusal = change
+        refused = Decision(rule, refusal.what or label, applied=False, why=refusal.reason)
+        run.refusals.setdefault((refused.rule, refused.what, refused.why), refused)
+        return None
 
 
 def _told(operator: str, hows: Sequence[str]) -> str:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from cedar.core.sizes import size_text
 from cedar.operators.base import StreamOperator
 from cedar.optimizer import joint
-from cedar.optimizer.arrange import Arranged, find_chains, rebuild
+from cedar.optimizer.arrange import Arranged, find_chains, steps_of
 from cedar.optimizer.budget import Budget, Cluster
-from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost
 from cedar.optimizer.facts import Facts
 from cedar.optimizer.flow import Flow, find_flow
@@ -26,6 +25,8 @@ from cedar.plan.data import Decision, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice as Lowering
 from cedar.plan.lower import lower
+from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.sweep import Sweep
 from cedar.profile import Profile
 
 LEAST_GAIN = 0.03  # the order as written is left for more than this
@@ -43,6 +44,7 @@ class SearchResult:
 
     Args:
         root: the graph with its chains in order, and ``place`` set on row operators and sources.
+        sweeps: the steps that led there.
         executor: of what has no place of its own.
         workers: tasks at once.
         method: "exact" where every legal order of every chain was weighed.
@@ -52,6 +54,7 @@ class SearchResult:
     """
 
     root: Node
+    sweeps: tuple[Sweep, ...]
     executor: str
     workers: int
     method: Method
@@ -95,14 +98,16 @@ def search(
         model = model.on(dataclasses.replace(model.capacity, workers=1))
         choice = _choose(model, precedences, cluster)
     choice = _within_memory(choice, facts, budget)
+    arranged, sweeps, refused = steps_of(root, facts, _arranged(choice.plan))
     return SearchResult(
-        root=rebuild(root, facts, _arranged(choice.plan)),
+        root=arranged,
+        sweeps=sweeps,
         executor=_executor(choice.plan, model),
         workers=choice.plan.model.capacity.workers,
         method=choice.method,
         seconds=_each(choice.plan),
         written=_each(choice.written),
-        decisions=tell(choice, facts, precedences),
+        decisions=(*tell(choice, facts, precedences), *refused),
     )
 
 

@@ -20,12 +20,12 @@ from cedar.datasets.formats import FORMATS
 from cedar.datasets.layouts import SECONDS_PER_BYTE
 from cedar.datasets.storage import Storage
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.live import live_columns
 from cedar.pipeline import sources
 from cedar.pipeline.core import Pipeline
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
+from cedar.plan.steps.live import live_columns
 
 if TYPE_CHECKING:
     from cedar.pipeline.writing import Written

@@ -10,12 +10,12 @@ from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.core.printable import one_line
 from cedar.engine.delivery.drop_in import NotIndexed
 from cedar.operators.base import Operator
-from cedar.optimizer.live import leave_unread
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
 from cedar.plan.graph import Node, batched, schemas
+from cedar.plan.steps.live import leave_unread
 
 
 class Columns(dict[str, Any]):

@@ -25,12 +25,12 @@ from cedar.executors.dask import cluster_figures
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import CacheCosts, Factors, Rule
-from cedar.optimizer.live import leave_unread
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
 from cedar.plan.splits import TolerantSplits
+from cedar.plan.steps.live import leave_unread
 from cedar.profile import Profile
 from cedar.report.explain import explain
 

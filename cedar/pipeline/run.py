@@ -18,9 +18,9 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
-from cedar.optimizer.live import leave_unread
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
 from cedar.pipeline.writing import Settings, Written, write
+from cedar.plan.steps.live import leave_unread
 from cedar.report.observers import Observers
 from cedar.report.picture import as_written
 from cedar.report.progress import Progress

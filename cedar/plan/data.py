@@ -14,6 +14,7 @@ from cedar.profile import Profile
 
 if TYPE_CHECKING:
     from cedar.plan.saved import HasNode
+    from cedar.plan.steps.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Plan:
         cache_bytes: what ``cache()`` may keep; None leaves it to the run.
         memory_bytes: what this process and its workers may hold; None leaves it to the run.
         numeric: the environment that functions run in; None leaves it to the run.
+        sweeps: the steps that lead from ``logical`` to ``root``, pass by pass.
     """
 
     logical: Node
@@ -79,6 +81,7 @@ class Plan:
     cache_bytes: int | None = None
     memory_bytes: int | None = None
     numeric: NumericEnvironment | None = None
+    sweeps: tuple[Sweep, ...] = ()
 
     @staticmethod
     def as_written(root: Node) -> Plan:

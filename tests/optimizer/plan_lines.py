@@ -13,6 +13,7 @@ from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
+from cedar.plan.steps.sweep import key_of, replay
 from cedar.profile import Machine, OperatorProfile, Profile
 
 
@@ -57,7 +58,9 @@ def rewritten(
 ) -> tuple[Node, list[Decision]]:
     """The graph after some rules, and what they did."""
     facts = facts_of(pipeline.node, pipeline.node, skips, profile, refused=refused, **more)
-    return rewrite(facts, rules)
+    done = rewrite(facts, rules)
+    assert key_of(replay(facts, done.sweeps), facts.ordinals) == key_of(done.root, facts.ordinals)
+    return done.root, list(done.decisions)
 
 
 def after(pipeline: cedar.Pipeline, *rules: Any, **more: Any) -> str:

@@ -13,9 +13,8 @@ from cedar.cache.cached import Store
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.optimizer.arrange import Arranged, rebuild
+from cedar.optimizer.arrange import Arranged, steps_of
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.commute import may_swap
 from cedar.optimizer.cost import RESOURCES, total
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
@@ -26,6 +25,7 @@ from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
 from cedar.plan.lower import Choice, lower
 from cedar.plan.saved import plan_from, text_of
+from cedar.plan.steps.commute import may_swap
 from tests.optimizer.toy_profiles import MACHINE, facts_of, figures, model_of
 from tests.optimizer.toy_searches import BOTH, late, pipelines, work
 from tests.toy_plans_random import profile
@@ -79,7 +79,8 @@ def test_what_a_search_prices_are_the_stages_that_would_run(made, splits, cached
         uses.append(cost.evaluate(order, places, start))
         names = tuple(BOTH[place] for place in places)
         arranged.append(Arranged(cost.chain, tuple(order), names, BOTH[start]))
-    there = rebuild(root, facts, arranged)
+    there, _, refused = steps_of(root, facts, arranged)
+    assert not refused
     moved = model_of(there, replace(facts, root=there), BOTH, choice=choice)
     assert total(path.use for path in as_lowered(moved)) == pytest.approx(total(uses))
     assert total(uses)[RESOURCES.index("process shipping")] * machine.ship_bytes == pytest.approx(

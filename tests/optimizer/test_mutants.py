@@ -10,17 +10,15 @@ from benchmarks.mutants_pipelines import Case, cases
 
 # The mutant, and a pipeline on which it shows.
 CHOSEN = {
-    "limit._reason: a guard dropped: operators that change counts": "take behind rows made",
-    "push_filter._below: a guard dropped: operators commute": "a filter on what was made",
-    "push_filter._reason: a guard dropped: operators that count rows": "take and skip",
     "shuffle.Shuffle.counts_rows: a guard dropped: groups in turns": "shuffle by",
-    "push_filter._reason: a guard dropped: windows above": "two shuffles",
-    "push_filter._through: one input of a concat alone": "concat",
-    "push_filter._moved: an operator lost": "filters and functions",
-    "push_filter._moved: the filter lost": "a filter behind expressions",
-    "scan_filter.scan_filter: a filter lost": "a filter behind expressions",
-    "scan_filter.scan_filter: an earlier filter lost": "filters and functions",
-    "scan_columns.scan_columns: a column too few": "two shuffles",
+    "cross.filter_stays: a guard dropped: operators that count rows": "take and skip",
+    "cross.filter_stays: a guard dropped: windows above": "two shuffles",
+    "cross.Cross.apply: one input of a concat alone": "concat",
+    "cross.Cross.apply: the filter lost": "shuffle",
+    "reorder.Reorder.apply: an operator lost": "a filter behind expressions",
+    "scans.PushFilter.apply: a filter lost": "a filter behind expressions",
+    "scans.PushFilter.apply: an earlier filter lost": "filters and functions",
+    "scans.columns_needed: a column too few": "two shuffles",
 }
 
 

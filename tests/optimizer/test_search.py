@@ -12,9 +12,9 @@ from hypothesis import given
 import cedar
 from cedar import col
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.commute import may_swap
 from cedar.optimizer.search import search
 from cedar.plan import graph
+from cedar.plan.steps.commute import may_swap
 from cedar.profile import Machine
 from tests.optimizer.toy_profiles import facts_of, figures, names
 from tests.optimizer.toy_searches import BOTH, ROWS, clean, gil_bound, late, pipelines, places, work

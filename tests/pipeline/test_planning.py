@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import cedar
 from cedar import col
-from cedar.operators.shuffle import Shuffle
-from cedar.optimizer.edit import rebuilt
+from cedar.operators.expressions import FilterExpression
 from cedar.optimizer.facts import Change, Refusal
 from cedar.plan import graph
+from cedar.plan.steps import Replace
 from tests.optimizer.plan_lines import line, table
 
 
@@ -25,32 +27,49 @@ def of(loader):
     return loader._plans.current
 
 
-def windows(node, facts):
-    """Shuffles without a window of their own."""
-    if not isinstance(node.operator, Shuffle) or node.operator.window == 16:
-        return Refusal("nothing to shuffle") if not node.inputs else None
-    return Change(rebuilt(node, node.inputs, facts, Shuffle(node.operator.seed, 16)), facts.label(node), "16 rows")
+def g(x):
+    """The same as f."""
+    return x
 
 
-vars(windows)["measure"] = lambda facts: sum(
-    isinstance(n.operator, Shuffle) and n.operator.window != 16 for n in graph.walk(facts.root)
-)
+def other(node, facts):
+    """Another function that does the same."""
+    if node.operator.name != "map" or node.operator.fn is g:
+        return Refusal("nothing to replace") if not node.inputs else None
+    return Change(Replace(replace(node.operator, fn=g)), facts.label(node), "by map(g)")
 
 
 def half(node, facts):
-    """A rule that is wrong: every other row."""
-    if node.operator.name != "batch" or node.inputs[0].operator.name == "take":
-        return None
-    return rebuilt(node, (graph.Node(cedar.operators.take.Take(4), node.inputs),), facts)
+    """A rule that is wrong: some rows."""
+    return Replace(FilterExpression(col("a") > 9)) if node.operator.name == "map" else None
 
 
-vars(half)["measure"] = lambda facts: -sum(n.operator.name == "take" for n in graph.walk(facts.root))
+def grows(node, facts):
+    """A rule that finds something to do in what it did."""
+    return Replace(replace(node.operator, fn=lambda x: x)) if node.operator.name == "map" else None
+
+
+def changes_the_graph(node, facts):
+    return node.inputs[0] if node.operator.name == "map" else None
 
 
 def test_a_rule_of_the_callers_is_applied_and_told():
-    loader = pipeline().loader(executor="inline", rules=(windows,))
-    assert "windows: shuffle" in loader.explain()
-    assert next(n for n in graph.walk(of(loader).root) if n.operator.name == "shuffle").operator.window == 16
+    loader = pipeline().loader(executor="inline", rules=(other,))
+    assert "other: map(f): by map(g)" in loader.explain()
+    assert next(n for n in graph.walk(of(loader).root) if n.operator.name == "map").operator.fn is g
+
+
+def test_a_rule_of_the_callers_comes_to_an_end():
+    loader = pipeline().loader(executor="inline", rules=(grows,))
+    assert sum(d.rule == "grows" and d.applied for d in of(loader).decisions) == 1
+    assert "was put in place of another operator" in "".join(str(d) for d in of(loader).decisions)
+
+
+def test_a_rule_that_gives_another_graph_is_refused():
+    loader = pipeline().loader(executor="inline", rules=(changes_the_graph,))
+    (decision,) = (d for d in of(loader).decisions if d.rule == "changes_the_graph")
+    assert not decision.applied
+    assert "a step of cedar.plan.steps" in decision.why
 
 
 def test_a_rule_of_the_callers_that_changes_rows_is_refused_before_one_is_delivered():
@@ -79,9 +98,9 @@ def test_the_budget_is_that_of_the_run():
         ({"without": "pushfilter"}, "there are push_filter"),
         ({"without": ["nothing like it"]}, "without='nothing like it'"),
         ({"rules": [3]}, "functions of a node and the facts"),
-        ({"rules": [windows, windows]}, "names that no other rule has"),
+        ({"rules": [other, other]}, "names that no other rule has"),
         ({"budget": 3}, "no Budget"),
-        ({"rules": [windows], "plan": "off"}, "for the optimizer"),
+        ({"rules": [other], "plan": "off"}, "for the optimizer"),
         ({"without": "late", "plan": "off"}, "for the optimizer"),
     ],
 )

@@ -1,6 +1,7 @@
 """Whatever the rules and the search make of a pipeline can be saved and comes back."""
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -66,12 +67,14 @@ def check_rules(pipeline):
     profile = Profile("", figures, Machine(4, 1 << 34), 1000, 1.0)
     skips = lambda node: isinstance(node.operator, RowOperator) and node.operator.policy() is not None
     facts = facts_of(pipeline.node, pipeline.node, skips, profile)
-    root, moved = rewrite(facts, MOVES)
-    found = search(root, facts.at(root), Budget(), ("threads", "processes"), 4)
-    root, trimmed = rewrite(facts.at(found.root), TRIMS)
-    decisions = (*moved, *found.decisions, *trimmed)
+    moved = rewrite(facts, MOVES)
+    found = search(moved.root, facts.at(moved.root), Budget(), ("threads", "processes"), 4)
+    trimmed = rewrite(facts.at(found.root), TRIMS)
+    root, decisions = trimmed.root, (*moved.decisions, *found.decisions, *trimmed.decisions)
+    sweeps = (*moved.sweeps, *found.sweeps, *trimmed.sweeps)
     expected = foresee(root, facts.at(root), Budget(), ("threads",), 4)
     plan = Plan(pipeline.node, root, decisions, expected, found.method, found.executor, found.workers, profile)
+    plan = replace(plan, sweeps=sweeps)
     back = plan_from(text_of(plan), pipeline)
     assert shape(back) == shape(plan)
     assert back.decisions[: len(decisions)] == decisions

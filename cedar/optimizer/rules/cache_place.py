@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from cedar.datasets.base import Read
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.cache import Cache
-from cedar.optimizer.commute import is_row_operator
-from cedar.optimizer.edit import rebuilt
+from cedar.operators.cache import Cache as CacheOperator
 from cedar.optimizer.facts import CacheCosts, Change, Facts, Outcome, Refusal
 from cedar.optimizer.flow import find_flow
 from cedar.optimizer.loads import find_loads
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.commute import is_row_operator
+from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 _AUTO = "auto"
 _BETTER = 1.1  # of what is saved: less is not worth a move, since figures have noise
@@ -57,33 +57,9 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
 
 
-def misplaced(facts: Facts) -> int:
-    """How many caches the rule would still move, put in or drop."""
-    if facts.profile is None or facts.keeping is None or cache_place.__name__ in facts.refused:
-        return 0
-    return sum(isinstance(cache_place(node, facts), Change) for node in graph.walk(facts.root))
-
-
-def chain_below(top: Node, facts: Facts) -> list[Node] | None:
-    """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
-    above = [n for n in graph.walk(facts.root) if any(child is top for child in n.inputs)]
-    if len(above) == 1 and is_row_operator(above[0]):
-        return None
-    chain = [top]
-    while is_row_operator(chain[-1]) and len(facts.consumers[id(chain[-1].inputs[0])]) == 1:
-        chain.append(chain[-1].inputs[0])
-    return chain[::-1] if isinstance(chain[-1].operator, Read) else None
-
-
-def kept_above(node: Node, facts: Facts) -> bool:
-    """Some cache above keeps the rows of the chain already."""
-    caches = (n for n in graph.walk(facts.root) if n.operator.storage is not None)
-    return any(any(below is node for below in graph.walk(cache)) for cache in caches)
-
-
 def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCosts) -> Outcome:
     source = chain[0]
-    label = Cache(_AUTO).label()
+    label = CacheOperator(_AUTO).label()
     rows = _rows(source)
     if facts.streams(source) or rows is None or facts.figures(source) is None:
         why = "it cannot be split" if facts.streams(source) else "how many rows it has is not known"
@@ -99,7 +75,8 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
         return _inserted(chain, work, best, facts, _told(places[best], rows)) if gains[best] > _WORTH * whole else None
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
-        return _without(chain, work, hint, facts, "no room to keep rows" if not room else _loses(places[now], keeping))
+        why = "no room to keep rows" if not room else _loses(places[now], keeping)
+        return Change(Cache(None), facts.label(hint), f"dropped: {why}")
     if gains[best] < _BETTER * gains[now] or best == now:
         return Refusal(f"best where it is: {_told(places[now], rows)}", label) if _as_written(hint, facts) else None
     return _moved(chain, work, hint, best, facts, _told(places[best], rows))
@@ -141,25 +118,12 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoin
 
 
 def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, told: str) -> Change:
-    top = stacked(chain[0], [*work[:best], hint, *work[best:]], facts)
-    return Change(top, facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({told})")
-
-
-def _without(chain: list[Node], work: list[Node], hint: Node, facts: Facts, why: str) -> Change:
-    return Change(stacked(chain[0], work, facts), facts.label(hint), f"dropped: {why}")
+    return Change(Cache(best), facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({told})")
 
 
 def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, told: str) -> Change:
-    source = chain[0]
-    top = stacked(source, [*work[:best], Node(Cache(_AUTO), (source,)), *work[best:]], facts)
-    return Change(top, Cache(_AUTO).label(), f"above {facts.label((source, *work)[best])} ({told})")
-
-
-def stacked(source: Node, nodes: Sequence[Node], facts: Facts) -> Node:
-    current = source
-    for node in nodes:
-        current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)
-    return current
+    above = facts.label((chain[0], *work)[best])
+    return Change(Cache(best), CacheOperator(_AUTO).label(), f"above {above} ({told})")
 
 
 def _as_written(hint: Node, facts: Facts) -> bool:

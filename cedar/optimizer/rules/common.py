@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.optimizer.commute import is_row_operator, may_skip
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, read_from
 from cedar.plan.graph import Node
+from cedar.plan.steps.commute import is_row_operator
+from cedar.plan.steps.single import Share, equal_before
 
 
 def common(node: Node, facts: Facts) -> Outcome:
@@ -18,19 +19,10 @@ def common(node: Node, facts: Facts) -> Outcome:
         return _read_twice(node, facts)
     if not is_row_operator(node) or node.operator.storage is not None:
         return None
-    below = node.inputs[0]
-    if len(facts.consumers[id(below)]) < 2:
+    if len(facts.consumers[id(node.inputs[0])]) < 2:
         return _computed_before(node, facts)
-    for other in facts.consumers[id(below)]:
-        if other is node:
-            break
-        if len(other.inputs) == 1 and other.inputs[0] is below and _equal(other, node):
-            if node.effects.random:
-                return Refusal(f"it is random, and draws other numbers than {facts.label(other)}")
-            if may_skip(node, facts) or may_skip(other, facts):
-                return Refusal(f"both it and {facts.label(other)} count the rows that they skip")
-            return Change(other, facts.label(node), f"is {facts.label(other)}, computed once")
-    return None
+    other = equal_before(node, facts)
+    return None if other is None else Change(Share(), facts.label(node), f"is {facts.label(other)}, computed once")
 
 
 def _read_twice(node: Node, facts: Facts) -> Refusal | None:
@@ -57,11 +49,3 @@ def _computed_before(node: Node, facts: Facts) -> Refusal | None:
             return Refusal(f"it computes what {facts.label(current)} does: with_columns() gives a result a second name")
         current = current.inputs[0]
     return None
-
-
-def _equal(first: Node, second: Node) -> bool:
-    same = first.operator is second.operator
-    if not same:
-        key = first.operator.merge_key()
-        same = key is not None and key == second.operator.merge_key()
-    return same and first.place == second.place

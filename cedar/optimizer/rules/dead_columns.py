@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from cedar.operators.base import Schema
 from cedar.operators.chains import Chain
-from cedar.optimizer.edit import only, rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, downward
-from cedar.optimizer.live import Names, alike, needs_each
-from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.columns import Keep, unread
 
 
 @downward
@@ -17,36 +14,17 @@ def dead_columns(node: Node, facts: Facts) -> Outcome:
 
     There rows are held, tasks may be cut, and rows shipped.
     """
-    kept = _kept_of(node, facts)
-    if not any(kept):
-        return None
-    inputs = tuple(only(c, names) if names else c for c, names in zip(node.inputs, kept, strict=True))
-    gone = set().union(*_gone(node, kept, facts))
-    listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
-    return Change(rebuilt(node, inputs, facts), facts.label(node), f"{', '.join(listed)} dropped below it")
-
-
-def carried(facts: Facts) -> int:
-    """How many columns the rule would still drop."""
-    return sum(len(gone) for node in graph.walk(facts.root) for gone in _gone(node, _kept_of(node, facts), facts))
-
-
-def _kept_of(node: Node, facts: Facts) -> list[tuple[str, ...]]:
-    """The columns to keep of each input, as ``_kept`` says; nothing where the rule leaves the node alone."""
     effects = node.effects
     holds = effects.rows == "stream" or node.operator.storage is not None
     if not node.inputs or not (holds or effects.per_row) or _chained(node):
-        return []
-    live = needs_each(node, facts.live.get(id(node)), facts.schemas)
-    kept = [_kept(facts.schemas[id(child)], names) for child, names in zip(node.inputs, live, strict=True)]
-    if alike(node.operator) and not all(kept):
-        return []  # its inputs have the same columns
-    return kept
-
-
-def _gone(node: Node, kept: list[tuple[str, ...]], facts: Facts) -> list[set[str]]:
-    """The columns of each input that are dropped below the node."""
-    return [set(_names(child, facts)) - set(names) for child, names in zip(node.inputs, kept, strict=False) if names]
+        return None
+    kept = unread(node, facts)
+    if not any(kept):
+        return None
+    pairs = [(facts.schemas[id(child)], names) for child, names in zip(node.inputs, kept, strict=True)]
+    gone = set[str]().union(*(set(schema or ()) - set(names) for schema, names in pairs if names))
+    listed = sorted(gone)[:6] + ([f"{len(gone) - 6} more"] if len(gone) > 6 else [])
+    return Change(Keep(kept), facts.label(node), f"{', '.join(listed)} dropped below it")
 
 
 def _chained(node: Node) -> bool:
@@ -58,14 +36,3 @@ def _chained(node: Node) -> bool:
 def _chain(node: Node) -> Chain | None:
     link = node.operator.link
     return None if link is None else link.transform.chain
-
-
-def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
-    """The columns to keep of an input; none where all are needed, or where it is not known."""
-    if schema is None or live is None or live >= set(schema):
-        return ()
-    return tuple(name for name in schema if name in live)
-
-
-def _names(child: Node, facts: Facts) -> tuple[str, ...]:
-    return tuple(facts.schemas[id(child)] or ())

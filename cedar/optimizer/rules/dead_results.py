@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cedar.operators.base import RowOperator
-from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal, downward
 from cedar.plan.graph import Node
+from cedar.plan.steps.columns import DropResults
 
 
 @downward
@@ -27,5 +27,4 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     told = ", ".join(str(names[number]) for number in gone or dead)
     if not gone or (fewer is not None and not fewer.results):
         return Refusal(f"nobody reads {told}, but they may fail on some row") if dead and not gone else None
-    changed = node.inputs[0] if fewer is None else rebuilt(node, node.inputs, facts, fewer)
-    return Change(changed, facts.label(node), f"{told} not computed, as nobody reads it")
+    return Change(DropResults(tuple(gone)), facts.label(node), f"{told} not computed, as nobody reads it")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from cedar.operators.chains import Link
-from cedar.optimizer.edit import rebuilt
 from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
+from cedar.plan.steps.single import Loosen, joins
 
 
 def inexact(node: Node, facts: Facts) -> Outcome:
@@ -17,19 +16,11 @@ def inexact(node: Node, facts: Facts) -> Outcome:
     while (link := current.operator.link) is not None:
         how = link.transform.tolerance([each.transform for n in above if (each := n.operator.link) is not None])
         if how and link.exact:
-            changed = rebuilt(current, current.inputs, facts, current.operator.loosened())
-            for upper in above:
-                changed = rebuilt(upper, (changed,), facts)
-            return Change(changed, facts.label(current), how)
+            return Change(Loosen(len(above)), facts.label(current), how)
         above.insert(0, current)
         (below,) = current.inputs
         lower = below.operator.link
-        if lower is None or len(facts.consumers[id(below)]) > 1 or not _joins(lower, link):
+        if lower is None or len(facts.consumers[id(below)]) > 1 or not joins(lower, link):
             return None
         current = below
     return None
-
-
-def _joins(lower: Link, upper: Link) -> bool:
-    chain = lower.transform.chain
-    return chain is not None and upper.transform.chain is chain and chain.joins([lower], upper)

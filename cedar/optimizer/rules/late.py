@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from cedar.optimizer.commute import batch_rows, is_row_operator, may_skip, moves_rows, over_ranks, pads
-from cedar.optimizer.edit import is_inserted, rebuilt
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
-from cedar.optimizer.measure import declares_growth, growth
-from cedar.plan import graph
+from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
+from cedar.plan.steps.commute import batch_rows, moves_rows, over_ranks
+from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
+from cedar.plan.steps.step import shared
 
 _LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
 _ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own
@@ -32,9 +31,14 @@ def late(node: Node, facts: Facts) -> Outcome:
         first = _first_grown(below, node, facts)
         if first is not None:
             return _lifted(node, below, first, facts)
-    if batch_rows(below) is not None:
-        return _joined(node, below, facts)
-    if moves_rows(below) and _movable(node, facts) and _growth(node, node, facts) < _SMALLER:
+    if batch_rows(node) is not None:
+        return _joined(node, facts)
+    if (
+        moves_rows(below)
+        and batch_rows(below) is None
+        and movable(node, facts)
+        and _growth(node, node, facts) < _SMALLER
+    ):
         return _sunk(node, below, facts)
     return None
 
@@ -44,12 +48,12 @@ def _declared(stream: Node, below: Node, facts: Facts) -> Outcome:
     if not moves_rows(stream):
         return None
     current = below
-    while _movable(current, facts) and _held(current, stream, facts) is None and _shared(current, facts) is None:
+    while movable(current, facts) and held(current, stream, facts) is None and shared(current, facts) is None:
         if declares_growth(current):
-            if _fixed(stream, facts) is not None:
+            if fixed(stream, facts) is not None:
                 return None
             how = f"above {facts.label(stream)} ({facts.label(current)} makes rows larger)"
-            return Change(_above(stream, below, current, facts), facts.label(below), how)
+            return Change(Cross("up", _count(below, current)), facts.label(below), how)
         current = current.inputs[0]
     return None
 
@@ -59,19 +63,10 @@ def _owned(balance: Node, facts: Facts) -> Outcome:
     streams = [balance]
     while moves_rows(below := streams[-1].inputs[0]):
         streams.append(below)
-    if not _movable(below, facts) or below.operator.projection is not None:
+    if not movable(below, facts) or below.operator.projection is not None:
         return None
-    for stream in streams:
-        shared = None if stream is balance else _shared(stream, facts)
-        if (reason := _reason(below, stream, facts) or shared) is not None:
-            return Refusal(reason, facts.label(below))
-    if (reason := _shared(below, facts)) is not None:
-        return Refusal(reason, facts.label(below))
-    current = below.inputs[0]
-    for stream in reversed(streams):
-        current = rebuilt(stream, (current,), facts)
     how = f"above {facts.label(balance)} (for a rank's own rows alone)"
-    return Change(rebuilt(below, (current,), facts), facts.label(below), how)
+    return Change(Cross("up", 1, len(streams)), facts.label(below), how)
 
 
 def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
@@ -79,25 +74,25 @@ def _first_grown(top: Node, stream: Node, facts: Facts) -> Node | None:
     it pays to move them instead. It is ``top`` itself, or one below it that may follow it, as decoding follows a crop.
     """
     current = top
-    while _movable(current, facts) and (current is top or _held(current, stream, facts) is None):
+    while movable(current, facts) and (current is top or held(current, stream, facts) is None):
         if _growth(current, top, facts) > _LARGER and _pays(current, top, stream, facts):
-            return current if current is top or _fixed(stream, facts) is None else None
+            return current if current is top or fixed(stream, facts) is None else None
         current = current.inputs[0]
         if len(facts.consumers[id(current)]) > 1:
             break
     return None
 
 
-def _joined(node: Node, batch: Node, facts: Facts) -> Outcome:
+def _joined(batch: Node, facts: Facts) -> Outcome:
     """What would run as one kernel with an operator above a batch goes there, too, where rows are about as large."""
-    moving = batch.inputs[0]
-    if not (_movable(moving, facts) and _one_kernel(moving, node) and _growth(moving, moving, facts) > _ABOUT):
+    moving, above = batch.inputs[0], facts.consumers[id(batch)]
+    node = above[0] if len(above) == 1 else None
+    if node is None or not movable(moving, facts) or not _one_kernel(moving, node):
         return None
-    if _reason(moving, batch, facts) or _shared(moving, facts) or _shared(batch, facts):
+    if _growth(moving, moving, facts) <= _ABOUT or stays(moving, batch, facts) or shared(moving, facts):
         return None
-    lower = rebuilt(moving, (rebuilt(batch, moving.inputs, facts),), facts)
     why = f"above {facts.label(batch)} (one kernel with {facts.label(node)})"
-    return Change(rebuilt(node, (lower,), facts), facts.label(moving), why)
+    return Change(Cross("up"), facts.label(moving), why)
 
 
 def _one_kernel(below: Node, above: Node) -> bool:
@@ -106,11 +101,6 @@ def _one_kernel(below: Node, above: Node) -> bool:
     if one is None or other is None or chain is None:
         return False
     return other.transform.chain is chain and chain.joins([one], other)
-
-
-def _movable(node: Node, facts: Facts) -> bool:
-    movable = is_row_operator(node) and node.operator.storage is None and not is_inserted(node, facts)
-    return movable and node.effects.rows == "1:1"
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
@@ -132,32 +122,23 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
 
 
 def _lifted(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
-    """The operators from ``first`` up to ``top``, right below ``stream``, above it."""
-    reason = _reason(top, stream, facts) or _shared(top, facts)
-    if reason is not None:
-        return Refusal(reason, facts.label(top))
+    """The operators from ``first`` up to ``top``, all at once: on the way, rows may be larger than at either end."""
     told = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
-    return Change(_above(stream, top, first, facts), facts.label(top), told)
+    return Change(Cross("up", _count(top, first)), facts.label(top), told)
 
 
-def _above(stream: Node, top: Node, first: Node, facts: Facts) -> Node:
-    """All from ``first`` up to ``top`` at once: on the way, rows may be larger than they are at either end."""
-    run = [top]
-    while run[-1] is not first:
-        run.append(run[-1].inputs[0])
-    current = rebuilt(stream, first.inputs, facts)
-    for each in reversed(run):
-        current = rebuilt(each, (current,), facts)
-    return current
+def _count(top: Node, lowest: Node) -> int:
+    """How many operators there are from one up to another."""
+    count = 1
+    while top is not lowest:
+        top, count = top.inputs[0], count + 1
+    return count
 
 
 def _sunk(node: Node, stream: Node, facts: Facts) -> Outcome:
     """``node``, right above ``stream``, below it."""
-    reason = _reason(node, stream, facts) or _shared(stream, facts)
-    if reason is not None:
-        return Refusal(reason, facts.label(node))
-    top = rebuilt(stream, (rebuilt(node, stream.inputs, facts),), facts)
-    return Change(top, facts.label(node), f"below {facts.label(stream)} ({_sizes(node, node, facts)})")
+    told = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
+    return Change(Cross("down"), facts.label(node), told)
 
 
 def _sizes(first: Node, last: Node, facts: Facts) -> str:
@@ -168,28 +149,15 @@ def _sizes(first: Node, last: Node, facts: Facts) -> str:
     return sizes if first is last else f"{sizes} from {facts.label(first)} on"
 
 
-def _shared(below: Node, facts: Facts) -> str | None:
-    return f"others draw from {facts.label(below)}, too" if len(facts.consumers[id(below)]) > 1 else None
+def growth(node: Node, facts: Facts) -> float:
+    """How many times larger rows are behind an operator than before it, as measured; 1 where that is not known."""
+    figures = facts.figures(node)
+    if figures is None or figures.bytes_in <= 0 or figures.bytes_out <= 0:
+        return 1.0
+    return figures.bytes_out / figures.bytes_in
 
 
-def _reason(moving: Node, stream: Node, facts: Facts) -> str | None:
-    return _held(moving, stream, facts) or _fixed(stream, facts)
-
-
-def _held(moving: Node, stream: Node, facts: Facts) -> str | None:
-    """What keeps an operator on its side of ``stream``."""
-    reads, writes = stream.effects.reads, moving.effects.writes
-    if reads is None or (reads and (writes is None or reads & writes)):
-        return f"{facts.label(stream)} groups rows by what it may write"
-    return "it may skip rows" if may_skip(moving, facts) else None
-
-
-def _fixed(stream: Node, facts: Facts) -> str | None:
-    """What keeps every operator on its side of ``stream``."""
-    if pads(stream):
-        return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
-    if batch_rows(stream) is not None:
-        skipping = next((n for n in graph.walk(stream) if n.inputs and may_skip(n, facts)), None)
-        if skipping is not None or any(facts.skips(source) for source in graph.sources(stream)):
-            return "rows may be skipped below"
-    return None
+def declares_growth(node: Node) -> bool:
+    """A transform that is known to make rows larger, such as one that decodes."""
+    link = node.operator.link
+    return link is not None and link.transform.larger

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from cedar.datasets.filesource import FileSource
-from cedar.operators.cache import Cache
-from cedar.optimizer.commute import is_row_operator
+from cedar.operators.cache import Cache as CacheOperator
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
-from cedar.optimizer.rules.cache_place import chain_below, kept_above, stacked
-from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.commute import is_row_operator
+from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 
 def layout_place(node: Node, facts: Facts) -> Outcome:
@@ -24,17 +23,9 @@ def layout_place(node: Node, facts: Facts) -> Outcome:
     source, *work = chain
     if not isinstance(getattr(source.operator, "source", None), FileSource):
         return None
-    cache = Cache(facts.keeping.layout, layout=True)
+    cache = CacheOperator(facts.keeping.layout, layout=True)
     if facts.streams(source):
         return Refusal(f"of {facts.label(source)}, it cannot be split", cache.label())
     fixed = next((i for i, n in enumerate(work) if n.effects.random), len(work))
-    top = stacked(source, [*work[:fixed], Node(cache, (source,)), *work[fixed:]], facts)
-    return Change(top, cache.label(), f"above {facts.label(chain[fixed])}")
-
-
-def missing(facts: Facts) -> int:
-    """How many layouts the rule would still put in."""
-    return sum(isinstance(layout_place(node, facts), Change) for node in graph.walk(facts.root))
-
-
-vars(layout_place)["measure"] = missing
+    step = Cache(fixed, facts.keeping.layout, layout=True)
+    return Change(step, cache.label(), f"above {facts.label(chain[fixed])}")

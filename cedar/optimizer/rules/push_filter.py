@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.operators.base import RowOperator, StreamOperator
-from cedar.optimizer.commute import is_row_operator, may_skip, may_swap
-from cedar.optimizer.edit import rebuilt
+from cedar.operators.base import RowOperator
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
-from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.cross import Cross
+from cedar.plan.steps.reorder import Reorder
+from cedar.plan.steps.step import shared
 
 _GAIN = 0.95  # a function filter moves where the chain then costs less than this share: figures have noise
 
@@ -30,7 +31,8 @@ def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
     passed: list[Node] = []
     current = node.inputs[0]
     while isinstance(current.operator, RowOperator):
-        refused = _shared(current, facts) or may_swap(current, node, facts)
+        why = shared(current, facts)
+        refused = may_swap(current, node, facts) if why is None else Refusal(why)
         if refused is not None:
             return passed, Refusal(refused.reason, facts.label(node))
         passed.append(current)
@@ -38,18 +40,10 @@ def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
     return passed, None
 
 
-def _shared(below: Node, facts: Facts) -> Refusal | None:
-    if len(facts.consumers[id(below)]) > 1:
-        return Refusal(f"others draw from {facts.label(below)}, too")
-    return None
-
-
 def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
-    current = rebuilt(node, passed[-1].inputs, facts)
-    for below in reversed(passed):
-        current = rebuilt(below, (current,), facts)
     seen = [facts.label(below) for below in passed if facts.ordinal(below) is not None]
-    return Change(current, facts.label(node), f"below {', '.join(seen)}" if seen else "")
+    below = tuple(range(len(seen)))
+    return Change(Reorder((len(seen), *below)), facts.label(node), f"below {', '.join(seen)}" if seen else "")
 
 
 # ---- through stream operators ----------------------------------------------------------------------------------------
@@ -61,62 +55,10 @@ def _through(node: Node, refused: Refusal | None, facts: Facts) -> Outcome:
         below = below.inputs[0]
     if refused is not None or isinstance(below.operator, Read):
         return refused
-    assert isinstance(below.operator, StreamOperator)
     if below is not node.inputs[0]:
         return None  # the filter below goes first
-    reason = _reason(node, below, facts)
-    if reason is not None:
-        return Refusal(reason)
-    inputs = tuple(rebuilt(node, (child,), facts) for child in below.inputs)
     how = f"into every input of {facts.label(below)}" if len(below.inputs) > 1 else f"below {facts.label(below)}"
-    return Change(rebuilt(below, inputs, facts), facts.label(node), how)
-
-
-def _reason(node: Node, below: Node, facts: Facts) -> str | None:
-    """Why the rows of ``below`` cannot be filtered before it."""
-    operator, label = below.operator, facts.label(below)
-    assert isinstance(operator, StreamOperator)
-    if operator.counts_rows is not None:
-        return f"{label} {operator.counts_rows}"
-    shared = _shared(below, facts)
-    if shared is not None:
-        return shared.reason
-    if may_skip(node, facts):
-        return f"it may skip rows, which are told apart by what is below {label}"
-    if operator.windowed:
-        counts = _counted(below.inputs)
-        if counts is not None:
-            return f"{label} has windows of the rows of {facts.label(counts)}"
-    elif any(facts.streams(source) for source in graph.sources(below)):
-        return "inputs are read from their beginning, and a shuffle above would count their rows"
-    above = _windowed_above(node, facts)
-    if above is not None and (operator.windowed or _counted(below.inputs) is not None):
-        return f"{facts.label(above)} has windows of the rows of {label}"
-    return None
-
-
-def _windowed_above(node: Node, facts: Facts) -> Node | None:
-    """An operator with windows, with nothing but functions of single rows between: its windows are of what is below."""
-    above = list(facts.consumers[id(node)])
-    while above:
-        current = above.pop()
-        if getattr(current.operator, "windowed", False):
-            return current
-        if is_row_operator(current):
-            above += facts.consumers[id(current)]
-    return None
-
-
-def _counted(inputs: tuple[Node, ...]) -> Node | None:
-    """What keeps a shuffle from taking its windows from the sources: it has them of so many rows then."""
-    inner = [n for node in inputs for n in graph.walk(node)]
-    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.keeps_windows)
-    return next(streams, None) or _sized(inner)
-
-
-def _sized(nodes: list[Node]) -> Node | None:
-    """A function that sees exactly so many rows."""
-    return next((n for n in nodes if n.operator.exact_rows is not None), None)
+    return Change(Cross("down"), facts.label(node), how)
 
 
 # ---- by cost ---------------------------------------------------------------------------------------------------------

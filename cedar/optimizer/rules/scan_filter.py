@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from cedar.datasets.base import Read
-from cedar.optimizer.edit import rebuilt
-from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
+from cedar.optimizer.facts import Change, Facts, Outcome
 from cedar.plan.graph import Node
-from cedar.plan.scan import Scan
+from cedar.plan.steps.scans import PushFilter
 
 
 def scan_filter(node: Node, facts: Facts) -> Outcome:
@@ -16,21 +15,4 @@ def scan_filter(node: Node, facts: Facts) -> Outcome:
         return None
     if not callable(getattr(below.operator.source, "select", None)):
         return None
-    reason = _reason(node, below, facts)
-    if reason is not None:
-        return Refusal(reason)
-    before = below.operator if isinstance(below.operator, Scan) else Scan(below.operator.source)
-    scan = Scan(before.source, before.columns, (*before.where, rebuilt(node, node.inputs, facts)))
-    return Change(rebuilt(below, (), facts, scan), facts.label(node), f"into {facts.label(below)}")
-
-
-def _reason(node: Node, below: Node, facts: Facts) -> str | None:
-    if len(facts.consumers[id(below)]) > 1:
-        return f"others draw from {facts.label(below)}, too"
-    if node.effects.reads is None:
-        return "which columns it reads depends on their types"
-    if facts.skips(node) or facts.skips(below):
-        return "rows may be skipped, and are counted where all are read"
-    if facts.streams(below):
-        return f"{facts.label(below)} has splits that can only be read from their beginning"
-    return None
+    return Change(PushFilter(), facts.label(node), f"into {facts.label(below)}")

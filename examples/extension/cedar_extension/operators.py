@@ -51,7 +51,7 @@ class Scale(RowOperator):
 
     @property
     def calls_functions(self) -> bool:
-        return False  # so that a plan can be checked before any row is read, by calling it on made-up rows
+        return False  # nothing of the environment is set up for it
 
     def merge_key(self) -> Hashable:
         return by_content(self)

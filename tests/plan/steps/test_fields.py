@@ -9,9 +9,9 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.optimizer.fields import fields_read, live_fields
 from cedar.optimizer.rewrite import facts_of
 from cedar.plan import graph
+from cedar.plan.steps.fields import fields_read, live_fields
 
 B = col("a").struct.field("b")
 E = col("a").struct.field("d").struct.field("e")

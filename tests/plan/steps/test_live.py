@@ -4,8 +4,8 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.optimizer.live import live_columns
 from cedar.plan import graph
+from cedar.plan.steps.live import live_columns
 from tests.optimizer.plan_lines import table
 
 

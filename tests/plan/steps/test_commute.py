@@ -14,11 +14,11 @@ from cedar.engine.binding import Binding
 from cedar.operators.algebra import length_changing, per_value, pointwise, resampling, spatial
 from cedar.operators.base import Bound, Env
 from cedar.operators.row_wise import same_column
-from cedar.optimizer.commute import may_swap
-from cedar.optimizer.edit import is_inserted, rebuilt
 from cedar.optimizer.rewrite import facts_of, rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan import graph
+from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.edit import is_inserted, rebuilt
 from tests.optimizer.plan_lines import table
 
 
@@ -210,7 +210,7 @@ def swapped(p: cedar.Pipeline, draw: random.Random, facts):
 def test_swaps_change_no_value_and_no_row(seed, length):
     p = build(seed, length)
     facts = facts_of(p.node, p.node, lambda node: False)
-    root, _ = rewrite(facts.at(swapped(p, random.Random(seed), facts)), ())
+    root = rewrite(facts.at(swapped(p, random.Random(seed), facts)), ()).root
     binding = Binding(p.node, None, Env(seed=1))
     same(run(root, binding), run(p.node, binding))
 
@@ -219,8 +219,8 @@ def test_swaps_change_no_value_and_no_row(seed, length):
 def test_rules_change_no_value_and_no_row(seed, length):
     p = build(seed, length)
     facts = facts_of(p.node, p.node, lambda node: False)
-    root, _ = rewrite(facts, RULES)
-    again, _ = rewrite(facts.at(root), RULES)
+    root = rewrite(facts, RULES).root
+    again = rewrite(facts.at(root), RULES).root
     binding = Binding(p.node, None, Env(seed=1))
     same(run(root, binding), run(p.node, binding))
     same(run(again, binding), run(p.node, binding))

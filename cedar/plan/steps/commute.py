@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cedar.operators.base import Algebra, Effects, RowOperator, StreamOperator
-from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan.graph import Node
+from cedar.plan.steps.facts import Facts, Refusal
 
 _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
     {frozenset({"spatial", "pointwise"}), frozenset({"length", "per-value"})}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cedar.operators.elementwise import columns_of, fields_of
-from cedar.optimizer.facts import Facts
-from cedar.optimizer.live import alike, needs_each
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.facts import Facts
+from cedar.plan.steps.live import alike, needs_each
 
 Fields: TypeAlias = "frozenset[tuple[str, ...]] | None"  # paths below a column; None is the whole column
 

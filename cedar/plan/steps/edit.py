@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cedar.operators.base import Operator, Schema
 from cedar.operators.expressions import Select
-from cedar.optimizer.facts import Facts
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.facts import Facts
 
 
 def rebuilt(node: Node, inputs: tuple[Node, ...], facts: Facts, operator: Operator | None = None) -> Node:

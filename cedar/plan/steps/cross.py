@@ -1,0 +1,234 @@
+"""Cross and Group: row operators on the other side of stream operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cedar.operators.base import Operator, StreamOperator
+from cedar.plan import graph as graphs
+from cedar.plan.graph import Node
+from cedar.plan.steps.commute import batch_rows, first, is_row_operator, may_skip, moves_rows, over_ranks, pads
+from cedar.plan.steps.edit import is_inserted, rebuilt
+from cedar.plan.steps.facts import Facts, Refusal
+from cedar.plan.steps.step import Step, run_below, shared
+
+
+@dataclass(frozen=True)
+class Cross(Step):
+    """Moves row operators through stream operators.
+
+    Down: a filter by expression, or an operator that gives a row for each row, goes below the stream operator that it
+    stands on, into every input. A stream operator that does not count rows (a shuffle, a concat) puts rows where their
+    keys say. So the rows that a filter drops may be missing before it, unless its windows, or those of another one
+    above, are counted in rows that are missing then, and as long as no policy tells rows apart by what is below.
+
+    Up: a run of operators that give a row for each row goes above a stream operator that reads none of the columns that
+    they write: it sees as many rows with the same keys, and so makes the same of them. Batches must not be filled with
+    padding that the operators would see, nor be short of rows that fail.
+
+    Args:
+        way: at the operator that moves "down", or at the topmost stream operator that others move "up" through.
+        operators: how many move up.
+        streams: how many stream operators they pass; the lowest first.
+    """
+
+    way: Literal["down", "up"]
+    operators: int = 1
+    streams: int = 1
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        return self._check_down(graph, facts) if self.way == "down" else self._check_up(graph, facts)
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        if self.way == "down":
+            (below,) = graph.inputs
+            return rebuilt(below, tuple(rebuilt(graph, (child,), facts) for child in below.inputs), facts)
+        run = run_below(graph, self.streams + self.operators)
+        assert run is not None
+        current = run[0].inputs[0]
+        for each in (*run[self.operators :], *run[: self.operators]):
+            current = rebuilt(each, (current,), facts)
+        return current
+
+    def _check_down(self, node: Node, facts: Facts) -> Refusal | None:
+        below = node.inputs[0] if len(node.inputs) == 1 else None
+        if below is None or not isinstance(below.operator, StreamOperator):
+            return Refusal("it does not stand on a stream operator")
+        if node.operator.condition is not None:
+            why = filter_stays(node, below, facts)
+        elif not movable(node, facts) or len(below.inputs) != 1:
+            why = "it does not give a row for each row of one input"
+        elif not moves_rows(below) or batch_rows(below) is not None or over_ranks(below):
+            why = f"{facts.label(below)} does more than to put rows into another order"
+        else:
+            why = stays(node, below, facts) or shared(below, facts)
+        return None if why is None else Refusal(why, facts.label(node))
+
+    def _check_up(self, top: Node, facts: Facts) -> Refusal | None:
+        run = run_below(top, self.streams + self.operators)
+        if run is None or not run[0].inputs or self.operators < 1 or self.streams < 1:
+            return Refusal("there is no such run of operators")
+        moving, streams = run[: self.operators], run[self.operators :]
+        for node in run[:-1]:
+            if (why := shared(node, facts)) is not None:
+                return Refusal(why, facts.label(moving[-1]))
+        for stream in streams:
+            for node in reversed(moving):
+                why = under_limit(node, facts) if first(stream) is not None else _lift(node, stream, facts)
+                if why is not None:
+                    return Refusal(why, facts.label(stream if first(stream) is not None else moving[-1]))
+        return None
+
+
+def _lift(node: Node, stream: Node, facts: Facts) -> str | None:
+    if not movable(node, facts) and not is_inserted(node, facts):
+        return f"{facts.label(node)} does not give a row for each row"
+    if not moves_rows(stream):
+        return f"{facts.label(stream)} does more than to put rows into another order"
+    return stays(node, stream, facts)
+
+
+# ---- filters ---------------------------------------------------------------------------------------------------------
+
+
+def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
+    """Why the rows of a stream operator cannot be filtered before it."""
+    operator, label = below.operator, facts.label(below)
+    assert isinstance(operator, StreamOperator)
+    if operator.counts_rows is not None:
+        return f"{label} {operator.counts_rows}"
+    if (why := shared(below, facts)) is not None:
+        return why
+    if may_skip(node, facts):
+        return f"it may skip rows, which are told apart by what is below {label}"
+    if operator.windowed:
+        counts = _counted(below.inputs)
+        if counts is not None:
+            return f"{label} has windows of the rows of {facts.label(counts)}"
+    elif any(facts.streams(source) for source in graphs.sources(below)):
+        return "inputs are read from their beginning, and a shuffle above would count their rows"
+    above = _windowed_above(node, facts)
+    if above is not None and (operator.windowed or _counted(below.inputs) is not None):
+        return f"{facts.label(above)} has windows of the rows of {label}"
+    return None
+
+
+def _windowed_above(node: Node, facts: Facts) -> Node | None:
+    """An operator with windows, with nothing but functions of single rows between: its windows are of what is below."""
+    above = list(facts.consumers[id(node)])
+    while above:
+        current = above.pop()
+        if isinstance(current.operator, StreamOperator) and current.operator.windowed:
+            return current
+        if is_row_operator(current):
+            above += facts.consumers[id(current)]
+    return None
+
+
+def _counted(inputs: tuple[Node, ...]) -> Node | None:
+    """What keeps a shuffle from taking its windows from the sources: it has them of so many rows then."""
+    inner = [n for node in inputs for n in graphs.walk(node)]
+    streams = (n for n in inner if isinstance(n.operator, StreamOperator) and not n.operator.keeps_windows)
+    return next(streams, None) or next((n for n in inner if n.operator.exact_rows is not None), None)
+
+
+# ---- a row for each row ----------------------------------------------------------------------------------------------
+
+
+def movable(node: Node, facts: Facts) -> bool:
+    """It gives a row for each row, and was not put in by the optimizer."""
+    moves = is_row_operator(node) and node.operator.storage is None and not is_inserted(node, facts)
+    return moves and node.effects.rows == "1:1"
+
+
+def stays(moving: Node, stream: Node, facts: Facts) -> str | None:
+    """Why an operator may not go to the other side of a stream operator."""
+    return held(moving, stream, facts) or fixed(stream, facts)
+
+
+def held(moving: Node, stream: Node, facts: Facts) -> str | None:
+    """What keeps an operator on its side of ``stream``."""
+    reads, writes = stream.effects.reads, moving.effects.writes
+    if reads is None or (reads and (writes is None or reads & writes)):
+        return f"{facts.label(stream)} groups rows by what it may write"
+    return "it may skip rows" if may_skip(moving, facts) else None
+
+
+def fixed(stream: Node, facts: Facts) -> str | None:
+    """What keeps every operator on its side of ``stream``."""
+    if pads(stream):
+        return f"{facts.label(stream)} fills batches up, and it would see what they are filled with"
+    if batch_rows(stream) is not None:
+        skipping = next((n for n in graphs.walk(stream) if n.inputs and may_skip(n, facts)), None)
+        if skipping is not None or any(facts.skips(source) for source in graphs.sources(stream)):
+            return "rows may be skipped below"
+    return None
+
+
+def under_limit(below: Node, facts: Facts) -> str | None:
+    """Why ``take`` may not go below an operator."""
+    label = facts.label(below)
+    if not is_row_operator(below) or below.operator.storage is not None:
+        return f"{label} does more than to work on each row"
+    if pads(below):
+        return f"{label} would see the padding of ranks that have fewer batches"
+    if below.effects.rows != "1:1":
+        return f"{label} changes the number of rows"
+    return f"{label} may skip rows" if may_skip(below, facts) else None
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group(Step):
+    """Moves a ``dedup()`` down, below operators that then run once for equal rows.
+
+    A ``dedup()`` changes no value: it says which rows are equal in its features. It may stand below what leaves these
+    alone, below what is done once for rows that are equal in them, since equal rows stay equal, and below stream
+    operators that pass groups on as such.
+
+    Args:
+        below: so many operators.
+    """
+
+    below: int
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        if graph.operator.grouping is None:
+            return Refusal("it finds no equal rows")
+        run = run_below(graph, self.below + 1)
+        if run is None or self.below < 1 or not run[0].inputs:
+            return Refusal("there is no such run of operators")
+        grouped = features(graph.operator)
+        for node in run[-2::-1]:
+            if len(facts.consumers[id(node)]) > 1 or not passes_groups(node, grouped):
+                return Refusal(f"{facts.label(node)} may change its features, row by row", facts.label(graph))
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        run = run_below(graph, self.below + 1)
+        assert run is not None
+        current = rebuilt(graph, run[0].inputs, facts)
+        for node in run[:-1]:
+            current = rebuilt(node, (current,), facts)
+        return current
+
+
+def features(operator: Operator) -> frozenset[str] | None:
+    """Names of the columns that may be in a group; None where any may be."""
+    return frozenset(name for group in operator.grouping or () for name in group) or None
+
+
+def passes_groups(node: Node, grouped: frozenset[str] | None) -> bool:
+    """A ``dedup()`` of these features may stand below it as well as above."""
+    operator, effects = node.operator, node.effects
+    if isinstance(operator, StreamOperator):
+        return operator.group_aware
+    if not is_row_operator(node) or operator.storage is not None or operator.grouping is not None:
+        return False
+    if effects.writes is None or effects.rows not in ("1:1", "1:0..1"):
+        return False
+    apart = not effects.writes if grouped is None else not effects.writes & grouped
+    return apart or operator.unique_reads is not None

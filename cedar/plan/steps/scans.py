@@ -1,0 +1,156 @@
+"""PushFilter and PushColumns: less is read of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cedar.core.columns import ColumnType
+from cedar.datasets.base import Read, rows_may_fail
+from cedar.plan.graph import Node
+from cedar.plan.scan import Scan, chosen_fields, dotted
+from cedar.plan.steps.edit import rebuilt
+from cedar.plan.steps.facts import Facts, Refusal
+from cedar.plan.steps.fields import Fields, fields_read, live_fields
+from cedar.plan.steps.step import Step, shared
+
+
+@dataclass(frozen=True)
+class PushFilter(Step):
+    """Makes a filter by expression part of the scan that it stands on.
+
+    The scan reads the columns that the filter names first, and the others of the rows that are left: these are the same
+    rows with the same keys. What the filter reads must be known, all splits must be readable in pieces, and no policy
+    may count rows that fail, since some are not read any more.
+    """
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        below = graph.inputs[0] if graph.inputs else None
+        if below is None or graph.operator.condition is None or not isinstance(below.operator, Read):
+            return Refusal("it is not a filter by expression above a source")
+        if not callable(getattr(below.operator.source, "select", None)):
+            return Refusal("the source cannot read some columns before others")
+        if (why := shared(below, facts)) is not None:
+            return Refusal(why)
+        if graph.effects.reads is None:
+            return Refusal("which columns it reads depends on their types")
+        if facts.skips(graph) or facts.skips(below):
+            return Refusal("rows may be skipped, and are counted where all are read")
+        if facts.streams(below):
+            return Refusal(f"{facts.label(below)} has splits that can only be read from their beginning")
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        below = graph.inputs[0]
+        scan = _scan(below)
+        where = (*scan.where, rebuilt(graph, graph.inputs, facts))
+        return rebuilt(below, (), facts, Scan(scan.source, scan.columns, where))
+
+
+@dataclass(frozen=True)
+class PushColumns(Step):
+    """Reads some columns of a source alone, of struct columns some fields.
+
+    Whatever is read further up, by the filters inside the scan too, is among them, in the order of the source. If a
+    value may fail in another column, and rows that fail are skipped, all columns are read.
+
+    Args:
+        columns: names, and paths such as "a.b" of fields.
+    """
+
+    columns: tuple[str, ...]
+    downward = True
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        operator, known = graph.operator, facts.schemas[id(graph)]
+        if not isinstance(operator, Read) or known is None:
+            return Refusal("it is not a source whose columns are known")
+        needed = columns_needed(graph, facts)
+        if needed is None:
+            return Refusal("all columns are read")
+        if not callable(getattr(operator.source, "select", None)):
+            return Refusal("the source cannot leave columns out")
+        if facts.skips(graph) and rows_may_fail(operator.source):
+            return Refusal("rows may fail in the other columns, and are then skipped")
+        chosen = chosen_fields(self.columns, known)
+        if list(chosen) != [name for name in known if name in chosen] or not chosen:
+            return Refusal("they are not columns of the source in its order")
+        for name, paths in chosen_fields(needed, known).items():
+            if name not in chosen or not _covers(chosen[name], paths):
+                return Refusal(f"column {name!r} is read further up")
+        if any(paths is not None for paths in chosen.values()) and not getattr(
+            operator.source, "selects_fields", False
+        ):
+            return Refusal("the source cannot select fields")
+        return Refusal("it reads these columns already") if self.columns == columns_of(graph, facts) else None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        scan = _scan(graph)
+        return rebuilt(graph, (), facts, Scan(scan.source, self.columns, scan.where))
+
+
+def _covers(chosen: list[str] | None, needed: list[str] | None) -> bool:
+    """The fields that are chosen include those that are needed; None is the whole column."""
+    if chosen is None:
+        return True
+    if needed is None:
+        return False
+    return all(any(path == have or path.startswith(f"{have}.") for have in chosen) for path in needed)
+
+
+def _scan(node: Node) -> Scan:
+    operator = node.operator
+    assert isinstance(operator, Read)
+    return operator if isinstance(operator, Scan) else Scan(operator.source)
+
+
+def columns_of(node: Node, facts: Facts) -> tuple[str, ...]:
+    """The columns and fields that a source gives as it is."""
+    operator = node.operator
+    chosen = operator.columns if isinstance(operator, Scan) else None
+    return tuple(facts.schemas[id(node)] or ()) if chosen is None else chosen
+
+
+def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
+    """The columns and fields of a source that are read further up; None where these are all, or not known."""
+    live, known = facts.live.get(id(node)), facts.schemas[id(node)]
+    if live is None or known is None:
+        return None
+    names = tuple(name for name in known if name in live) or _least(known)
+    fields = _fields(node, names, facts)
+    return tuple(path for name in names for path in fields.get(name, [name]))
+
+
+def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[str]]:
+    """The paths to read of the struct columns that are read in part."""
+    assert isinstance(node.operator, Read)
+    source = node.operator.source
+    if not getattr(source, "selects_fields", False):
+        return {}
+    known = Read(source).schema()
+    by_column = {}
+    for name in names:
+        kind = (known or {}).get(name)
+        if isinstance(kind, pa.DataType) and pa.types.is_struct(kind):
+            paths = dotted(name, _read(node, name, facts) or (), known)
+            if paths is not None:
+                by_column[name] = paths
+    return by_column
+
+
+def _read(node: Node, name: str, facts: Facts) -> Fields:
+    """What is read above the scan, and by the filters inside it: the column that leaves holds both."""
+    read = live_fields(node, name, facts)
+    for each in node.operator.where if isinstance(node.operator, Scan) else ():
+        inside = fields_read(each, name)
+        read = None if read is None or inside is None else read | inside
+    return read
+
+
+def _least(known: Mapping[str, ColumnType]) -> tuple[str, ...]:
+    """One column, so that rows are counted: a narrow one."""
+    plain = (n for n, kind in known.items() if isinstance(kind, pa.DataType) and pa.types.is_primitive(kind))
+    found = next(plain, None) or next(iter(known), None)
+    return () if found is None else (found,)

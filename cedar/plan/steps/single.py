@@ -1,0 +1,249 @@
+"""Share, Loosen, Replace, Cache and Place: steps that change one operator, or where operators run."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cedar.datasets.base import Read
+from cedar.operators.base import Operator
+from cedar.operators.cache import Cache as CacheOperator
+from cedar.operators.chains import Link
+from cedar.plan import graph as graphs
+from cedar.plan.graph import Node
+from cedar.plan.steps.commute import is_row_operator, may_skip
+from cedar.plan.steps.edit import rebuilt
+from cedar.plan.steps.facts import Facts, Refusal
+from cedar.plan.steps.step import Step, run_below, shared
+
+
+@dataclass(frozen=True)
+class Share(Step):
+    """Takes the result of an equal operator that draws from the same node, instead of computing it again.
+
+    Equal operators do the same to the same rows. Random ones draw differently, and where rows are skipped, each counts
+    its own. Sources and stream operators have a state of their own.
+    """
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        other = self._other(graph, facts)
+        if other is None:
+            return Refusal("no equal operator draws from the same rows")
+        if graph.effects.random:
+            return Refusal(f"it is random, and draws other numbers than {facts.label(other)}")
+        if may_skip(graph, facts) or may_skip(other, facts):
+            return Refusal(f"both it and {facts.label(other)} count the rows that they skip")
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        other = self._other(graph, facts)
+        assert other is not None
+        return other
+
+    def _other(self, node: Node, facts: Facts) -> Node | None:
+        return equal_before(node, facts)
+
+
+def equal_before(node: Node, facts: Facts) -> Node | None:
+    """The first equal row operator that draws from the same node, if one does before this one."""
+    if not is_row_operator(node) or node.operator.storage is not None:
+        return None
+    below = node.inputs[0]
+    for other in facts.consumers[id(below)]:
+        if other is node:
+            return None
+        if len(other.inputs) == 1 and other.inputs[0] is below and _equal(other, node):
+            return other
+    return None
+
+
+def _equal(first: Node, second: Node) -> bool:
+    same = first.operator is second.operator
+    if not same:
+        key = first.operator.merge_key()
+        same = key is not None and key == second.operator.merge_key()
+    return same and first.place == second.place
+
+
+@dataclass(frozen=True)
+class Loosen(Step):
+    """With ``exact=False``, lets a transform do what is cheaper and differs no more than it says.
+
+    What it tolerates follows from the transforms of the same column right above it, up to the node.
+
+    Args:
+        below: so many transforms lower than the node.
+    """
+
+    below: int
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        run = run_below(graph, self.below + 1)
+        links = [] if run is None else [node.operator.link for node in run]
+        chain = [link for link in links if link is not None]
+        if run is None or facts.exact or len(chain) < len(run) or not chain[0].exact:
+            return Refusal("results have to be exact")
+        if not all(joins(lower, upper) for lower, upper in pairwise(chain)):
+            return Refusal("the transforms above it do not run as one with it")
+        if any(shared(node, facts) for node in run[:-1]):
+            return Refusal("others draw from it, too")
+        tolerance = chain[0].transform.tolerance([link.transform for link in chain[1:]])
+        return None if tolerance else Refusal("what is above it needs all of it")
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        run = run_below(graph, self.below + 1)
+        assert run is not None
+        current = rebuilt(run[0], run[0].inputs, facts, run[0].operator.loosened())
+        for node in run[1:]:
+            current = rebuilt(node, (current,), facts)
+        return current
+
+
+def joins(lower: Link, upper: Link) -> bool:
+    """Two transforms run as one."""
+    chain = lower.transform.chain
+    return chain is not None and upper.transform.chain is chain and chain.joins([lower], upper)
+
+
+@dataclass(frozen=True)
+class Replace(Step):
+    """Puts an operator in the place of a run of row operators, which its author declares to do the same.
+
+    That it does is the author's word, and the audits'. What can be seen is checked: nobody else draws from the run, no
+    row is skipped in it, and the same columns come out with the same types. What was put in so is not replaced again.
+
+    Args:
+        operator: does what the run does, in the name of its topmost operator.
+        operators: so many, from the node down.
+    """
+
+    operator: Operator
+    operators: int = 1
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        run = run_below(graph, self.operators)
+        if run is None or not all(len(node.inputs) == 1 and is_row_operator(node) for node in run):
+            return Refusal("it is not a run of row operators")
+        if self.operator.inputs != 1 or not is_row_operator(Node(self.operator, run[0].inputs)):
+            return Refusal(f"{self.operator.label()} is not a row operator")
+        for node in run:
+            if node is not graph and (why := shared(node, facts)) is not None:
+                return Refusal(why)
+            if may_skip(node, facts):
+                return Refusal(f"{facts.label(node)} may skip rows")
+            if facts.ordinal(node) is None:
+                return Refusal(f"{node.operator.label()} was put in by the optimizer")
+        if graph.operator is not graph.logical.operator and len(run) == 1:
+            return Refusal(f"{graph.operator.label()} was put in place of another operator")
+        before, after = facts.schemas[id(graph)], self.operator.schema(facts.schemas[id(run[0].inputs[0])])
+        if before is not None and after is not None and before != after:
+            return Refusal("other columns would come out")
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        run = run_below(graph, self.operators)
+        assert run is not None
+        return rebuilt(graph, run[0].inputs, facts, self.operator)
+
+
+@dataclass(frozen=True)
+class Cache(Step):
+    """Keeps rows for later epochs above the first operators of a chain over a source, or nowhere in it.
+
+    A cache gives back the rows that it was given. What is below it must do the same in every epoch, so nothing random
+    is, and the source is read by splits. A place that the user named stays; where he left it open, it may move or go.
+
+    Args:
+        above: so many operators, from the source up; None for no cache.
+        where: as ``cache(where)`` takes it, of one that is put in.
+        layout: rows are laid out anew in that folder.
+    """
+
+    above: int | None
+    where: str = "auto"
+    layout: bool = False
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        chain = chain_below(graph, facts)
+        if chain is None:
+            return Refusal("it is not the last of the operators right above a source")
+        source, *above = chain
+        hints = [node for node in above if node.operator.storage is not None]
+        work = [node for node in above if node.operator.storage is None]
+        if any(node.operator.storage != "auto" for node in hints) or len(hints) > 1:
+            return Refusal("the pipeline says where rows are kept")
+        if self.above is None:
+            return None if hints else Refusal("there is no cache to leave out")
+        if facts.streams(source):
+            return Refusal(f"of {facts.label(source)}, it cannot be split")
+        if not 0 <= self.above <= len(work) or any(node.effects.random for node in work[: self.above]):
+            return Refusal("what is below it is not the same in every epoch")
+        if hints and above.index(hints[0]) == self.above:
+            return Refusal("it stands there already")
+        if not hints and kept_above(graph, facts):
+            return Refusal("rows are kept further up")
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        chain = chain_below(graph, facts)
+        assert chain is not None
+        source, *above = chain
+        hint = next((node for node in above if node.operator.storage is not None), None)
+        work = [node for node in above if node is not hint]
+        kept: list[Node] = []
+        if self.above is not None:
+            operator = CacheOperator(self.where, layout=True) if self.layout else CacheOperator(self.where)
+            kept = [hint or Node(operator, (source,))]
+        current = source
+        at = 0 if self.above is None else self.above
+        for node in (*work[:at], *kept, *work[at:]):
+            current = node if node.inputs[0] is current else rebuilt(node, (current,), facts)
+        return current
+
+
+def chain_below(top: Node, facts: Facts) -> list[Node] | None:
+    """A source and the row operators right above it, lowest first, where ``top`` is the last of them."""
+    above = facts.consumers[id(top)]
+    if len(above) == 1 and is_row_operator(above[0]):
+        return None
+    chain = [top]
+    while is_row_operator(chain[-1]) and len(facts.consumers[id(chain[-1].inputs[0])]) == 1:
+        chain.append(chain[-1].inputs[0])
+    return chain[::-1] if isinstance(chain[-1].operator, Read) else None
+
+
+def kept_above(node: Node, facts: Facts) -> bool:
+    """Some cache above keeps the rows of the chain already."""
+    caches = (n for n in graphs.walk(facts.root) if n.operator.storage is not None)
+    return any(any(below is node for below in graphs.walk(cache)) for cache in caches)
+
+
+@dataclass(frozen=True)
+class Place(Step):
+    """Says where operators and sources run. A row operator does the same to a row wherever it runs.
+
+    Args:
+        places: by the number of the node in the graph, inputs first; "" leaves it to the run.
+    """
+
+    places: tuple[str, ...]
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        nodes = graphs.walk(graph)
+        if len(nodes) != len(self.places):
+            return Refusal("the graph has other operators")
+        for node, place in zip(nodes, self.places, strict=True):
+            if place and node.inputs and not is_row_operator(node) and node.operator.exact_rows is None:
+                return Refusal(f"{facts.label(node)} needs order or state, which the run's own process has")
+        return None
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        done: dict[int, Node] = {}
+        for node, place in zip(graphs.walk(graph), self.places, strict=True):
+            made = node
+            inputs = tuple(done[id(child)] for child in node.inputs)
+            if any(a is not b for a, b in zip(inputs, node.inputs, strict=True)) or place != node.place:
+                made = dataclasses.replace(rebuilt(node, inputs, facts), place=place)
+            done[id(node)] = made
+        return done[id(graph)]

@@ -1,0 +1,174 @@
+"""Sweep: steps at the nodes of a graph, in one pass over it, and the same again from a record of them.
+
+A rule is asked about every node in one pass, and the graph is built once for all that it changes. So the work grows
+with the graph, not with its square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cedar.core.errors import CedarError, PlanError
+from cedar.plan import graph
+from cedar.plan.graph import Node
+from cedar.plan.lower import changes
+from cedar.plan.steps.edit import fitted
+from cedar.plan.steps.facts import Facts
+from cedar.plan.steps.live import all_of, spread, union
+from cedar.plan.steps.step import Step
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step, and the number of the node where it was taken in the graph before the pass, inputs first."""
+
+    at: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The steps of one pass.
+
+    Args:
+        steps: by rising number of their node.
+        downward: outputs came first.
+    """
+
+    steps: tuple[Taken, ...]
+    downward: bool = False
+
+
+Ask: TypeAlias = Callable[[int, Node, Facts], "Step | None"]
+"""The step to take at a node, already checked, if there is one; it is given the node's number and the facts."""
+
+
+class Pass:
+    """Asks about every node of a graph, and takes the steps.
+
+    Args:
+        facts: of the graph.
+        ask: for a step at a node.
+        downward: outputs come first: what each node has to give is known from what became of those above it.
+    """
+
+    def __init__(self, facts: Facts, ask: Ask, downward: bool) -> None:
+        self.facts = facts.moving()
+        self._ask, self._downwards = ask, downward
+        self._root = facts.root
+        self.taken: list[Taken] = []
+
+    @property
+    def sweep(self) -> Sweep:
+        """The steps that were taken."""
+        return Sweep(tuple(sorted(self.taken, key=lambda each: each.at)), self._downwards)
+
+    def run(self) -> Node:
+        """The graph after it.
+
+        Raises:
+            CedarError: the graph cannot be.
+        """
+        nodes = list(graph.walk(self._root))
+        return (self._downward if self._downwards else self._upward)(nodes)
+
+    def _upward(self, nodes: list[Node]) -> Node:
+        """Each node stands on what became of its inputs when it is asked about."""
+        done: dict[int, Node] = {}
+        for number, node in enumerate(nodes):
+            current = node
+            if self.taken:
+                current = fitted(node, tuple(done.get(id(child), child) for child in node.inputs), self.facts)
+                self.facts.stands_for(current, node)
+            changed = self._asked(number, current)
+            if changed is not node:
+                self.facts.stands_for(changed, current)
+                done[id(node)] = changed
+        return done.get(id(nodes[-1]), nodes[-1])
+
+    def _downward(self, nodes: list[Node]) -> Node:
+        live, schemas = self.facts.live, self.facts.schemas
+        live.clear()
+        live[id(self._root)] = all_of(schemas[id(self._root)])
+        old = {id(node) for node in nodes}
+        tops: dict[int, Node] = {}
+        for number in reversed(range(len(nodes))):
+            node = nodes[number]
+            top = tops[id(node)] = self._asked(number, node)
+            if top is not node:
+                live[id(top)] = union(live[id(top)], live[id(node)]) if id(top) in live else live[id(node)]
+            for each in [node] if top is node else [*graph.walk(top, old)][::-1]:
+                spread(each, live, schemas)
+        if not self.taken:
+            return self._root
+        done: dict[int, Node] = {}
+        for node in nodes:
+            for each in [node] if tops[id(node)] is node else graph.walk(tops[id(node)], old):
+                done[id(each)] = fitted(each, tuple(done[id(child)] for child in each.inputs), self.facts)
+            done[id(node)] = done[id(tops[id(node)])]
+        return done[id(nodes[-1])]
+
+    def _asked(self, number: int, node: Node) -> Node:
+        step = self._ask(number, node, self.facts)
+        if step is None:
+            return node
+        self.taken.append(Taken(number, step))
+        changed = step.apply(node, self.facts)
+        self.facts.learn(changed)
+        return changed
+
+
+def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
+    """The graph after the steps that others took of the pipeline as written; each is checked again.
+
+    Args:
+        facts: of the pipeline as written.
+
+    Raises:
+        PlanError: a step may not be taken; says which, and the user's line.
+    """
+    for sweep in sweeps:
+        wanted = {each.at: each.step for each in sweep.steps}
+
+        def ask(number: int, node: Node, known: Facts, wanted: dict[int, Step] = wanted) -> Step | None:
+            step = wanted.pop(number, None)
+            refused = None if step is None else step.check(node, known)
+            if refused is not None:
+                raise PlanError(
+                    f"the plan's step {step} at {known.label(node)}: {refused.reason}",
+                    site=node.logical.site,
+                    fix="optimize this pipeline and save that plan",
+                )
+            return step
+
+        root = Pass(facts, ask, sweep.downward).run()
+        if wanted:
+            raise PlanError(f"the plan has a step at node {min(wanted)}, which is not there", fix="save the plan again")
+        facts = facts.at(root)
+    return facts.root
+
+
+def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
+    """The graph after a step at its last node."""
+    last = len(graph.walk(facts.root)) - 1
+    made = Pass(facts, lambda number, *_: step if number == last else None, False)
+    return made.run(), made.sweep
+
+
+def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
+    """Equal for graphs of a pipeline that are made of the same operators in the same order."""
+    numbers: dict[int, int] = {}
+    told: list[Hashable] = []
+    for node in graph.walk(root):
+        numbers[id(node)] = len(numbers)
+        ordinal = ordinals.get(id(node.logical), -1)
+        does = changes(node, ordinals) if ordinal >= 0 else (node.operator.label(),)
+        told.append((ordinal, does, node.place, *[numbers[id(child)] for child in node.inputs]))
+    return tuple(told)
+
+
+def first_line(error: CedarError) -> str:
+    """What is wrong, on a line."""
+    return str(error).partition("\n")[0]
