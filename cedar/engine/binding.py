@@ -147,7 +147,7 @@ class Binding:
             settled, any_order = self.listed.settled, self.any_order
             choice = Choice(executor, workers, self.on_error, self.splits, settled=settled, any_order=any_order)
             physical = lower(root, choice, self.root)
-            verify(physical, physical if root is self.root else self.lowered(self.root, executor, workers))
+            verify(physical)
             if key is not None:
                 if len(kept) >= _LOWERED:
                     kept.clear()

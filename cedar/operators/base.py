@@ -37,10 +37,6 @@ elements by their place alone (crop, flip); resampling: computes new elements fr
 item of a list by itself (vocabulary lookup); length: keeps a run of the items of a list (truncate)."""
 
 
-Change = Literal["parts", "fewer", "off"]
-"""parts: some items of the tuple; fewer: another number; off: False, where it was True."""
-
-
 @dataclass(frozen=True)
 class Effects:
     """What the optimizer may rely on.
@@ -357,9 +353,6 @@ class Operator(ABC):
     def never_fails(self, result: int, types: Schema) -> bool:
         """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
         return False
-
-    plan_changes: ClassVar[Mapping[str, Change]] = {}
-    """Fields that a plan may change, and how: such a change can be saved and read again."""
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
         """The same for a check on a few rows, where it counts: ``few(n, least, spread)`` in the place of a number n."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators.base import Bound, Change, Effects, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
 from cedar.operators.expression_steps import Rename as RenameStep
 from cedar.operators.expression_steps import Without, output_types
@@ -30,7 +30,6 @@ class Drop(RowOperator):
 
     names: tuple[str, ...]
     name: ClassVar[str] = "drop"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"names": "parts"}
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -77,7 +76,6 @@ class Rename(RowOperator):
 
     pairs: tuple[tuple[str, str], ...]
     name: ClassVar[str] = "rename"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"pairs": "parts"}
 
     def __post_init__(self) -> None:
         for pair in self.pairs:

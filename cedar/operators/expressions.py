@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
-from cedar.operators.base import Bound, Change, Effects, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_steps import Keep, Named, Step, Where, With, never_fails, output_types
@@ -43,7 +43,6 @@ class WithColumns(RowOperator):
     items: tuple[Named, ...]
     on_error: Skip | None = None
     name: ClassVar[str] = "with_columns"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"items": "parts"}
 
     def __post_init__(self) -> None:
         for _, expr in self.items:
@@ -159,7 +158,6 @@ class Select(RowOperator):
     items: tuple[Item, ...]
     on_error: Skip | None = None
     name: ClassVar[str] = "select"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"items": "parts"}
 
     def __post_init__(self) -> None:
         for item in self.items:

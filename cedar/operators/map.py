@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from cedar.core.errors import RowRef
 from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
-from cedar.operators.base import Bound, Change, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import bind_batch
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.chains import Link
@@ -67,7 +67,6 @@ class Map(RowOperator):
     exact: bool = True
     name = "map"
     calls = "values"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"exact": "off"}
 
     def __post_init__(self) -> None:
         check_columns("map", self.columns)

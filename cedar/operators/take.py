@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.sizes import as_int
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
-from cedar.operators.base import Change, Effects, StreamContext, StreamOperator
+from cedar.operators.base import Effects, StreamContext, StreamOperator
 
 
 def whole(value: Any, label: str, least: int = 0) -> int:
@@ -72,7 +72,6 @@ class Take(_OfUnits):
     """
 
     name: ClassVar[str] = "take"
-    plan_changes: ClassVar[Mapping[str, Change]] = {"n": "fewer"}
 
     def resized(self, few: Callable[[int, int, int], int]) -> Take:
         return replace(self, n=few(self.n, 17, 7))

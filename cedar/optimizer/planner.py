@@ -14,7 +14,7 @@ from cedar.core.errors import CedarError
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.cost import REMOTE
 from cedar.optimizer.facts import CacheCosts, Factors, Facts, Refusal, Rule
-from cedar.optimizer.rewrite import Rewritten, facts_of, rewrite
+from cedar.optimizer.rewrite import Rewritten, rewrite
 from cedar.optimizer.rules import MOVES, RULES, TRIMS
 from cedar.optimizer.search import SearchResult, foresee, search
 from cedar.plan import graph
@@ -25,6 +25,7 @@ from cedar.plan.physical import Work
 from cedar.plan.planner import Check
 from cedar.plan.splits import Splits
 from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.facts import facts_of
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")

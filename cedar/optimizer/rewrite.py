@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from cedar.core.errors import CedarError
-from cedar.datasets.base import Read
-from cedar.datasets.split_table import SplitTable
-from cedar.optimizer.facts import CacheCosts, Change, Factors, Facts, Refusal, Rule, Step
-from cedar.plan import graph
+from cedar.optimizer.facts import Change, Facts, Refusal, Rule, Step
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.steps.columns import KeepOrder
 from cedar.plan.steps.sweep import Pass, Sweep, first_line, key_of, one_step
-from cedar.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -173,51 +169,3 @@ def _told(operator: str, hows: Sequence[str]) -> str:
         again = bool(told) and how.startswith("below ") and told[-1].startswith("below ")
         told[-1:] = [f"{told[-1]}, {how.removeprefix('below ')}"] if again else [*told[-1:], how]
     return f"{operator}: {', '.join(told)}" if told else operator
-
-
-def facts_of(
-    logical: Node,
-    root: Node,
-    skips: Callable[[Node], bool],
-    profile: Profile | None = None,
-    *,
-    exact: bool = True,
-    refused: frozenset[str] = frozenset(),
-    streams: Callable[[Node], bool] | None = None,
-    keeping: CacheCosts | None = None,
-    factors: Factors | None = None,
-) -> Facts:
-    """The facts of a graph under rewriting.
-
-    Args:
-        logical: the pipeline as written.
-        root: the graph.
-        skips: whether a node has a policy for rows that fail.
-        profile: what was measured.
-        exact: False allows rewrites within an operator's tolerance.
-        refused: names of rules not to try.
-        streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
-        keeping: what it costs to keep rows between epochs; None where nothing is kept.
-        factors: how often rows repeat, of the columns of a ``dedup()``; None where that is not to be found out.
-    """
-    return Facts(
-        logical=logical,
-        ordinals={id(node): i for i, node in enumerate(graph.walk(logical))},
-        labels=graph.labels(logical),
-        skips=skips,
-        profile=profile,
-        exact=exact,
-        refused=refused,
-        root=root,
-        streams=streams or _reads_from_the_beginning,
-        keeping=keeping,
-        factors=factors,
-    ).at(root)
-
-
-def _reads_from_the_beginning(node: Node) -> bool:
-    assert isinstance(node.operator, Read)
-    try:
-        return SplitTable.of(node.operator.source.splits()).streams
-    except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
-        return True

@@ -94,10 +94,10 @@ class Plan:
         return any(node.place == "processes" for node in graph.walk(self.root))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON that can be reviewed: a node a line; it holds no function and no data.
+        """Write it as JSON that can be reviewed: a step a line; it holds no function and no data.
 
         Raises:
-            PlanError: the file cannot be written, or a node is none that a plan can have.
+            PlanError: the file cannot be written, or a step puts in an operator that only a program has.
 
         Example:
             >>> import cedar, os, tempfile

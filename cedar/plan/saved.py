@@ -1,7 +1,8 @@
 """Saved plans: a plan as text that diffs well, and back.
 
-The text holds what was chosen, a node a line, and digests of the operators of the pipeline, which must be there when it
-is loaded: no function, no data, and nothing that follows from the pipeline.
+The text holds the steps that lead from the pipeline to the plan, one a line, and digests of the operators of the
+pipeline, which must be there when it is loaded: no function and no data. Loading takes the steps again, each of which
+is checked.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from cedar.core.redact import redacted
 from cedar.core.whole_files import write_whole
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
-from cedar.plan.entries import entries_of, graph_of
 from cedar.plan.graph import Node, walk
-from cedar.plan.lower import Choice, lower
+from cedar.plan.lower import policy_of
 from cedar.plan.places import kind, place
-from cedar.plan.verify import check_graph, verify
+from cedar.plan.scan import Scan
+from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.record import entries_of, sweeps_of
+from cedar.plan.steps.sweep import Sweep, replay
 
-VERSION = 2
+VERSION = 3
 _log = logging.getLogger("cedar")
 _AGAIN = "save it again with plan.save()"
 
@@ -58,11 +61,20 @@ def text_of(plan: Plan) -> str:
         **({} if plan.memory_bytes is None else {"memory_bytes": plan.memory_bytes}),
         **({} if plan.numeric is None else {"numeric": plan.numeric.to_json()}),
         "operators": operator_entries(logical),
-        "nodes": entries_of(plan.root, logical),
+        "steps": entries_of(_sweeps(plan)),
         "decisions": [_decision(d) for d in plan.decisions],
         **({} if plan.profile is None else {"cores": plan.profile.machine.cores}),
     }
     return "{\n" + ",\n".join(f"  {_json(key)}: {_lines(value)}" for key, value in parts.items()) + "\n}\n"
+
+
+def _sweeps(plan: Plan) -> tuple[Sweep, ...]:
+    if plan.root is not plan.logical and not plan.sweeps:
+        raise PlanError(
+            "the plan cannot be saved: its graph was not made by steps",
+            fix="save a plan that p.optimize() made, or leave out what changed it since",
+        )
+    return plan.sweeps
 
 
 def _lines(value: Any) -> str:
@@ -122,35 +134,34 @@ def shown(plan: Plan) -> str:
           0  from_items(list of 1)
           1  take(1)  of 0
     """
-    logical = list(walk(plan.logical))
-    entries = entries_of(plan.root, logical)
-    head = f"plan ({plan.method}): {len(entries)} nodes"
+    nodes = walk(plan.root)
+    numbers = {id(node): number for number, node in enumerate(nodes)}
+    written = {id(node) for node in walk(plan.logical)}
+    head = f"plan ({plan.method}): {len(nodes)} nodes"
     if plan.prediction is not None:
         rate = float(f"{plan.prediction.rows_per_second:.3g}")
         head += f", {rate:,.12g} rows/s, bottleneck {plan.prediction.bottleneck}"
     lines = [head]
-    for entry in entries:
-        below = ", ".join(map(str, entry.get("inputs", ())))
-        place = f" in {entry['place']}" if "place" in entry else ""
-        lines.append(f"  {entry['id']}  {_work(entry, logical)}{place}" + (f"  of {below}" if below else ""))
+    for node in nodes:
+        below = ", ".join(str(numbers[id(child)]) for child in node.inputs)
+        place = f" in {kind(node.place)}" if node.place else ""
+        work = _work(node, inserted=id(node.logical) not in written)
+        lines.append(f"  {numbers[id(node)]}  {work}{place}" + (f"  of {below}" if below else ""))
     return "\n".join(map(one_line, [*lines, *(f"  {decision}" for decision in plan.decisions)]))
 
 
-def _work(entry: Mapping[str, Any], logical: list[Node]) -> str:
+def _work(node: Node, *, inserted: bool) -> str:
     """What a node does."""
-    if "keep" in entry:
-        return f"keep {_names(entry['keep'])}"
-    if "cache" in entry:
-        return f"cache({entry['cache']!r})"
-    text = str(entry["is"])
-    if "columns" in entry:
-        text += f", columns {_names(entry['columns'])}"
-    if "where" in entry:
-        text += ", where " + " and ".join(logical[i].operator.label() for i in entry["where"])
-    if entry.get("exact") is False:
+    operator = node.operator
+    if inserted and operator.projection is not None:
+        return f"keep {_names(list(operator.projection))}"
+    text = operator.label()
+    if isinstance(operator, Scan):
+        text += f", columns {_names(list(operator.columns))}" if operator.columns is not None else ""
+        text += ", where " + " and ".join(each.operator.label() for each in operator.where) if operator.where else ""
+    elif operator.link is not None and not operator.link.exact:
         text += ", not exact"
-    changed = next((key for key in ("items", "names", "pairs", "n") if key in entry), None)
-    return f"{text}, {changed} {entry[changed]}" if changed else text
+    return text
 
 
 def _names(names: list[str]) -> str:
@@ -229,10 +240,8 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
         raise PlanError(
             "the plan is of another pipeline: its operators read alike, but their digest differs", fix=_AGAIN
         )
-    rebuilt = graph_of(_entries(saved, "nodes"), logical, cluster)
-    written = lower(root, Choice())
-    check_graph(rebuilt, written)
-    verify(lower(rebuilt, Choice(), root), written)
+    sweeps = sweeps_of(_entries(saved, "steps"), cluster)
+    rebuilt = replay(facts_of(root, root, _skips, exact=False), sweeps)
     return Plan(
         logical=root,
         root=rebuilt,
@@ -243,7 +252,13 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
         cache_bytes=_bytes(saved, "cache_bytes", least=0),
         memory_bytes=_bytes(saved, "memory_bytes", least=1),
         numeric=_numeric(saved),
+        sweeps=sweeps,
     )
+
+
+def _skips(node: Node) -> bool:
+    """Operators with a policy of their own; whoever runs the plan may have one for all."""
+    return policy_of(node.logical, None) is not None
 
 
 def _news(saved: Mapping[str, Any], changed: list[str]) -> list[Decision]:

@@ -145,7 +145,7 @@ def test_optimize_layout_does_it_at_once(files: str, tmp_path: Path):
         assert seen(plain) == seen(loader)
         assert f"cache: {GROUPS} hit(s), 0 miss(es)" in " ".join(loader.report().notes)
     plan.save(tmp_path / "plan.json")
-    assert '"cache": "auto"' in (tmp_path / "plan.json").read_text()  # a plan names no folder
+    assert '"step": "Cache"' in (tmp_path / "plan.json").read_text()  # a plan names no folder
     loaded = cedar.Plan.load(tmp_path / "plan.json", p)
     with p.loader(executor="inline") as plain, p.loader(executor="inline", plan=loaded) as loader:
         assert seen(plain) == seen(loader)

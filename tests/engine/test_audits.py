@@ -24,6 +24,7 @@ from cedar.plan.data import Plan
 from cedar.plan.graph import Node, walk
 from cedar.plan.scan import Scan
 from cedar.plan.splits import TolerantSplits
+from cedar.plan.steps import Facts, Refusal, Step
 from tests.toy_plans_random import audited, outcome
 
 ROWS = 400
@@ -43,13 +44,28 @@ def pipeline(path: str) -> cedar.Pipeline:
     return p.map(lambda y: y + 1, "y", dtype=int).take(200).select("id", "x", "y").batch(8)
 
 
+@dataclasses.dataclass(frozen=True)
+class Faulty(Step):
+    """A step that does something else than it should."""
+
+    step: Step
+    change: Any
+
+    def check(self, graph: Node, facts: Facts) -> Refusal | None:
+        return self.step.check(graph, facts)
+
+    def apply(self, graph: Node, facts: Facts) -> Node:
+        changed: Node = self.change(self.step.apply(graph, facts))
+        return changed
+
+
 def rule_that(name: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts a rule of that name, with a fault, in the place of ours."""
     ours = getattr(rules, name)
 
     def faulty(node: Node, facts: Any) -> Any:
         found = ours(node, facts)
-        return dataclasses.replace(found, node=change(found.node)) if isinstance(found, Change) else found
+        return dataclasses.replace(found, step=Faulty(found.step, change)) if isinstance(found, Change) else found
 
     faulty.__name__ = name
     for module in ("cedar.optimizer.rules", "cedar.optimizer.planner"):
@@ -135,7 +151,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     executor: str, format: Any, path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan has lost a filter: run in whatever order, what it has gives the wrong rows."""
-    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan, written: None)  # nor does anybody else see it
+    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)  # nor does anybody else see it
     p = cedar.read_parquet(path).filter(col("x").is_not_null()).shuffle(window=50).select("id", "z").batch(8)
     plan = plan_of(p.node)
     bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)

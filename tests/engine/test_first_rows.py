@@ -44,7 +44,7 @@ def without_the_top(root: Node) -> Plan:
 
 @pytest.fixture(autouse=True)
 def nothing_else_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan, written: None)
+    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import pyarrow as pa
 import cedar
 from cedar.operators.elementwise import text
 from cedar.operators.expressions import FilterExpression
-from cedar.optimizer.rewrite import facts_of, rewrite
+from cedar.optimizer.rewrite import rewrite
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
+from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.sweep import key_of, replay
 from cedar.profile import Machine, OperatorProfile, Profile
 

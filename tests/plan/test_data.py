@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import cedar
 from cedar.plan.data import Decision, Plan
-from tests.plan.toy_plans import loaded, rewritten, stacked, written
+from tests.plan.toy_plans import loaded, moved, rewritten, written
 
 
 def test_people_see_a_node_a_line():
     assert str(rewritten()).splitlines() == [
-        "plan (exact): 6 nodes, 12,300 rows/s, bottleneck cores",
-        '  0  from_items(list of 20), columns x, y, z, where filter([(col("y")) > (3)])',
+        "plan (exact): 7 nodes, 12,300 rows/s, bottleneck cores",
+        '  0  from_arrow(20 rows), columns x, y, z, where filter([(col("y")) > (3)])',
         "  1  map(decode) in processes  of 0",
-        "  2  cache('memory')  of 1",
-        "  3  with_columns(a, b, c), items [0, 2]  of 2",
+        "  2  cache('auto')  of 1",
+        "  3  with_columns(a, c)  of 2",
         "  4  shuffle(seed=3, window='256MiB')  of 3",
-        "  5  batch(4)  of 4",
+        "  5  select(x, y, z, u, a, c)  of 4",
+        "  6  batch(4)  of 5",
         "  applied  push_filter: filter below map(decode)",
         "  refused  cache: map(decode)  (random)",
     ]
@@ -33,8 +34,7 @@ def test_a_plan_as_written_is_the_pipeline_itself(tmp_path):
 
 
 def test_what_was_decided_comes_back():
-    root = written().node
-    plan = replace(stacked(root, 0, 2, 1, 3, 4, 5), decisions=rewritten().decisions)
+    plan = replace(moved(), decisions=rewritten().decisions)
     back = loaded(replace(plan, workers=3, executor="processes"))
     assert back.decisions == plan.decisions
     assert (back.workers, back.executor) == (3, "processes")
@@ -50,6 +50,6 @@ def test_a_plan_knows_whether_it_needs_processes_and_is_shown_as_text():
     assert plan.in_processes
     assert not Plan.as_written(written().node).in_processes
     shown = plan._repr_html_()
-    assert shown.startswith("<pre>plan (exact): 6 nodes")
+    assert shown.startswith("<pre>plan (exact): 7 nodes")
     assert html.unescape(shown) == f"<pre>{plan}</pre>"
     assert "&gt; (3)" in shown

@@ -38,7 +38,7 @@ def test_what_is_replaced_is_replaced_wherever_it_is_shared() -> None:
 
 def test_equal_labels_are_numbered() -> None:
     p = rows().take(3).take(3)
-    assert list(graph.labels(p.node).values()) == ["from_items(list of 20)", "take(3)", "take(3) #2"]
+    assert list(graph.labels(p.node).values()) == ["from_arrow(20 rows)", "take(3)", "take(3) #2"]
 
 
 def test_an_order_is_known_by_operators_connections_and_their_parameters_alone() -> None:

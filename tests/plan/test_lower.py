@@ -39,7 +39,7 @@ def test_a_place_is_a_stage_of_its_own_above_the_ranks_too():
     p = numbers().batch(4).with_columns(a=col("x")).with_columns(b=col("x"))
     root = dataclasses.replace(p.node, place="processes", origin=p.node)
     physical = lower(root, Choice(), p.node)
-    verify(physical, lower(p.node, Choice()))
+    verify(physical)
     assert [stage.place for stage in physical.stages[-2:]] == ["", "processes"]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import cedar
@@ -21,7 +20,7 @@ from cedar.plan.lower import Choice, lower
 from cedar.plan.physical import Physical, Stage
 from cedar.plan.verify import verify
 from tests.how_much import cases
-from tests.plan.toy_stages import all_kinds, numbers, plus
+from tests.plan.toy_stages import all_kinds, numbers
 from tests.toy_pipelines import build
 from tests.toy_plans_random import planner, plans_of
 
@@ -91,12 +90,6 @@ def windows_lost(physical: Physical) -> Iterator[Physical]:
             yield replaced(physical, i, windows=-1)
 
 
-def padding_lost(physical: Physical) -> Iterator[Physical]:
-    for i, stage in each(physical, "task"):
-        if stage.pads >= 0:
-            yield replaced(physical, i, pads=-1)
-
-
 def rows_counted_wrongly(physical: Physical) -> Iterator[Physical]:
     for i, stage in each(physical, "read", "task", "group"):
         yield replaced(physical, i, keeps=not stage.keeps)
@@ -133,32 +126,10 @@ def what_others_place_elsewhere(physical: Physical) -> Iterator[Physical]:
             yield replaced(physical, i, place="nowhere")
 
 
-def a_column_lost_on_the_way(physical: Physical) -> Iterator[Physical]:
-    for i, work in enumerate(physical.works):
-        above = [other for other in physical.works if i in other.inputs and len(other.inputs) == 1]
-        if work.schema and above and above[0].schema and physical.nodes[i].effects.writes == frozenset():
-            schema = dict(islice(work.schema.items(), len(work.schema) - 1))
-            works = [*physical.works]
-            works[i] = dataclasses.replace(work, schema=schema)
-            if work.inputs and physical.works[work.inputs[0]].schema:
-                yield dataclasses.replace(physical, works=tuple(works))
-
-
-def a_type_changed_on_the_way(physical: Physical) -> Iterator[Physical]:
-    for i, work in enumerate(physical.works):
-        effects = physical.nodes[i].effects
-        passes = len(work.inputs) == 1 and effects.writes == frozenset() and effects.keeps is None
-        if passes and work.schema and physical.works[work.inputs[0]].schema:
-            works = [*physical.works]
-            works[i] = dataclasses.replace(work, schema=dict.fromkeys(work.schema, pa.binary()))
-            yield dataclasses.replace(physical, works=tuple(works))
-
-
 MUTANTS: list[Callable[[Physical], Iterator[Physical]]] = [
     an_operator_lost, an_operator_twice, an_order_swapped, a_stream_operator_in_a_task, a_link_lost, a_source_lost,
-    sources_in_another_order, a_source_twice, windows_lost, padding_lost, rows_counted_wrongly, a_stage_passed_by,
+    sources_in_another_order, a_source_twice, windows_lost, rows_counted_wrongly, a_stage_passed_by,
     an_input_too_few, a_stage_that_draws_from_itself, nobody_deals, the_end_lost, what_others_place_elsewhere,
-    a_column_lost_on_the_way, a_type_changed_on_the_way,
 ]  # fmt: skip
 
 
@@ -175,25 +146,13 @@ def _of(root: Node, node: Node) -> Node:
 def test_a_broken_plan_is_refused(mutate):
     written = lower(all_kinds().node, Choice())
     plan = lower(placed(written.root), Choice(), written.root)
-    verify(written, written)
-    verify(plan, written)
+    verify(written)
+    verify(plan)
     broken = [*mutate(written), *mutate(plan)]
     assert broken
     for mutant in broken:
         with pytest.raises(cedar.PlanError):
-            verify(mutant, written)
-
-
-def test_a_state_that_the_pipeline_as_written_cannot_read_is_refused():
-    """A shuffle above what has no splits draws its windows from rows: their number is part of a state."""
-    p = numbers().map(plus, "x", dtype=int).shuffle(window=10)
-    written = lower(p.node, Choice())
-    read, task, shuffle, *rest = written.stages
-    window = Stage("window", task.out, (1,), windows=shuffle.out)
-    moved = [dataclasses.replace(stage, inputs=(i + 3,)) for i, stage in enumerate(rest)]
-    stages = (dataclasses.replace(read, windows=-1), task, window, dataclasses.replace(shuffle, inputs=(2,)), *moved)
-    with pytest.raises(cedar.PlanError, match="a state of the plan"):
-        verify(dataclasses.replace(written, stages=stages), written)
+            verify(mutant)
 
 
 @pytest.mark.heavy
@@ -206,25 +165,25 @@ def test_plans_of_random_pipelines_hold(seed):
         written = lower(root, Choice())
     except cedar.PipelineError:
         pytest.skip("no such pipeline can be")
-    verify(written, written)
+    verify(written)
     for rule in RULES:  # what each of them does by itself
         alone = planner(root)
         alone.refused = frozenset(other.__name__ for other in RULES if other is not rule)
-        verify(lower(alone.begin().root, Choice(), root), written)
+        verify(lower(alone.begin().root, Choice(), root))
     for plan in plans:
         physical = lower(plan.root, Choice(), root)
-        verify(physical, written)
+        verify(physical)
         assert {work.ordinal for work in physical.works if not work.inputs} == {
             i for i, work in enumerate(written.works) if not work.inputs
         }
         for mutate in MUTANTS:
             for mutant in islice(mutate(physical), 3):
-                assert mutant == physical or refused(mutant, written), (mutate.__name__, str(mutant))
+                assert mutant == physical or refused(mutant), (mutate.__name__, str(mutant))
 
 
-def refused(mutant: Physical, written: Physical) -> bool:
+def refused(mutant: Physical) -> bool:
     try:
-        verify(mutant, written)
+        verify(mutant)
     except cedar.PlanError:
         return True
     return False
@@ -238,7 +197,7 @@ def test_a_check_is_quick():
     for i in range(18):
         p = p.with_columns(**{f"c{i}": col("x") + i})
     written = lower(p.batch(4).node, Choice())
-    verify(written, written)
+    verify(written)
     calls = 0
 
     def count(_frame: Any, event: str, _arg: Any) -> None:
@@ -247,6 +206,6 @@ def test_a_check_is_quick():
 
     began = time.process_time()
     sys.setprofile(count)
-    verify(written, written)
+    verify(written)
     sys.setprofile(None)
     assert calls < 30 * len(written.works), (calls, time.process_time() - began)

@@ -1,16 +1,18 @@
-"""Pipelines and plans of them, put together by hand, for tests of saved plans."""
+"""Pipelines and plans of them, made of chosen steps, for tests of saved plans."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pyarrow as pa
 
 import cedar
 from cedar import col
-from cedar.operators.cache import Cache
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node, walk
+from cedar.plan.graph import walk
 from cedar.plan.saved import plan_from, text_of
 from cedar.plan.scan import Scan
+from cedar.plan.steps import Cache, DropResults, KeepOrder, Place, PushColumns, PushFilter, Reorder
+from cedar.plan.steps.facts import facts_of
+from cedar.plan.steps.sweep import Sweep, Taken, replay
 
 
 def decode(x):
@@ -18,40 +20,31 @@ def decode(x):
 
 
 def rows(n=20):
-    return cedar.from_items([{"x": i, "y": i, "z": i} for i in range(n)])
+    return cedar.from_arrow(pa.table({name: pa.array(range(n), pa.int64()) for name in ("x", "y", "z", "w")}))
 
 
 def written():
-    """from_items, map, filter, with_columns, shuffle, batch."""
+    """from_arrow, map, filter, with_columns, shuffle, select, batch."""
     mapped = rows().map(decode, "x", into="u", dtype=int).filter(col("y") > 3)
-    return mapped.with_columns(a=col("u") + 1, b=col("y") * 2, c=col("y")).shuffle(seed=3).batch(4)
+    columns = mapped.with_columns(a=col("u") + 1, b=col("y") * 2, c=col("y")).shuffle(seed=3)
+    return columns.select("x", "y", "z", "u", "a", "c").batch(4)
 
 
-def stacked(logical, *operators, places=()):
-    """A plan of one chain: ordinals, or (ordinal, operator), or an operator that is put in."""
-    nodes = list(walk(logical))
-    current = ()
-    for number, item in enumerate(operators):
-        place = dict(places).get(number, "")
-        if isinstance(item, int):
-            node = nodes[item]
-            made = Node(node.operator, current, node.site, origin=node, place=place)
-        elif isinstance(item, tuple):
-            made = Node(item[1], current, nodes[item[0]].site, origin=nodes[item[0]], place=place)
-        else:
-            made = Node(item, current, place=place)
-        current = (made,)
-    return Plan(logical, current[0], method="exact")
+def stepped(root, *steps, **more):
+    """A plan of steps, each (number of its node, step), one pass each."""
+    sweeps = tuple(Sweep((Taken(at, step),), type(step).downward) for at, step in steps)
+    made = replay(facts_of(root, root, lambda node: False, exact=False), sweeps)
+    return Plan(root, made, method="exact", sweeps=sweeps, **more)
+
+
+def moved(root=None, place="processes"):
+    """A filter that runs before a map, which runs in processes."""
+    places = ["", "", place, *[""] * 4]
+    return stepped(root or written().node, (2, Reorder((1, 0))), (6, Place(tuple(places))))
 
 
 def rewritten():
-    """A plan with a scan, a moved filter, a smaller with_columns, places, a cache and a selection put in."""
-    root = written().node
-    nodes = list(walk(root))
-    scan = Scan(nodes[0].operator.source, ("x", "y", "z"), (nodes[2],))
-    smaller = replace(nodes[3].operator, items=nodes[3].operator.items[::2])
-    order = (0, scan), 1, Cache("memory"), (3, smaller), 5 - 1, 5
-    plan = stacked(root, *order, places=((1, "processes"),))
+    """A plan with a scan, a moved filter, a smaller with_columns, places and a cache put in."""
     prediction = Prediction(
         12345.678, "cores", {"cores": 1 / 12345.678, "GIL": 1e-5}, {1: 2 / 3e6}, {"one more core": 1 / 3}
     )
@@ -59,7 +52,12 @@ def rewritten():
         Decision("push_filter", "filter below map(decode)", True),
         Decision("cache", "map(decode)", False, "random"),
     )
-    return replace(plan, decisions=decisions, prediction=prediction, workers=2, executor="threads")
+    steps = [
+        (2, Reorder((1, 0))), (1, PushFilter()), (2, DropResults((1,))), (0, PushColumns(("x", "y", "z"))),
+        (2, Cache(1)), (6, Place(("", "processes", "", "", "", "", ""))), (6, KeepOrder()),
+    ]  # fmt: skip
+    more = {"decisions": decisions, "prediction": prediction, "workers": 2, "executor": "threads"}
+    return stepped(written().node, *steps, **more)
 
 
 def shape(plan):

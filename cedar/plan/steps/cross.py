@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from cedar.operators.base import Operator, StreamOperator
 from cedar.plan import graph as graphs
@@ -12,6 +12,8 @@ from cedar.plan.steps.commute import batch_rows, first, is_row_operator, may_ski
 from cedar.plan.steps.edit import is_inserted, rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
 from cedar.plan.steps.step import Step, run_below, shared
+
+Way: TypeAlias = Literal["down", "up"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Cross(Step):
         streams: how many stream operators they pass; the lowest first.
     """
 
-    way: Literal["down", "up"]
+    way: Way
     operators: int = 1
     streams: int = 1
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -161,3 +163,51 @@ def read_from(node: Node) -> Hashable:
     """The files, or the source itself."""
     source = getattr(node.operator, "source", node)
     return source.paths if isinstance(source, FileSource) else id(source)
+
+
+def facts_of(
+    logical: Node,
+    root: Node,
+    skips: Callable[[Node], bool],
+    profile: Profile | None = None,
+    *,
+    exact: bool = True,
+    refused: frozenset[str] = frozenset(),
+    streams: Callable[[Node], bool] | None = None,
+    keeping: CacheCosts | None = None,
+    factors: Factors | None = None,
+) -> Facts:
+    """The facts of a graph under rewriting.
+
+    Args:
+        logical: the pipeline as written.
+        root: the graph.
+        skips: whether a node has a policy for rows that fail.
+        profile: what was measured.
+        exact: False allows rewrites within an operator's tolerance.
+        refused: names of rules not to try.
+        streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
+        keeping: what it costs to keep rows between epochs; None where nothing is kept.
+        factors: how often rows repeat, of the columns of a ``dedup()``; None where that is not to be found out.
+    """
+    return Facts(
+        logical=logical,
+        ordinals={id(node): i for i, node in enumerate(graph.walk(logical))},
+        labels=graph.labels(logical),
+        skips=skips,
+        profile=profile,
+        exact=exact,
+        refused=refused,
+        root=root,
+        streams=streams or _reads_from_the_beginning,
+        keeping=keeping,
+        factors=factors,
+    ).at(root)
+
+
+def _reads_from_the_beginning(node: Node) -> bool:
+    assert isinstance(node.operator, Read)
+    try:
+        return SplitTable.of(node.operator.source.splits()).streams
+    except Exception:  # noqa: BLE001 - the run lists them again, and says what is wrong
+        return True

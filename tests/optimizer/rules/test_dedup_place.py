@@ -7,9 +7,9 @@ import pytest
 import cedar
 from cedar import col
 from cedar.operators.algebra import length_changing, per_value
-from cedar.optimizer.rewrite import facts_of
 from cedar.optimizer.rules import dedup_place
 from cedar.plan.steps.commute import may_swap
+from cedar.plan.steps.facts import facts_of
 from tests.optimizer.plan_lines import after, decided, line, measured
 from tests.toy_sessions import sessions
 

@@ -14,11 +14,12 @@ from cedar.engine.binding import Binding
 from cedar.operators.algebra import length_changing, per_value, pointwise, resampling, spatial
 from cedar.operators.base import Bound, Env
 from cedar.operators.row_wise import same_column
-from cedar.optimizer.rewrite import facts_of, rewrite
+from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import RULES
 from cedar.plan import graph
 from cedar.plan.steps.commute import may_swap
 from cedar.plan.steps.edit import is_inserted, rebuilt
+from cedar.plan.steps.facts import facts_of
 from tests.optimizer.plan_lines import table
 
 

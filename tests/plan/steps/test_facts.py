@@ -10,9 +10,9 @@ import cedar
 from cedar import col
 from cedar.core.errors import PipelineError
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.rewrite import facts_of
 from cedar.plan.graph import Node
 from cedar.plan.steps.edit import only, rebuilt
+from cedar.plan.steps.facts import facts_of
 from cedar.profile import Profile
 from tests.optimizer.plan_lines import measured, table
 

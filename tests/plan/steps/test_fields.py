@@ -9,8 +9,8 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.optimizer.rewrite import facts_of
 from cedar.plan import graph
+from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.fields import fields_read, live_fields
 
 B = col("a").struct.field("b")
