@@ -10,14 +10,14 @@ from tests.optimizer.toy_profiles import facts_of, figures, names
 from tests.optimizer.toy_searches import BOTH, ROWS, clean, work
 
 
-def test_inserted_selections_fall_away_but_for_the_last():
+def test_inserted_selections_for_the_order_fall_away_but_for_the_last():
     from cedar.operators.expressions import select
     from cedar.plan.graph import Node
 
     root = cedar.from_items(ROWS).map(work, "a").filter(col("c") > 0).node
     found = {0: figures(1e-6), 1: figures(1e-4), 2: figures(1e-7, keep=0.1)}
     facts = facts_of(root, found)
-    inner = Node(select("a", "c"), (root.inputs[0],))
+    inner = Node(select(*reversed(root.inputs[0].schema)), (root.inputs[0],))
     physical = Node(select("a"), (Node(root.operator, (inner,), root.site, origin=root),))
     chosen = search(physical, facts, Budget(), ("threads",), 4)
     assert [name.split("(")[0] for name in names(chosen.root)[1:]] == ["filter", "map", "select"]

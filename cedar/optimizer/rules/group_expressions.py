@@ -5,7 +5,7 @@ from __future__ import annotations
 from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import is_row_operator, may_swap
-from cedar.plan.steps.reorder import Reorder
+from cedar.plan.steps.reorder import Reorder, falls_away
 
 _WORTH = 0.05  # of the time of a block: a plan with another order is audited now and then, which costs about 3%
 _LARGER = 1.1  # of bytes a row: what makes rows larger stays late
@@ -27,7 +27,7 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
     saved, total = _saved(node, below, facts), sum(_block(n, facts) for n in (node, *passed, below))
     if saved <= _WORTH * total:
         return Refusal(f"beside {facts.label(below)} it would save {saved * 1e6:.0f} of {total * 1e6:,.0f} us a block")
-    count = sum(facts.ordinal(each) is not None for each in passed)
+    count = sum(not falls_away(each, facts) for each in passed)
     return Change(
         Reorder((count, *range(count))),
         facts.label(node),

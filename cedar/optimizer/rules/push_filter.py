@@ -8,7 +8,7 @@ from cedar.optimizer.facts import Change, Facts, Outcome, Refusal
 from cedar.plan.graph import Node
 from cedar.plan.steps.commute import may_swap
 from cedar.plan.steps.cross import Cross
-from cedar.plan.steps.reorder import Reorder
+from cedar.plan.steps.reorder import Reorder, falls_away
 from cedar.plan.steps.step import shared
 
 _GAIN = 0.95  # a function filter moves where the chain then costs less than this share: figures have noise
@@ -42,8 +42,8 @@ def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
 
 def _moved(node: Node, passed: list[Node], facts: Facts) -> Change:
     seen = [facts.label(below) for below in passed if facts.ordinal(below) is not None]
-    below = tuple(range(len(seen)))
-    return Change(Reorder((len(seen), *below)), facts.label(node), f"below {', '.join(seen)}" if seen else "")
+    count = sum(not falls_away(below, facts) for below in passed)
+    return Change(Reorder((count, *range(count))), facts.label(node), f"below {', '.join(seen)}" if seen else "")
 
 
 # ---- through stream operators ----------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ class Reorder(Step):
     by the row's key, and each row that fails is skipped by the same one (``may_swap``). Any order is reached by swaps
     of neighbors, each of a pair that changes order, so it is enough that each of these pairs may.
 
-    Selections that the optimizer put in leave the run: what they drop nobody above reads, and columns are brought into
-    their order once all steps are done.
+    Selections that the optimizer put in for the order of columns alone leave the run: it is restored once all steps are
+    done. Those that drop columns stay, as a ``drop`` above may do without these columns by now.
 
     Args:
-        order: of the operators as written, lowest first: places in the run as it is, the top being the last.
+        order: of the operators, lowest first: places in the run as it is, the top being the last.
     """
 
     order: tuple[int, ...]
@@ -61,7 +61,7 @@ class Reorder(Step):
         while len(run[-1].inputs) == 1:
             below = run[-1].inputs[0]
             inserted = []
-            while is_inserted(below, facts):
+            while falls_away(below, facts):
                 inserted.append(below)
                 below = below.inputs[0]
             between += inserted
@@ -70,3 +70,11 @@ class Reorder(Step):
             run.append(below)
             between.append(below)
         return None
+
+
+def falls_away(node: Node, facts: Facts) -> bool:
+    """A selection of the optimizer that changes the order of columns alone."""
+    if not is_inserted(node, facts):
+        return False
+    schema = facts.schemas[id(node.inputs[0])]
+    return schema is not None and set(schema) == set(node.operator.projection or ())

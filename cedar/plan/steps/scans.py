@@ -64,12 +64,11 @@ class PushColumns(Step):
     downward = True
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        operator, known = graph.operator, facts.schemas[id(graph)]
-        if not isinstance(operator, Read) or known is None:
-            return Refusal("it is not a source whose columns are known")
-        needed = columns_needed(graph, facts)
+        operator, known = graph.operator, facts.schemas[id(graph)] or {}
+        needed = columns_needed(graph, facts) if isinstance(operator, Read) else None
         if needed is None:
-            return Refusal("all columns are read")
+            return Refusal("it is not a source whose columns are known")
+        assert isinstance(operator, Read)
         if not callable(getattr(operator.source, "select", None)):
             return Refusal("the source cannot leave columns out")
         if facts.skips(graph) and rows_may_fail(operator.source):

@@ -19,6 +19,8 @@ from cedar.plan.steps.facts import Facts
 from cedar.plan.steps.live import all_of, spread, union
 from cedar.plan.steps.step import Step
 
+_ANEW = "optimize this pipeline and save that plan"
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -139,14 +141,19 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
                 raise PlanError(
                     f"the plan's step {step} at {known.label(node)}: {refused.reason}",
                     site=node.logical.site,
-                    fix="optimize this pipeline and save that plan",
+                    fix=_ANEW,
                 )
             return step
 
-        root = Pass(facts, ask, sweep.downward).run()
+        try:
+            facts = facts.at(Pass(facts, ask, sweep.downward).run())
+        except PlanError:
+            raise
+        except CedarError as error:
+            told = ", ".join(str(each.step) for each in sweep.steps)
+            raise PlanError(f"the plan's step {told}: {first_line(error)}", site=error.site, fix=_ANEW) from error
         if wanted:
             raise PlanError(f"the plan has a step at node {min(wanted)}, which is not there", fix="save the plan again")
-        facts = facts.at(root)
     return facts.root
 
 
