@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,6 @@ from cedar.plan import graph
 from cedar.plan.data import Decision, Plan, Prediction
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, does
-from cedar.plan.physical import Work
 from cedar.plan.planner import Check
 from cedar.plan.splits import Splits
 from cedar.plan.steps.commute import may_swap
@@ -69,7 +67,6 @@ class AutoPlanner:
     factors: Factors | None = None
     cluster: Cluster | None = None
     _refusals: list[Decision] = field(default_factory=list, repr=False)
-    _sound: deque[tuple[Work, ...]] = field(default_factory=lambda: deque(maxlen=16), repr=False)
     _broken: bool = field(default=False, repr=False)
 
     def begin(self) -> Plan:
@@ -183,11 +180,8 @@ class AutoPlanner:
             return plan
         end = time.perf_counter() + _CHECKING
         while time.perf_counter() < end:
-            doing = does(plan.root, self.root)
-            difference = None if doing in self._sound else check(plan)
+            difference = check(plan)
             if difference is None:
-                if _known_functions(plan.root):  # those of users may do another thing the next time
-                    self._sound.append(doing)
                 return plan
             culprit = self._culprit(plan, again, check, end)
             self._refusals.append(Decision(culprit or "plan", "all of it", applied=False, why=difference.what))
@@ -246,13 +240,6 @@ class AutoPlanner:
 def _applied(plan: Plan) -> list[str]:
     """The rules of a plan, the last one first: without an earlier one, others may find nothing to do."""
     return list(dict.fromkeys(d.rule for d in reversed(plan.decisions) if d.applied and d.rule != "place"))
-
-
-def _known_functions(root: Node) -> bool:
-    """No function and no expression of the user's runs, only transforms of this package."""
-    operators = [node.operator for node in graph.walk(root)]
-    others = [operator for operator in operators if operator.code() or operator.effects().per_row]
-    return all(o.link and type(o.link.transform).__module__.startswith("cedar.operators.") for o in others)
 
 
 def _never(_below: Node, _above: Node, _facts: Facts) -> Refusal | None:

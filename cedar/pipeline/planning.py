@@ -30,7 +30,9 @@ from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
 from cedar.plan.splits import TolerantSplits
+from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.live import leave_unread
+from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
 from cedar.report.explain import explain
 
@@ -117,13 +119,26 @@ def choose_plan(
             raise PlanError(
                 "plan= gives results within a tolerance", site=user_site(), fix="give exact=False, or another plan"
             )
-        return None, plan
+        return None, _fitting(plan, on_error, exact)
     if not isinstance(plan, str) or plan not in ("auto", "off"):
         raise PlanError(f"plan={plan!r:.80} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
     if plan == "off":
         return None, None
     planner = planner_for(node, chosen.budget, executor, workers, on_error, exact)
     return replace(planner, rules=chosen.rules, refused=chosen.without), None
+
+
+def _fitting(plan: Plan, on_error: Skip | None, exact: bool) -> Plan:
+    """The plan; as written if a step may not be taken where rows may be skipped, which its maker did not know."""
+    if on_error is None or not plan.sweeps:
+        return plan
+    try:
+        replay(facts_of(plan.logical, plan.logical, _skips(on_error), exact=exact), plan.sweeps)
+    except PlanError as error:
+        _log.warning("the plan is not taken as it was: with on_error=, %s", error.what)
+        decision = Decision("plan", "all of it", applied=False, why=error.what)
+        return replace(Plan.as_written(plan.logical), decisions=(*plan.decisions, decision))
+    return plan
 
 
 def planner_for(

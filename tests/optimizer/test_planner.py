@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cedar
-from cedar import col
-from cedar.operators import image, recsys
+from cedar.operators import image
 from cedar.optimizer.budget import Budget
-from cedar.optimizer.planner import _known_functions
 from cedar.pipeline.planning import planner_for
 from cedar.plan import graph
 from tests.optimizer.toy_profiles import figures
@@ -24,23 +22,6 @@ from tests.toy_plans_random import profile
 
 def twice(x):
     return 2 * x
-
-
-LISTS = pa.table({"a": pa.array([[1, 2]] * 4, pa.large_list(pa.int64())), "x": np.arange(4)})
-
-
-@pytest.mark.parametrize(
-    ("make", "known"),
-    [
-        (lambda p: p.map(recsys.FirstX(1), "a").batch(2), True),
-        (lambda p: p.map(recsys.FirstX(1), "a").map(twice, "x"), False),
-        (lambda p: p.map_batches(lambda x: x, "x"), False),
-        (lambda p: p.filter(col("x") > 1), False),  # an expression may call functions
-        (lambda p: p.filter(twice, "x"), False),
-    ],
-)
-def test_functions_of_users_may_do_another_thing_the_next_time(make, known):
-    assert _known_functions(make(cedar.from_arrow(LISTS)).node) is known
 
 
 def test_what_is_built_wrongly_is_no_fault_of_the_rules(caplog):

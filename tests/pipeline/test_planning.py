@@ -107,3 +107,15 @@ def test_the_budget_is_that_of_the_run():
 def test_what_is_no_rule_is_said(given, said):
     with pytest.raises(cedar.PlanError, match=said):
         pipeline().loader(**given)
+
+
+def test_a_plan_whose_steps_count_on_rows_that_do_not_fail_is_not_taken_where_they_may(caplog):
+    p = table("a", "b", rows=40).map(f, "a", dtype=int).filter(col("b") > 3).batch(4)
+    plan = p.optimize()
+    assert plan.sweeps
+    with p.loader(plan=plan, executor="inline") as loader:
+        assert of(loader).root is plan.root
+    with p.loader(plan=plan, executor="inline", on_error=cedar.Skip()) as loader:
+        assert of(loader).root is p.node
+        assert "skip rows" in str(loader.plan.decisions[-1])
+    assert "the plan is not taken as it was: with on_error=" in caplog.text
