@@ -134,7 +134,7 @@ class Binding:
         """The physical plan of a graph of this pipeline, verified; made once for all epochs that run it.
 
         Raises:
-            PlanError: it does not do the work of the pipeline as written.
+            PlanError: its stages do not do the work of the graph.
         """
         far = executor == "dask"  # any other executor has the same stages
         for physical, ran in self._lowered:

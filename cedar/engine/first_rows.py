@@ -105,7 +105,7 @@ class FirstRows:
                 return Difference(found.failed) if found.failed else found.mismatch
             if left <= 0 and found.came:
                 return None
-            rows = min(SAMPLE_ROWS, max(2 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
+            rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
     def _run_both(self, plan: Plan, rows: int, going: Callable[[], None]) -> _Found:
         """The difference on so many rows, and what they took."""
