@@ -126,7 +126,7 @@ def test_code_is_sent_once_and_again_to_a_worker_that_lost_it(executor: DaskExec
 
     def done() -> bool:
         try:
-            return executor.submit(size, code).result(LIMIT)[0] == 1 << 20
+            return bool(executor.submit(size, code).result(LIMIT)[0] == 1 << 20)
         except WorkerDied:  # the scheduler sent it to one of the killed workers: a run sends it again
             return False
 
