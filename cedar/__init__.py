@@ -5,7 +5,7 @@ The public names are imported when first used, so ``import cedar`` costs millise
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import from_huggingface as from_huggingface
     from cedar.pipeline.sources import from_items as from_items
     from cedar.pipeline.sources import from_iterable as from_iterable
+    from cedar.pipeline.sources import from_numpy as from_numpy
+    from cedar.pipeline.sources import from_pandas as from_pandas
     from cedar.pipeline.sources import from_polars as from_polars
     from cedar.pipeline.sources import from_source as from_source
     from cedar.pipeline.sources import mix as mix
@@ -67,9 +69,9 @@ _HOMES = {
     "cedar.pipeline.convert": ("convert", "optimize_layout"),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
-        "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_polars", "from_source", "mix",
-        "read_arrow", "read_csv", "read_files", "read_jsonl", "read_lance", "read_parquet", "read_tar", "read_text",
-        "read_vortex", "zip",
+        "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",
+        "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_files", "read_jsonl", "read_lance",
+        "read_parquet", "read_tar", "read_text", "read_vortex", "zip",
     ),
     "cedar.pipeline.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
@@ -86,11 +88,17 @@ __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'cedar' has no attribute {name!r}")
+        if name[0] == "_":
+            raise AttributeError(f"module 'cedar' has no attribute {name!r}")
+        if importlib.util.find_spec(f"cedar.{name}") is not None:
+            return importlib.import_module(f"cedar.{name}")
+        from cedar.pipeline.foreign import unknown_function
+
+        raise unknown_function(name, __all__)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"})

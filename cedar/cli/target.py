@@ -27,7 +27,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
         >>> from cedar.cli import load_pipeline
         >>> load_pipeline("json:dumps")
         Traceback (most recent call last):
-        cedar.core.errors.PipelineError: json:dumps cannot be called without arguments...
+        cedar.PipelineError: json:dumps cannot be called without arguments...
     """
     named = load_name(target)
     if callable(named) and not isinstance(named, cedar.Pipeline):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import os
 import pickle
 import signal
 import sys
@@ -23,13 +22,9 @@ from typing import Any
 
 from cedar.core.printable import one_line, printable
 from cedar.core.redact import redact
+from cedar.core.tracebacks import is_users, shorten
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
-_MODULES = _NAME + "."
-_COMMAND = os.path.join(os.sep, "bin", _NAME)  # what an installation makes of it
-_STDLIB = os.path.join(os.path.dirname(os.__file__), "")
-_INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @dataclass(frozen=True)
@@ -117,12 +112,8 @@ def user_site() -> Site | None:
     """The nearest caller outside the package and Python's own library, or None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        # A dataclass's __init__ has a file name of its own: <string>.
-        ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
-        python = file.startswith(("<frozen", _STDLIB)) and not file.startswith(_INSTALLED)
-        if not ours and not python and not file.endswith(_COMMAND):
-            return Site(file, frame.f_lineno, frame.f_code.co_name)
+        if is_users(frame):
+            return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -224,6 +215,7 @@ def portable(cause: BaseException) -> BaseException:
     One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
     by its text.
     """
+    shorten(cause)
     trace = "".join(traceback.format_exception(cause))
     portable = cause if _travels(cause) else _Unmade.of(cause)
     if not _travels(portable):
@@ -300,6 +292,18 @@ class ResumeError(CedarError):
 class PlanError(CedarError):
     """A plan does not fit this pipeline, or a feature of plans is not there."""
 
+
+class UsageError(PipelineError, TypeError):
+    """A PipelineError for code that expects a TypeError, as ``list(p)`` does where ``len(p)`` is not known."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (_, *state) = super().__reduce__()
+        return rebuild, (PipelineError, *state)
+
+
+for _kind in (CedarError, PipelineError, RowError, SourceError, WorkerError, ResumeError, PlanError, UsageError):
+    _kind.__module__ = _NAME  # users read and import them as cedar.RowError
+UsageError.__name__ = UsageError.__qualname__ = PipelineError.__name__
 
 _warned: dict[Any, int] = {}
 

@@ -29,9 +29,9 @@ _OTHERS = {  # the top package and class of what is often given by mistake, and 
     ("polars", "LazyFrame"): "cedar.from_polars(frame.collect())",
     ("pyarrow", "Table"): "cedar.from_arrow(table)",
     ("pyarrow", "RecordBatch"): "cedar.from_arrow(batch)",
-    ("pandas", "DataFrame"): "cedar.from_arrow(pyarrow.Table.from_pandas(frame))",
+    ("pandas", "DataFrame"): "cedar.from_pandas(frame)",
     ("datasets", "DatasetDict"): 'one of its parts, cedar.from_huggingface(dataset["train"])',
-    ("builtins", "dict"): "a list of rows; for a dict of columns, cedar.from_arrow(pyarrow.table(columns))",
+    ("builtins", "dict"): "a list of rows; for a dict of columns, cedar.from_numpy(columns)",
     ("builtins", "set"): "a list, whose order is fixed",
     ("builtins", "str"): "a list of rows, or cedar.read_text(path)",
     ("builtins", "bytes"): "a list of rows",
@@ -51,6 +51,10 @@ class ItemsSource(BaseSource):
     uses_getitems: bool = True  # where the dataset has ``__getitems__``
     cuts_splits: ClassVar[bool] = True  # any row of a split can be read without the others
     holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
+
+    @property
+    def in_memory(self) -> bool:
+        return self._held
 
     @property
     def _held(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,8 @@ from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
-from cedar.datasets.tensors import tensor_types, with_tensors
+from cedar.datasets.tensors import field_of, tensor_types, with_tensors
+from cedar.datasets.to_arrow import arrow_column
 
 _ROWS = 65_536  # rows of a split
 
@@ -31,6 +32,10 @@ class TableSource(BaseSource):
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
+
+    @property
+    def in_memory(self) -> bool:
+        return True
 
     @property
     def _length(self) -> int:
@@ -102,7 +107,7 @@ def from_arrow(table: Any) -> TableSource:
         raise PipelineError(
             f"from_arrow takes a pyarrow.Table or RecordBatch, not {type(table).__name__}",
             site=user_site(),
-            fix="use cedar.from_polars for polars frames, cedar.from_items for rows",
+            fix="use cedar.from_polars or cedar.from_pandas for frames, cedar.from_items for rows",
         )
     canonical_types(table.schema, "from_arrow", site=user_site())
     return TableSource(table)
@@ -122,6 +127,56 @@ def from_polars(frame: Any) -> TableSource:
     """
     kind = type(frame).__name__
     if not hasattr(frame, "to_arrow") or not hasattr(frame, "get_columns"):
-        fix = "collect it first: cedar.from_polars(frame.collect())" if kind == "LazyFrame" else None
+        fix = "use cedar.from_pandas(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
+        fix = "collect it first: cedar.from_polars(frame.collect())" if kind == "LazyFrame" else fix
         raise PipelineError(f"from_polars takes a polars.DataFrame, not {kind}", site=user_site(), fix=fix)
     return TableSource(table_of(frame, "from_polars", user_site()), "from_polars")
+
+
+def from_pandas(frame: Any) -> TableSource:
+    """The source behind ``cedar.from_pandas``: a ``pandas.DataFrame``.
+
+    Raises:
+        PipelineError: it is something else, or a column that Arrow cannot hold.
+    """
+    if not hasattr(frame, "reset_index") or not hasattr(frame, "columns"):
+        fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
+        raise PipelineError(f"from_pandas takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    strange = next((name for name in frame.columns if not isinstance(name, str)), None)
+    if strange is not None:
+        raise PipelineError(
+            f"from_pandas: the column {strange!r} is not named by a string", fix="frame.rename(columns=str)"
+        )
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise PipelineError(f"from_pandas: {error}", fix="give each column values of one type: .astype(...)") from error
+    canonical_types(table.schema, "from_pandas", site=user_site())
+    return TableSource(table.replace_schema_metadata(None), "from_pandas")
+
+
+def from_numpy(arrays: Any) -> TableSource:
+    """The source behind ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
+
+    Raises:
+        PipelineError: it is something else, arrays of different lengths, or a dtype that Arrow does not have.
+    """
+    if not isinstance(arrays, Mapping):
+        raise PipelineError(
+            f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}",
+            fix="give cedar.from_numpy({'x': array})",
+        )
+    columns = {name: np.asarray(array) for name, array in arrays.items()}
+    lengths = {name: len(array) if array.ndim else 0 for name, array in columns.items()}
+    if len(set(lengths.values())) > 1 or not all(array.ndim for array in columns.values()):
+        raise PipelineError(f"from_numpy: each array has an entry for each row, not {lengths}", fix="array[:n]")
+    values: dict[str, Any] = {}
+    for name, array in columns.items():
+        try:
+            values[name] = arrow_column(name, pa.array(array) if array.dtype.kind in "OUSMm" else array)
+        except (pa.ArrowException, TypeError) as error:
+            raise PipelineError(f"from_numpy: column {name!r}: {error}", fix="convert it first") from error
+    fields = [field_of(name, values[name], column) for name, column in columns.items()]
+    return TableSource(pa.Table.from_arrays(list(values.values()), schema=pa.schema(fields)), "from_numpy")

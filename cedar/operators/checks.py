@@ -86,6 +86,14 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
             site=site,
             fix=f"def {fn_name(fn)}(..., rng): draw from rng, a numpy.random.Generator keyed by the row",
         )
+    if not random and not _binds(target, values, {}) and _binds(target, values, {"rng": None}):
+        raise PipelineError(
+            f"{label}({fn_name(fn)}): the function has a parameter rng",
+            site=site,
+            fix=f"write {label}(fn, ..., random=True), which passes rng=, a numpy.random.Generator"
+            if label in ("map", "flat_map")
+            else "draw in map(fn, ..., random=True), which passes rng=, a numpy.random.Generator",
+        )
     if not _binds(target, values, {"rng": None} if random else {}):
         given = "one argument" if arguments == 1 else f"{arguments} arguments"
         raise PipelineError(

@@ -121,8 +121,8 @@ class Rename(RowOperator):
 
 def rename(mapping: Any) -> Rename:
     """``rename`` from a dict of old to new names."""
-    if not isinstance(mapping, dict):
+    if not isinstance(mapping, Mapping):
         raise PipelineError(
-            f"rename: {mapping!r:.60} is no dict of old to new names", site=user_site(), fix="give {'old': 'new'}"
+            f"rename: {mapping!r:.60} is not a dict of old to new names", site=user_site(), fix="give {'old': 'new'}"
         )
     return Rename(tuple(mapping.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -220,9 +220,25 @@ class Select(RowOperator):
         return _kernel(self, step) if self.code() else ColumnsKernel(step)
 
 
+def filter_expression(predicates: Sequence[Any], on_error: Skip | None) -> FilterExpression:
+    """``filter`` from expressions that must all hold, given one by one or in lists."""
+    first, *others = list(flattened(predicates)) or [None]
+    if (name := next((other for other in others if isinstance(other, str)), None)) is not None:
+        raise PipelineError(
+            f"filter(expression, {name!r}): an expression names its columns itself",
+            site=user_site(),
+            fix="leave the columns out, or give a function of them",
+        )
+    for each in others:
+        if not _is_expression(each) or not _is_expression(first):
+            raise _not_an_expression(each if _is_expression(first) else first, "filter")
+        first = first & each
+    return FilterExpression(first, on_error)
+
+
 def with_columns(*exprs: Any, **named: Any) -> WithColumns:
     """``with_columns`` from what users give: expressions, names of columns, or plain values."""
-    items = [(None, as_expression(value, "with_columns")) for value in exprs]
+    items = [(None, as_expression(value, "with_columns")) for value in flattened(exprs)]
     given = [(name, as_expression(value, "with_columns")) for name, value in named.items()]
     return WithColumns((*items, *given))
 
@@ -230,12 +246,20 @@ def with_columns(*exprs: Any, **named: Any) -> WithColumns:
 def select(*names: Any, **named: Any) -> Select:
     """``select`` from what users give: names, expressions, lists of either, and named expressions."""
     items: list[Item] = []
-    for given in names:
-        for value in given if isinstance(given, list | tuple) else (given,):
-            plain = isinstance(value, str) and value != "*" and not value.startswith("^")
-            items.append(value if plain else (None, as_expression(value, "select")))
+    for value in flattened(names):
+        plain = isinstance(value, str) and value != "*" and not value.startswith("^")
+        items.append(value if plain else (None, as_expression(value, "select")))
     items.extend((name, as_expression(value, "select")) for name, value in named.items())
     return Select(tuple(items))
+
+
+def flattened(given: Iterable[Any]) -> Iterator[Any]:
+    """What users gave one by one or, as in polars, in lists, tuples or generators."""
+    for value in given:
+        if isinstance(value, list | tuple | set | Iterator):
+            yield from value
+        else:
+            yield value
 
 
 def as_expression(value: Any, label: str) -> pl.Expr:
@@ -282,10 +306,13 @@ def require_elementwise(expr: Any, label: str) -> None:
 
 
 def _not_elementwise(expr: pl.Expr, label: str, reason: str) -> PipelineError:
+    why, _, use = reason.partition(": use ")
+    fix = f"use {use}" if use else None
+    if fix is None and "looks at other rows" in why:
+        fix = "compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)"
+    shown = text(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches alike
     return PipelineError(
-        f"{label}: {text(expr)} is not row-wise: {reason}",
-        site=user_site(),
-        fix="compute what spans rows beforehand and put it in as a number, or use map_batches(fn, size=...)",
+        f"{label}: {shown} is not row-wise: {why}", site=user_site(), fix=fix or "use .map(fn, ...) or .map_batches(fn)"
     )
 
 

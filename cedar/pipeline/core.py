@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cedar.core.columns import ColumnType
-from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
 from cedar.core.printable import one_line
-from cedar.engine.delivery.drop_in import NotIndexed
+from cedar.datasets.base import Read
 from cedar.operators.base import Operator
+from cedar.pipeline.foreign import answering_methods, unknown_method
 from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
-from cedar.plan.graph import Node, batched, schemas
+from cedar.plan.graph import Node, batched, schemas, sources
 from cedar.plan.steps.live import leave_unread
 
 
@@ -22,9 +24,10 @@ class Columns(dict[str, Any]):
     """Names and types; fields of structs come from files, as names do."""
 
     def __repr__(self) -> str:
-        return one_line(super().__repr__())
+        return one_line("{" + ", ".join(f"{name!r}: {kind}" for name, kind in self.items()) + "}")
 
 
+@answering_methods
 class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
     """Columns in, columns out. Made by ``cedar.read_*`` and ``cedar.from_*``; nothing runs until it is iterated.
 
@@ -81,7 +84,7 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         Example:
             >>> import cedar, pyarrow as pa
             >>> cedar.from_arrow(pa.table({"x": [1.0]})).schema
-            {'x': DataType(double)}
+            {'x': double}
         """
         columns = schemas(self.node)[id(self.node)]
         if columns is None:
@@ -89,25 +92,56 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         return Columns((name, "?" if str(kind) == "?" else kind) for name, kind in columns.items())
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self.loader()
+        return iter(self.loader())
+
+    if not TYPE_CHECKING:  # type checkers are to find unknown names themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(name) if name[0] == "_" else unknown_method(self, name)
+
+    def __add__(self, other: Pipeline) -> Pipeline:
+        """The rows of both, one after the other, as datasets of torch are added."""
+        from cedar.pipeline.sources import concat
+
+        return concat(self, other)
 
     def __bool__(self) -> bool:
         return True  # whatever its rows are, which are not counted for that
 
     def __len__(self) -> int:
-        raise self._not_indexed("a pipeline is iterated: it has no length to be asked for")
+        raise self._not_indexed("has no length", "p.count() counts its rows, len(p.batch(n).loader()) its batches")
 
     def __getitem__(self, item: object) -> NoReturn:
-        raise self._not_indexed("a pipeline is iterated: it has no items to be asked for")
+        if isinstance(item, str | list | tuple):
+            fix = "p.select('x', 'y') leaves columns; of a batch, batch['x'] is one"
+        else:
+            fix = "next(iter(p)) is the first row; p.skip(i).take(n) are others; p.select('x') leaves columns"
+        raise self._not_indexed("has no items", fix)
 
-    def _not_indexed(self, what: str) -> NotIndexed:
+    def __setitem__(self, item: object, value: object) -> NoReturn:
+        raise self._not_indexed("does not change", "p = p.with_columns(y=col('x') + 1), or p.map(fn, 'x', into='y')")
+
+    def _not_indexed(self, what: str, fix: str) -> UsageError:
         """The error for what a DataLoader around a pipeline asks."""
-        return NotIndexed(
-            what,
+        return UsageError(
+            f"a pipeline is iterated: it {what}",
             site=self.given.site,  # of the caller's lines the nearest would be torch's
-            fix="p.count() counts its rows, and p.select(...) names columns. Iterate p.batch(n).loader() in place of a "
-            "DataLoader, which cannot be put around a pipeline: see docs/migrate.md",
+            fix=f"{fix}. In place of a DataLoader around a pipeline, iterate p.batch(n).loader(): see docs/migrate.md",
         )
 
     def __repr__(self) -> str:
-        return f"<Pipeline {one_line(self.given.operator.label())}; print(p.explain()) shows its plan>"
+        columns = f", columns {known}" if (known := self._known_columns()) else ""
+        return f"<Pipeline {one_line(self.given.operator.label())}{columns}; print(p.explain()) shows its plan>"
+
+    def _known_columns(self) -> str:
+        """The names and types of the columns, as far as that takes neither storage nor code of the user's."""
+        for root in (self.given, self._run):
+            below = [] if root is None else sources(root)
+            if all(
+                "schema" in vars(node) or (isinstance(node.operator, Read) and node.operator.in_memory)
+                for node in below
+            ):
+                with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
+                    names = [f"{name}: {kind}" for name, kind in ((root and root.schema) or {}).items()]
+                    return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
+        return ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
-from cedar.operators.expressions import FilterExpression, select, with_columns
+from cedar.operators.expressions import filter_expression, flattened, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.map import Map
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
 
 Into = str | tuple[str, ...] | None
+
+
+def known_columns(pipeline: Pipeline, method: str) -> list[str]:
+    """The names of a pipeline's columns.
+
+    Raises:
+        PipelineError: only a run can tell them.
+    """
+    names = list(pipeline.schema)
+    if names == ["?"]:
+        raise PipelineError(f"{method}: only a run can tell the columns", site=user_site(), fix="name the columns")
+    return names
 
 
 class RowMethods:
@@ -87,24 +99,20 @@ class RowMethods:
         """
         return self._with(FlatMap(fn, columns, into, random, name, dtype, on_error, timeout))
 
-    def filter(self, predicate: Any, *columns: str, on_error: Skip | None = None) -> Pipeline:
+    def filter(self, predicate: Any, *columns: Any, on_error: Skip | None = None) -> Pipeline:
         """Keep the rows where ``predicate`` holds: an expression, or a function of the columns (of the row, if none).
+
+        Several expressions must all hold, as in polars.
 
         Example:
             >>> import cedar
             >>> from cedar import col
-            >>> cedar.from_items([{"x": 1}, {"x": 5}]).filter(col("x") > 2).count()
+            >>> cedar.from_items([{"x": 1}, {"x": 5}]).filter(col("x") > 2, col("x") < 9).count()
             1
         """
         if callable(predicate) and not hasattr(predicate, "meta"):
             return self._with(FilterFunction(predicate, columns, on_error=on_error))
-        if columns:
-            raise PipelineError(
-                f"filter(expression, {', '.join(map(repr, columns))}): an expression names its columns itself",
-                site=user_site(),
-                fix="leave the columns out, or give a function of them",
-            )
-        return self._with(FilterExpression(predicate, on_error))
+        return self._with(filter_expression((predicate, *columns), on_error))
 
     def map_batches(
         self,
@@ -149,25 +157,29 @@ class RowMethods:
         """
         return self._with(select(*names, **expressions))
 
-    def drop(self, *names: str) -> Pipeline:
-        """Without these columns.
+    def drop(self, *names: Any) -> Pipeline:
+        """Without these columns: names, or lists of them.
 
         Example:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).drop("y"))
             [{'x': 1}]
         """
-        return self._with(Drop(names))
+        return self._with(Drop(tuple(flattened(names))))
 
-    def rename(self, names: dict[str, str]) -> Pipeline:
-        """Columns renamed: {old: new}.
+    def rename(self, names: Mapping[str, str] | Callable[[str], str] | None = None, /, **named: str) -> Pipeline:
+        """Columns renamed: {old: new}, or ``old="new"``; or all of them, by a function of their names.
 
         Example:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
+            >>> list(cedar.from_items([{"x": 1}]).rename(str.upper))
+            [{'X': 1}]
         """
-        return self._with(rename(names))
+        if callable(names):
+            names = {old: names(old) for old in known_columns(cast("Pipeline", self), "rename(fn)")}
+        return self._with(rename({**names, **named} if isinstance(names, Mapping) else named or names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
         """List columns as arrays of fixed length: ``to``, or below ``batch`` the longest of the batch.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.core.block import Block
-from cedar.core.errors import CedarError, PipelineError, nearest, user_site
+from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.core.skip import Skip
 from cedar.datasets.remote import as_options
 from cedar.engine.binding import Binding
@@ -34,46 +32,12 @@ if TYPE_CHECKING:
     from cedar.plan.data import Plan
     from cedar.profile import Profile, Subject
 
-F = TypeVar("F", bound=Callable[..., Any])
-_OTHERS = {  # of torch's DataLoader, tf.data and Ray Data
-    "num_workers": "workers=", "num_parallel_calls": "workers=", "concurrency": "workers=",
-    "batch_size": ".batch(n) before .loader()", "drop_last": '.batch(n, last="drop")',
-    "shuffle": ".shuffle() before .batch()",
-    "sampler": ".shuffle() or .sample() before .batch()", "collate_fn": ".map_batches(fn), or format=",
-    "pin_memory": 'device="cuda"', "generator": "seed=", "multiprocessing_context": 'executor="processes"',
-    "worker_init_fn": "a class given to .map(), of which each worker makes an instance",
-    "prefetch_factor": "nothing: how much is read ahead follows the memory",
-    "persistent_workers": "nothing: workers stay until the loader is closed",
-}  # fmt: skip
-
-
-def named(method: F) -> F:
-    """Let a method say what an option that it does not have is called here.
-
-    Raises:
-        PipelineError: from the method, for a keyword that it does not know.
-    """
-    known = list(inspect.signature(method).parameters)[1:]
-
-    @functools.wraps(method)
-    def called(self: Any, *args: Any, **options: Any) -> Any:
-        for name in options:
-            if name not in known:
-                here = (
-                    f"here that is {_OTHERS[name]}" if name in _OTHERS else f"did you mean {nearest(name, known)[0]}=?"
-                )
-                raise PipelineError(f"{method.__name__}() has no option {name!r}", site=user_site(), fix=here)
-        return method(self, *args, **options)
-
-    return cast("F", called)
-
 
 class RunMethods:
     """loader and sinks."""
 
     __slots__ = ()
 
-    @named
     def loader(  # noqa: PLR0913 - each has a name
         self,
         *,
@@ -221,7 +185,6 @@ class RunMethods:
         schema = cast("Pipeline", self).schema
         return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
 
-    @named
     def write(  # noqa: PLR0913 - each has a name
         self,
         url: str | os.PathLike[str],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import CedarError, PipelineError, user_site
@@ -12,9 +13,11 @@ from cedar.datasets.base import Read
 from cedar.datasets.remote import as_options
 from cedar.operators.base import Operator
 from cedar.operators.concat import Concat
+from cedar.operators.expressions import flattened
 from cedar.operators.mix import Mix
 from cedar.operators.zip import Zip
 from cedar.pipeline.core import Pipeline
+from cedar.pipeline.foreign import answering
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -221,7 +224,7 @@ def read_lance(
         >>> cedar.read_lance(3)
         Traceback (most recent call last):
         ...
-        cedar.core.errors.PipelineError: read_lance: uri must be a string or a path, not 3 ...
+        cedar.PipelineError: read_lance: uri must be a string or a path, not 3 ...
     """
     from cedar.datasets import lance
 
@@ -253,7 +256,7 @@ def read_vortex(
         >>> cedar.read_vortex(3)
         Traceback (most recent call last):
         ...
-        cedar.core.errors.PipelineError: read_vortex: paths must be a string, ...
+        cedar.PipelineError: read_vortex: paths must be a string, ...
     """
     from cedar.datasets import vortex
 
@@ -341,6 +344,33 @@ def from_polars(frame: Any) -> Pipeline:
     return _start(lambda: arrow.from_polars(frame))
 
 
+def from_pandas(frame: Any) -> Pipeline:
+    """Rows of a pandas frame, with the levels of its index that have names as columns; NaN and None are null.
+
+    Example:
+        >>> import cedar, pandas as pd
+        >>> cedar.from_pandas(pd.DataFrame({"x": [1, 2]})).count()
+        2
+    """
+    from cedar.datasets import table
+
+    return _start(lambda: table.from_pandas(frame))
+
+
+def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
+    """Rows of arrays by column, each of shape (rows, ...), as of a dict or of ``numpy.load`` of an .npz file.
+
+    Example:
+        >>> import cedar, numpy as np
+        >>> p = cedar.from_numpy({"image": np.zeros((4, 28, 28), np.uint8), "label": np.arange(4)})
+        >>> next(iter(p.batch(4)))["image"].shape
+        (4, 28, 28)
+    """
+    from cedar.datasets import table
+
+    return _start(lambda: table.from_numpy(arrays))
+
+
 def from_huggingface(dataset: Any) -> Pipeline:
     """Rows of a Hugging Face ``datasets.Dataset``, as its transform and its format give them.
 
@@ -351,7 +381,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
         >>> cedar.from_huggingface([1])
         Traceback (most recent call last):
         ...
-        cedar.core.errors.PipelineError: ...
+        cedar.PipelineError: ...
     """
     from cedar.datasets import huggingface
 
@@ -427,12 +457,17 @@ def zip(*pipelines: Pipeline, local: bool = False) -> Pipeline:
     return _join(lambda: Zip(local), pipelines, "zip")
 
 
-def concat(*pipelines: Pipeline) -> Pipeline:
-    """The rows of several pipelines, one after the other.
+def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
+    """The rows of several pipelines, or of a list of them, one after the other.
 
     Example:
         >>> import cedar
         >>> cedar.concat(cedar.from_items([{"x": 1}]), cedar.from_items([{"x": 2}])).count()
         2
     """
-    return _join(Concat, pipelines, "concat")
+    return _join(Concat, list(flattened(pipelines)), "concat")
+
+
+for _name, _function in list(globals().items()):
+    if inspect.isfunction(_function) and _function.__module__ == __name__ and _name[0] != "_":
+        globals()[_name] = answering(_function)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import UsageError
 
 
 class Epochs(Protocol):
@@ -66,19 +66,11 @@ def _name(rank: int, world: int) -> str:
     return f"rank {rank} of {world}"
 
 
-class NotPicklable(PipelineError, TypeError):
-    """Of both types, for code that asks whether something can be pickled."""
-
-
-class NotIndexed(PipelineError, TypeError):
-    """Of both types, for code that asks whether something has items, or a length."""
-
-
 class DataLoaderLike:
     """The attributes of ``torch.utils.data.DataLoader`` that trainers look for, and what checkpoints need."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        raise NotPicklable(
+        raise UsageError(
             "a loader is an iteration that runs: it cannot be pickled or copied",
             fix="save loader.state_dict(); send the pipeline, and make the loader there. Where pickle does not take a "
             "pipeline for its lambdas or functions inside functions, cloudpickle takes it",
@@ -88,9 +80,9 @@ class DataLoaderLike:
         """What a DataLoader around the loader asks for.
 
         Raises:
-            NotIndexed: always.
+            PipelineError: always; it is a TypeError too.
         """
-        raise NotIndexed(
+        raise UsageError(
             "a loader is iterated: it has no items to be asked for",
             site=self._site,  # of the caller's lines the nearest would be torch's
             fix="iterate it in place of a DataLoader, which cannot be put around it: see docs/migrate.md. "

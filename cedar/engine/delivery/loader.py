@@ -12,6 +12,7 @@ from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.core.numeric import hold_threads
 from cedar.core.ranks import refuse_workers
+from cedar.core.tracebacks import shortened
 from cedar.engine.account import ROWS_PER_LOOK, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
@@ -111,10 +112,8 @@ class Loader(ByStep, Resharding):
                 own.enter()
             own.leave()
             clock.give(time.perf_counter())
-        except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
-            if isinstance(error, CedarError):
-                self._account.locate(error)
-            raise
+        except Exception as error:  # noqa: BLE001 - nothing is looked up for what closes the generator, maybe as Python ends
+            raise self._located(error)  # noqa: B904 - the same error
         finally:
             if getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
                 if self._runner is runner:  # else what it has in common with the next iteration was ended before
@@ -127,6 +126,13 @@ class Loader(ByStep, Resharding):
         if self._metrics.batches == handed:
             self._tell_of_none()
         self._begin_next()
+
+    def _located(self, error: Exception) -> Exception:
+        """The error as the caller is to see it."""
+        if isinstance(error, CedarError):
+            self._account.locate(error)
+            shortened(error)
+        return error
 
     def _begin_next(self) -> None:
         self._finish_epoch()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError
+from cedar.core.printable import one_line
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.engine.delivery.standing import LoaderPosition
@@ -19,6 +20,13 @@ from cedar.plan.graph import sources
 
 class Reporting(LoaderPosition):
     """What is known of a loader's epochs and of its run."""
+
+    def __repr__(self) -> str:
+        label, rank = one_line(self._binding.root.operator.label()), self.rank
+        return (
+            f"<Loader of {label}: format {self._options.format!r}, rank {rank.rank} of {rank.world}, "
+            f"epoch {self.epoch}, step {self._step}; print(loader.explain()) shows its plan>"
+        )
 
     def units(self) -> float | None:
         """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
