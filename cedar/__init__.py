@@ -92,9 +92,7 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(f"module 'cedar' has no attribute {name!r}")
         if importlib.util.find_spec(f"cedar.{name}") is not None:
             return importlib.import_module(f"cedar.{name}")
-        from cedar.pipeline.foreign import unknown_function
-
-        raise unknown_function(name, __all__)
+        raise importlib.import_module("cedar.pipeline.foreign").unknown_function(name, __all__)
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

@@ -182,9 +182,17 @@ def nbytes(column: Column) -> int:
     if isinstance(column, JaggedTensor):
         return nbytes(column.values) + nbytes(column.offsets)
     if isinstance(column, list) or (isinstance(column, np.ndarray) and column.dtype == object):
-        sizes = [getattr(value, "nbytes", _OBJECT) for value in column[:64]]  # of a class, or some objects: a function
-        return sum(size if isinstance(size, int) else _OBJECT for size in sizes) * max(1, len(column) // 64)
+        return sum(map(_object_bytes, column[:64])) * max(1, len(column) // 64)
     return int(column.nbytes)
+
+
+def _object_bytes(value: Any) -> int:
+    if isinstance(value, JaggedTensor):
+        return nbytes(value)
+    if isinstance(value, list | tuple | dict):
+        return _OBJECT + sum(map(_object_bytes, value.values() if isinstance(value, dict) else value[:64]))
+    size = getattr(value, "nbytes", _OBJECT)  # of a class, or some objects: a function
+    return size if isinstance(size, int) else _OBJECT
 
 
 def nbytes_each(columns: Iterable[Column]) -> list[int]:

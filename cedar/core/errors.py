@@ -334,10 +334,16 @@ def nearest(name: str, known: list[str]) -> list[str]:
     return sorted(known, key=lambda k: -SequenceMatcher(None, name.lower(), k.lower()).ratio())
 
 
+VALUE = "(what a function returned for the batch)"  # the one column, of one entry, of a batch that has no columns
+
+
 def missing_column(
     name: str, known: list[str], label: str, site: Site | None = None, kind: str = "column"
 ) -> PipelineError:
     """The error for a column, or another ``kind`` of thing, that does not exist: says which do, nearest first."""
+    if known == [VALUE]:
+        fix = "only the last map(fn) may return something other than a dict of columns: put it last"
+        return PipelineError(f"{label}: the batch has no column {name!r}, or any other", site=site, fix=fix)
     ordered = nearest(name, known)
     listed = ", ".join(repr(k) for k in ordered[:12]) + (", ..." if len(ordered) > 12 else "")
     return PipelineError(

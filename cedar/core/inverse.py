@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from cedar.core.groups.encode import distinct, renumber
 from cedar.core.groups.gather import gather, join, join_jagged
 from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
 from cedar.core.printable import one_line
+from cedar.core.pytrees import register
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,22 @@ class InverseKeyedJaggedTensor:
             object.__setattr__(self, part, _by_key(getattr(self, part), keys, part))
         object.__setattr__(self, "weights", dict(self.weights or {}))
         _check(self)
+
+    def __new__(cls, *_args: Any, **_parts: Any) -> Self:
+        register(cls)
+        return object.__new__(cls)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        """The parts that are leaves, or hold some, as JAX and torch ask."""
+        return (self.values, self.offsets, self.inverse_lookup, self.weights), self.keys
+
+    @classmethod
+    def tree_unflatten(cls, fixed: tuple[str, ...], parts: Any) -> Self:
+        """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
+        made = cls.__new__(cls)
+        for name, part in zip(_PARTS, (fixed, *parts), strict=True):
+            object.__setattr__(made, name, part)
+        return made
 
     @classmethod
     def from_jagged(
@@ -215,13 +232,16 @@ class InverseKeyedJaggedTensor:
 
     def pin_memory(self) -> InverseKeyedJaggedTensor:
         """Copied to page-locked memory, from where copies to a device run in the background."""
-        return self.mapped(lambda tensor: tensor.pin_memory())
+        return cast("InverseKeyedJaggedTensor", each(self, lambda tensor: tensor.pin_memory()))
 
     def to_torch(self) -> InverseKeyedJaggedTensor:
         """With tensors for arrays, sharing their memory where it is writable."""
         from cedar.core.convert import to_torch
 
-        return self.mapped(lambda values: to_torch(values, "values") if isinstance(values, np.ndarray) else values)
+        return cast(
+            "InverseKeyedJaggedTensor",
+            each(self, lambda values: to_torch(values, "values") if isinstance(values, np.ndarray) else values),
+        )
 
     def to_torchrec(self) -> Any:
         """A ``torchrec.KeyedJaggedTensor`` of variable batch: a stride per key, and the inverse of each.
@@ -255,10 +275,8 @@ class InverseKeyedJaggedTensor:
         inverse = self.inverse_lookup
         return inverse if isinstance(inverse, np.ndarray) else inverse.long()
 
-    def mapped(self, fn: Any) -> InverseKeyedJaggedTensor:
-        """With ``fn`` applied to each array or tensor in it."""
-        parts = [{k: each(v, fn) for k, v in p.items()} for p in (self.values, self.offsets, self.weights or {})]
-        return InverseKeyedJaggedTensor(self.keys, parts[0], parts[1], fn(self.inverse_lookup), parts[2])
+
+_PARTS = ("keys", "values", "offsets", "inverse_lookup", "weights")
 
 
 def _by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:

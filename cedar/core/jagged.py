@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, RowError
+from cedar.core.pytrees import register
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,6 +48,22 @@ class JaggedTensor:
                 f"JaggedTensor: offsets have shape {tuple(self.offsets.shape)}",
                 fix="give rows + 1 offsets in one dimension, the first of them 0",
             )
+
+    def __new__(cls, *_args: Any, **_parts: Any) -> Self:
+        register(cls)
+        return object.__new__(cls)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
+        """The parts that are leaves, or hold some, as JAX and torch ask."""
+        return (self.values, self.offsets), None
+
+    @classmethod
+    def tree_unflatten(cls, _fixed: None, parts: Any) -> Self:
+        """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
+        made = cls.__new__(cls)
+        for name, part in zip(("values", "offsets"), parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -210,11 +228,19 @@ def _plain(values: Any) -> Any:
 
 
 def each(values: Any, fn: Any) -> Any:
-    """The values with ``fn`` applied to each array in them; lists and objects stay."""
-    if isinstance(values, dict):
+    """The values with ``fn`` applied to each array in them, however deep; other objects stay."""
+    if type(values) is dict:
         return {name: each(child, fn) for name, child in values.items()}
-    if isinstance(values, JaggedTensor):
-        return JaggedTensor(each(values.values, fn), fn(values.offsets))
+    if isinstance(values, MutableMapping):  # such as the batches of Hugging Face's collators
+        made = copy(values)
+        made.update({name: each(child, fn) for name, child in values.items()})
+        return made
+    if isinstance(values, list | tuple) and not isinstance(next(iter(values), ""), str | bytes | int | float):
+        items = [each(item, fn) for item in values]
+        return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
+    if hasattr(values, "tree_flatten"):
+        parts, fixed = values.tree_flatten()
+        return values.tree_unflatten(fixed, [each(part, fn) for part in parts])
     return fn(values) if is_array(values) and values.dtype != object else values
 
 

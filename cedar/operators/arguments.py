@@ -11,7 +11,7 @@ import numpy as np
 from cedar.core.block import Block, python_values
 from cedar.core.columns import UNKNOWN, Column, blank
 from cedar.core.cursor import Hashes
-from cedar.core.errors import PipelineError, RowError, missing_column
+from cedar.core.errors import VALUE, PipelineError, RowError, missing_column
 from cedar.operators.base import Env
 from cedar.operators.failures import ErrorContext
 
@@ -26,7 +26,9 @@ def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -
 
 
 def batch_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Any]:
-    """The arrays of a batch, one per column; a dict of all of them where no columns are named."""
+    """The arrays of a batch, one per column; where no columns are named, a dict of all, or what it has instead."""
+    if VALUE in block.columns and not columns:
+        return [block.columns[VALUE][0]]
     arrays = numpy_columns(block, columns or tuple(block.columns), blame)
     return [arrays[name] for name in columns] if columns else [arrays]
 

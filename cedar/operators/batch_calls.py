@@ -12,15 +12,17 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import as_column
 from cedar.core.columns import OBJECT, Column, ColumnType, blank, objects, type_of
-from cedar.operators.arguments import batch_arguments, key_hashes
 from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call
-from cedar.operators.failures import BadResult, Failure, first_row
+from cedar.operators.failures import BadResult, first_row
 from cedar.operators.fit import ValueMismatch, build_column, describe, type_name
 from cedar.operators.infer import infer_type
 from cedar.operators.outputs import SAMPLED, Form, check_row_names
+from cedar.operators.whole_batch import UNIT, MapToValue, call_batch, holding
 
-UNIT = "batch starting at row"
+
+class UnequalLengths(BadResult):
+    """Columns of different lengths do not make rows."""
 
 
 def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
@@ -94,7 +96,7 @@ class Arrays:
         columns = {name: array_column(arrays[name], kind, name) for name, kind in self.types.items()}
         if len(set(map(len, columns.values()))) > 1:
             lengths = ", ".join(f"{name}: {len(column)}" for name, column in columns.items())
-            raise BadResult(f"returned columns of different lengths ({lengths})", "return as many rows in each")
+            raise UnequalLengths(f"returned columns of different lengths ({lengths})", "return as many rows in each")
         return columns
 
     def empty(self) -> dict[str, Column]:
@@ -128,8 +130,11 @@ def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapp
 
 def bind_batch(
     call: Call, columns: tuple[str, ...], form: Form, into: tuple[str, ...], declared: Mapping[str, Any], bound: Bound
-) -> MapBatch:
+) -> MapBatch | MapToValue:
     """The kernel of ``map`` on batches, its types declared or taken from a call on the sample.
+
+    A function of the whole batch whose result there is not a dict of columns is one whose results are delivered as they
+    are.
 
     Raises:
         RowError: the call on the sample failed, and the types are not all declared.
@@ -147,6 +152,9 @@ def bind_batch(
             return MapBatch(call, columns, Arrays(form, types))
         fix = f"{failure.fix}; where it needs a full batch, give dtype=, so that it is not tried on {SAMPLED}"
         raise call.blame.error(replace(failure, fix=fix), first_row(block, UNIT))
+    strange = isinstance(result, dict) and not all(isinstance(name, str) for name in result)
+    if form == "dict" and not types and strange:
+        return MapToValue(call)
     try:
         arrays = named_arrays(result, form, into or None)
         check_row_names(call.blame, arrays, types)
@@ -154,16 +162,10 @@ def bind_batch(
         outputs = Arrays(form, kinds)
         outputs.columns(result)
     except BadResult as error:
+        if form == "dict" and not types and result is not None:
+            return MapToValue(call)
         raise call.blame.error(call.blame.failure(error), first_row(block, UNIT)) from error
     return MapBatch(call, columns, outputs)
-
-
-def call_batch(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> tuple[Any, Failure | None]:
-    """One call on a batch: its result, or what went wrong."""
-    arguments: Sequence[list[Any]] = [[array] for array in batch_arguments(block, columns, call.blame)]
-    hashes = key_hashes(block, env, call.draw)[:1] if call.random else None
-    results, failures = call.run(env, arguments, 1, hashes)
-    return (None, failures[0]) if failures else (results[0], None)
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class MapBatch:
                         "return one entry per row; a function of the whole batch (no columns named) may resize it",
                     )
             except BadResult as error:
+                if whole and isinstance(error, UnequalLengths):  # those of the sample were equal by chance
+                    return holding(block, result)
                 failure = self.call.blame.failure(error)
             else:
                 return replace(self._with(block, written), aligned=block.aligned and count == rows)

@@ -134,14 +134,10 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
         return f"<Pipeline {one_line(self.given.operator.label())}{columns}; print(p.explain()) shows its plan>"
 
     def _known_columns(self) -> str:
-        """The names and types of the columns, as far as that takes neither storage nor code of the user's."""
-        for root in (self.given, self._run):
-            below = [] if root is None else sources(root)
-            if all(
-                "schema" in vars(node) or (isinstance(node.operator, Read) and node.operator.in_memory)
-                for node in below
-            ):
-                with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
-                    names = [f"{name}: {kind}" for name, kind in ((root and root.schema) or {}).items()]
-                    return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
+        """The names and types of the columns, where that takes neither storage nor code of the user's."""
+        reads = [node for node in sources(self.given) if isinstance(node.operator, Read)]
+        if all(node.operator.in_memory or "schema" in vars(node) for node in reads):  # type: ignore[attr-defined]
+            with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
+                names = [f"{name}: {kind}" for name, kind in (self.given.schema or {}).items()]
+                return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
         return ""

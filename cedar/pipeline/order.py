@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cedar.operators.balance import Balance
@@ -14,6 +14,7 @@ from cedar.operators.repeat import Repeat
 from cedar.operators.sample import RUN, Sample
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.take import SkipRows, Take
+from cedar.operators.whole_batch import Collate
 
 if TYPE_CHECKING:
     from cedar.operators.base import Operator
@@ -85,7 +86,14 @@ class OrderMethods:
         below = self if few else self.shuffle(seed=seed)
         return below._on(drawn).shuffle(seed=seed)
 
-    def batch(self, size: int, *, last: Literal["drop", "keep", "pad"] | None = None, local: bool = False) -> Pipeline:
+    def batch(
+        self,
+        size: int,
+        *,
+        last: Literal["drop", "keep", "pad"] | None = None,
+        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        local: bool = False,
+    ) -> Pipeline:
         """Batches of ``size`` rows (on each rank). From here on the unit is the batch.
 
         Args:
@@ -94,6 +102,8 @@ class OrderMethods:
                 fewer rows, and leave out fewer rows than there are ranks, which the report counts. "drop" the short
                 batch and the last batches that do not fill all ranks; "keep" them, so that ranks may differ by a batch;
                 "pad" them, and add a boolean column ``valid``: for evaluation, where every row counts once.
+            collate: called with each batch as a list of rows, dicts, as torch's and Hugging Face's collators are; what
+                it returns is delivered as it is, or given to a ``map(fn)`` above.
             local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
                 alone, and may get different numbers of batches.
 
@@ -102,7 +112,8 @@ class OrderMethods:
             >>> [b["x"].tolist() for b in cedar.from_items([{"x": i} for i in range(5)]).batch(2)]
             [[0, 1], [2, 3], [4]]
         """
-        return self._on(Batch(size, last, local))
+        batches = self._on(Batch(size, last, local))
+        return batches if collate is None else batches.apply(Collate(collate))
 
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
         """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.

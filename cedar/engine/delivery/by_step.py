@@ -7,6 +7,7 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.engine.delivery.device import make_mover
+from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.locate import Located, Location, Locator, path
 from cedar.engine.delivery.replay import Replay
 from cedar.engine.delivery.reporting import Reporting
@@ -34,8 +35,10 @@ class ByStep(Reporting):
         block = piece.rows.gather()
         if not self._batched:
             return next(block.rows(), None)
-        value, mover = self._units.value(block, replay.runner), make_mover(self._options.device)
-        return value if mover is None else mover.end(mover.begin(value))
+        mover = make_mover(self._options.device)
+        if mover is None:
+            return self._units.value(block, replay.runner)
+        return in_form(mover.end(mover.begin(self._units.columns(block, replay.runner))), self._options.format)
 
     def locate(self, step: int, i: int = 0) -> Located:
         """Where row ``i`` of batch ``step`` of this epoch came from; of a pipeline without batches, row ``step``.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cedar.core.errors import PipelineError, Site
-from cedar.core.inverse import InverseKeyedJaggedTensor
-from cedar.core.jagged import JaggedTensor, each, is_array
+from cedar.core.jagged import each
 
 
 class Mover(Protocol):
@@ -34,8 +33,9 @@ def check_device(device: Any, format: str, site: Site | None) -> None:
     """Raises PipelineError for what is no device, or none that is here."""
     if device is None:
         return
-    if format != "torch":
-        raise PipelineError(f'device= needs format="torch", not {format!r}', site=site, fix="leave format= out")
+    if format not in ("torch", "tuple"):
+        fix = "leave format= out" if format != "jax" else "call jax.device_put(batch, device)"
+        raise PipelineError(f'device= needs format="torch" or "tuple", not {format!r}', site=site, fix=fix)
     kind = _device(device, site).type
     if kind == "cuda":
         import torch
@@ -139,7 +139,7 @@ class CudaMover:
 def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -> dict[str, Any]:
     """The columns with ``fn`` applied once to each tensor in them, however many names or parts share it.
 
-    Lists of strings and objects stay; nested dicts, JaggedTensors and groups keep their form.
+    Strings and other objects stay; dicts, lists, tuples, JaggedTensors and groups keep their form.
 
     Raises:
         PipelineError: ``fn`` failed; names the column.
@@ -156,20 +156,12 @@ def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -
         if id(column) in moved:
             continue
         try:
-            moved[id(column)] = _mapped(column, once)
+            moved[id(column)] = each(column, once)
         except Exception as error:
             raise PipelineError(
                 f"column {name!r} cannot be copied to {device}: {type(error).__name__}: {error}", fix=_fix(name, error)
             ) from error
     return {name: moved[id(column)] for name, column in columns.items()}
-
-
-def _mapped(column: Any, fn: Callable[[Any], Any]) -> Any:
-    if isinstance(column, dict):
-        return {name: _mapped(child, fn) for name, child in column.items()}
-    if isinstance(column, InverseKeyedJaggedTensor):
-        return column.mapped(fn)
-    return each(column, fn) if is_array(column) or isinstance(column, JaggedTensor) else column
 
 
 def _fix(name: str, error: Exception) -> str:

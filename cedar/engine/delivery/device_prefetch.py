@@ -17,6 +17,7 @@ from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Count, Piece
 from cedar.engine.agree import Agreement
 from cedar.engine.delivery.device import Mover, make_mover
+from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.state import copied
 from cedar.engine.delivery.units import Units, replaced
 from cedar.engine.epoch import DataEpoch, Job
@@ -107,7 +108,7 @@ class AheadEpoch:
 
     # ---- the caller's thread -----------------------------------------------------------------------------------------
 
-    def values(self, total: float | None) -> Iterator[dict[str, Any]]:
+    def values(self, total: float | None) -> Iterator[Any]:
         """The batches of the epoch, on the device, in order.
 
         Raises:
@@ -126,7 +127,7 @@ class AheadEpoch:
                 self._entry, self.moved = batch.entry, True
                 if columns is not None:
                     del batch  # what was copied from is not held while the caller works
-                    yield columns
+                    yield in_form(columns, self._units.options.format)
                     del columns
         except BaseException:
             self.stop()

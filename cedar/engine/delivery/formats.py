@@ -4,29 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
+import pyarrow as pa
 from numpy import ndarray
 
 from cedar.core.block import Block
 from cedar.core.columns import writeable
-from cedar.core.errors import CedarError, PipelineError, Site
+from cedar.core.errors import VALUE, CedarError, PipelineError, Site
 from cedar.core.groups.column import GroupColumn
+from cedar.core.jagged import each
 from cedar.operators.base import Env
 from cedar.operators.dedup import in_groups
+from cedar.operators.whole_batch import delivered
 
-FORMATS = ("numpy", "torch", "arrow")
+FORMATS = ("numpy", "torch", "arrow", "jax", "tuple")
 
 
 def check_format(name: str, site: Site | None) -> None:
     """Raises PipelineError for an unknown format."""
     if name not in FORMATS:
         raise PipelineError(f"format={name!r}: it is one of {', '.join(map(repr, FORMATS))}", site=site)
-    if name == "torch":
-        import importlib.util
+    if name in ("torch", "jax") and find_spec(name) is None:
+        install = "cedar-data[torch]" if name == "torch" else "jax"
+        raise PipelineError(f'format="{name}" needs {name}', site=site, fix=f'pip install "{install}"')
 
-        if importlib.util.find_spec("torch") is None:
-            raise PipelineError('format="torch" needs torch', site=site, fix='pip install "cedar-data[torch]"')
+
+def in_form(columns: dict[str, Any], format: str) -> Any:
+    """A batch, finished and where it belongs, as the caller gets it: a dict, a tuple or an Arrow table.
+
+    What a function returned for the batch is given as it is; of a batch whose rows were all skipped, an empty dict.
+    """
+    if format == "jax":
+        from jax import numpy as jnp
+
+        columns = each(columns, lambda array: jnp.asarray(array) if array.dtype.kind in "biufc" else array)
+    if VALUE in columns:
+        return columns[VALUE][0] if columns[VALUE] else {}
+    if format == "tuple":
+        return tuple(columns.values())
+    return pa.table(columns) if format == "arrow" else columns
 
 
 @dataclass(frozen=True)
@@ -44,11 +62,15 @@ class Finish:
     def __call__(self, block: Block, env: Env) -> Block:
         from cedar.core.convert import to_arrow, to_numpy_each, to_torch_each
 
+        tensors = self.format == "torch" or (self.format == "tuple" and find_spec("torch") is not None)
+        if VALUE in block.columns:
+            value = {VALUE: delivered(block.columns[VALUE], tensors)}
+            return Block(value, block.keys, block.dead, aligned=False)
         own = {n: writeable(column) if isinstance(column, ndarray) else column for n, column in block.columns.items()}
         if self.format == "arrow":
             columns = {name: to_arrow(column, name) for name, column in own.items()}
         else:
-            convert = to_torch_each if self.format == "torch" else to_numpy_each
+            convert = to_torch_each if tensors else to_numpy_each
             groups = {} if self.marked is None else group_tensors(in_groups(block, self.marked.groups), convert)
             alone = {name: column for name, column in own.items() if name not in groups} if groups else own
             keys = block.live_keys() if block.dead else block.keys

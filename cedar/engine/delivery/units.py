@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import CedarError
 from cedar.core.stream import Count
 from cedar.engine.account import Account
+from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
@@ -73,7 +72,7 @@ class Units:
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
             self.account.add(block, range(counted, slot + 1), 1, total)
             counted = slot + 1
-            yield slot, row
+            yield slot, tuple(row.values()) if self.options.format == "tuple" else row
         if counted < block.slots:  # rows skipped after the last one
             self.account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, None
@@ -84,12 +83,12 @@ class Units:
         self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:
-        """A batch, or a block for a sink, as the caller gets it: a dict, or an Arrow table."""
+        """A batch as the caller gets it, or a block for a sink."""
         if self.options.as_blocks:
             return block
         columns = block.columns if runner.local else self.columns(block, runner)
         self.account.grouped(columns)
-        return columns if self.options.format != "arrow" else pa.table(columns)
+        return in_form(columns, self.options.format)
 
     def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
         """A batch in its format; counts nothing, so any thread may ask, ahead of the caller."""

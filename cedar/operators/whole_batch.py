@@ -1,0 +1,117 @@
+"""Values of whole batches: what a function returns for one that is not a dict of columns, delivered as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cedar.core.block import Block
+from cedar.core.columns import objects, writeable
+from cedar.core.errors import VALUE, PipelineError, user_site
+from cedar.core.jagged import each
+from cedar.operators.arguments import batch_arguments, key_hashes
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.calls import Call, call_of, fn_name
+from cedar.operators.checks import check_fn
+from cedar.operators.failures import BadResult, Failure
+from cedar.operators.merging import by_content
+
+UNIT = "batch starting at row"
+
+
+def call_batch(
+    call: Call, columns: tuple[str, ...], block: Block, env: Env, rows: bool = False
+) -> tuple[Any, Failure | None]:
+    """One call on a batch, its arrays or its ``rows``: its result, or what went wrong."""
+    given = [list(block.rows())] if rows else batch_arguments(block, columns, call.blame)
+    hashes = key_hashes(block, env, call.draw)[:1] if call.random else None
+    results, failures = call.run(env, [[argument] for argument in given], 1, hashes)
+    return (None, failures[0]) if failures else (results[0], None)
+
+
+def holding(block: Block, value: Any) -> Block:
+    """The rows of a batch, with a value that belongs to all of them in the place of columns."""
+    return Block({VALUE: objects([value])}, block.keys, block.dead, aligned=False)
+
+
+def delivered(values: Any, tensors: bool) -> list[Any]:
+    """The value of a batch for the caller alone: arrays may be written into, and become tensors where asked for."""
+
+    def own(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        array = writeable(array)
+        if not tensors or array.dtype.kind not in "biufc":
+            return array
+        import torch
+
+        return torch.from_numpy(array)
+
+    return [each(value, own) for value in values]
+
+
+@dataclass(frozen=True)
+class MapToValue:
+    """The kernel of a function whose results are delivered as they are: one call per batch.
+
+    Args:
+        call: the function.
+        rows: it takes a list of the batch's rows; else the arrays by column, or what the function before it returned.
+    """
+
+    call: Call
+    rows: bool = False
+
+    def __call__(self, block: Block, env: Env) -> Block:
+        nothing = Block({VALUE: objects([])}, block.keys, block.dead, aligned=False)
+        if not len(block):
+            return nothing
+        result, failure = call_batch(self.call, (), block, env, self.rows)
+        if failure is None and result is not None:
+            return holding(block, result)
+        missing = BadResult("returned None for a batch", "did it forget to return?")
+        settled = self.call.blame.settle_whole(block, env, failure or self.call.blame.failure(missing), UNIT)
+        return replace(nothing, keys=settled.keys, dead=settled.dead)
+
+
+@dataclass(frozen=True)
+class Collate(RowOperator):
+    """Calls ``fn`` on each batch as a list of its rows, dicts, as torch and Hugging Face call their collators.
+
+    Raises:
+        PipelineError: ``fn`` cannot be called so.
+
+    Example:
+        >>> from cedar.operators.whole_batch import Collate
+        >>> Collate(len).label()
+        'collate(len)'
+    """
+
+    fn: Callable[[list[dict[str, Any]]], Any]
+    name = "collate"
+
+    def __post_init__(self) -> None:
+        check_fn("batch: collate", self.fn, 1)
+
+    def label(self) -> str:
+        return f"collate({fn_name(self.fn)})"
+
+    def effects(self) -> Effects:
+        return Effects(per_row=True)
+
+    def schema(self, *inputs: Schema) -> Schema:
+        return None
+
+    def code(self) -> tuple[Any, ...]:
+        return (self.fn,)
+
+    def merge_key(self) -> Hashable:
+        return by_content(self)
+
+    def bind(self, bound: Bound) -> Kernel:
+        if not bound.batched:
+            raise PipelineError("collate of rows that are not batches", site=user_site(), fix="batch(n, collate=fn)")
+        return MapToValue(call_of(self.fn, bound), rows=True)
