@@ -67,7 +67,7 @@ def _order(epoch: int, rows: int) -> list[int]:
         return [x for batch in loader for x in batch["x"].tolist()]
 
 
-def _kills(executor: str, form: Form) -> list[Figure]:
+def _kills(executor: Any, form: Form) -> list[Figure]:
     kills_wanted, epochs_wanted, rate = form.pick((200, 20, 0.5), (20, 4, 1.0), (1, 1, 2.0))
     rows = form.pick(ROWS, ROWS, 5000)
     lost = repeated = moved = hangs = epochs = 0

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -77,7 +77,7 @@ def speed(folder: str, rounds: int) -> list[Figure]:
     ]  # fmt: skip
 
 
-def timed_run(folder: str, executor: str) -> Sample:
+def timed_run(folder: str, executor: Any) -> Sample:
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_utime, time.perf_counter()
     with pipeline(folder, 4000).loader(executor=executor, workers=WORKERS, plan="off") as loader:
         rows = sum(len(batch["y"]) for batch in loader)
@@ -144,7 +144,7 @@ def added(folder: str, expected: list[int]) -> list[Figure]:
     with cedar.Service(1, 2, patience=2) as service:
         got = []
         for _ in range(20):  # epochs, until there are two
-            got = rows_of(pipeline(folder, 1500).loader(executor=service.address, plan="off"))
+            got = rows_of(pipeline(folder, 1500).loader(executor=cast("Any", service.address), plan="off"))
             workers = len(service.status().workers)
             if workers > 1:
                 break
@@ -157,7 +157,7 @@ def added(folder: str, expected: list[int]) -> list[Figure]:
 
 def scheduler_killed(folder: str, expected: list[int]) -> list[Figure]:
     host = LocalHost({"workers": WORKERS, "dashboard": None})
-    loader = pipeline(folder, 1500).loader(executor=host.address, plan="off", timeout=10)
+    loader = pipeline(folder, 1500).loader(executor=cast("Any", host.address), plan="off", timeout=10)
     got: list[int] = []
     told, killed = "", 0.0
     try:

@@ -50,7 +50,7 @@ def plain_threads(rows: int) -> Callable[[], dict[str, Any]]:
     return run
 
 
-def hashes(rows: int, executor: str) -> Callable[[], dict[str, Any]]:
+def hashes(rows: int, executor: Any) -> Callable[[], dict[str, Any]]:
     pipeline = cedar.from_items([{"n": n} for n in range(rows)]).map(_digest, "n", dtype=int)
     loader = pipeline.batch(50).loader(executor=executor, workers=2)
 

@@ -60,7 +60,7 @@ def early(rows: int) -> cedar.Pipeline:
     return p.filter(kept, "x").map(costly, "x", into="y", dtype=int).batch(64)
 
 
-def contender(name: str, plan: str, rows: int) -> Callable[[], dict[str, Any]]:
+def contender(name: str, plan: Any, rows: int) -> Callable[[], dict[str, Any]]:
     """Runs the epochs of one pipeline; for ``harness.Contender``."""
     pipeline = {"opaque": opaque, "late": late, "early": early}[name](rows)
 

@@ -22,14 +22,14 @@ Run = Callable[[], dict[str, Any]]
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def whole(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
+def whole(name: str, directory: str, rows: int, plan: Any, executor: Any) -> Run:
     """From the construction of the loader to the last batch, with the pauses of the training loop."""
     case = CASES[name]
     pipeline = case.make(directory, rows)
     return lambda: _run(pipeline, plan, executor, case.pause)
 
 
-def epochs(name: str, directory: str, rows: int, plan: str, executor: str, count: int) -> Run:
+def epochs(name: str, directory: str, rows: int, plan: Any, executor: Any, count: int) -> Run:
     """Epochs of one loader, without pauses."""
     pipeline = CASES[name].make(directory, rows)
     return lambda: _run(pipeline, plan, executor, 0.0, count)
@@ -43,7 +43,7 @@ def ablated(name: str, directory: str, rows: int, options: dict[str, Any]) -> Ru
     return lambda: _run(pipeline, "auto", "auto", 0.0, 2, more)
 
 
-def first(name: str, directory: str, rows: int, plan: str, executor: str) -> Run:
+def first(name: str, directory: str, rows: int, plan: Any, executor: Any) -> Run:
     """To the first batch, and no further."""
     pipeline = CASES[name].make(directory, rows)
 
@@ -77,13 +77,13 @@ def digests(name: str, directory: str, rows: int, ways: list[list[str]]) -> Run:
     return run
 
 
-def _two_epochs(pipeline: cedar.Pipeline, plan: str, executor: str, size: str) -> list[str]:
+def _two_epochs(pipeline: cedar.Pipeline, plan: Any, executor: Any, size: str) -> list[str]:
     with block_size(size), pipeline.loader(plan=plan, executor=executor, workers=WORKERS) as loader:
         return [stream_digest(loader) for _ in range(2)]
 
 
 def _run(
-    pipeline: cedar.Pipeline, plan: str, executor: str, pause: float, count: int = 1, more: dict[str, Any] | None = None
+    pipeline: cedar.Pipeline, plan: Any, executor: Any, pause: float, count: int = 1, more: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     began = time.perf_counter()
     options: dict[str, Any] = {"plan": plan, "executor": executor, "workers": WORKERS} | (more or {})

@@ -22,7 +22,7 @@ class Makes:
         return self._array
 
 
-def blocks(count: int, executor: str) -> Callable[[], dict[str, Any]]:
+def blocks(count: int, executor: Any) -> Callable[[], dict[str, Any]]:
     """Batches of one array of 1 MiB."""
     rows = cedar.from_items([{"i": i} for i in range(count)])
     loader = rows.map(Makes, "i", into="x").select("x").batch(1).loader(executor=executor, workers=2)

@@ -8,7 +8,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from cedar.datasets.storage import Storage
 from cedar.optimizer.budget import Budget
 from cedar.pipeline import sources
 from cedar.pipeline.core import Pipeline
+from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
@@ -338,7 +338,7 @@ def _quickest(call: Callable[[], None]) -> float:
 
 
 def optimize_layout(
-    pipeline: Pipeline, budget: Budget, *, executor: str | Executor = "auto", workers: int | None = None
+    pipeline: Pipeline, budget: Budget, *, executor: ExecutorLike = "auto", workers: int | None = None
 ) -> Plan:
     """Read all files once, and lay out what comes of them in the folder that the budget names.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, user_site
@@ -17,6 +16,7 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
+from cedar.pipeline.typed import ExecutorLike, LoaderOptions
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.plan.steps.live import leave_unread
 from cedar.report.observers import Observers
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cedar.optimizer.budget import Budget
     from cedar.optimizer.facts import Rule
     from cedar.pipeline.core import Pipeline
+    from cedar.pipeline.typed import Batch
     from cedar.plan.data import Plan
     from cedar.profile import Profile, Subject
 
@@ -38,11 +39,22 @@ class RunMethods:
 
     __slots__ = ()
 
+    @overload
+    def loader(
+        self, *, format: Literal["numpy", "torch", "jax"] | None = None, **options: Unpack[LoaderOptions]
+    ) -> Loader[Batch]: ...
+
+    @overload
+    def loader(self, *, format: Literal["tuple"], **options: Unpack[LoaderOptions]) -> Loader[tuple[Any, ...]]: ...
+
+    @overload
+    def loader(self, *, format: Literal["arrow"], **options: Unpack[LoaderOptions]) -> Loader[pa.Table]: ...
+
     def loader(  # noqa: PLR0913 - each has a name
         self,
         *,
-        plan: Any = "auto",
-        executor: str | Executor = "auto",
+        plan: Literal["auto", "off"] | Plan = "auto",
+        executor: ExecutorLike = "auto",
         workers: int | None = None,
         seed: int = 0,
         epoch: int = 0,
@@ -54,7 +66,7 @@ class RunMethods:
         deal: Literal["auto", "global"] = "auto",
         counts: Literal["auto", "exact"] = "auto",
         agree: str | os.PathLike[str] | Any = None,
-        format: str | None = None,
+        format: Literal["numpy", "torch", "arrow", "jax", "tuple"] | None = None,
         device: Any = None,
         exact: bool = True,
         on_error: Skip | None = None,
@@ -75,7 +87,8 @@ class RunMethods:
                 plan that is best on this machine; "off" runs it as written; or a ``Plan``. The rows, their order and
                 the states are the same.
             executor: "auto" leaves it to the plan; "inline", "threads", "processes", "dask" (a cluster of this
-                machine), the address of a Dask scheduler, a Dask client, or any ``concurrent.futures.Executor``.
+                machine), a Dask client, the address of a scheduler (type checkers want a client), or any
+                ``concurrent.futures.Executor``.
             workers: tasks at once; the cores of the machine by default.
             seed: of the run; operators' own seeds are mixed into it.
             epoch: the first epoch.
@@ -93,7 +106,9 @@ class RunMethods:
                 tell each other when one of them is through an epoch whose number of batches is unknown, and where they
                 stand when their number changes; by default they use torch.distributed, where it is initialised, or the
                 service that is the executor.
-            format: "numpy", "torch" or "arrow"; by default "numpy", or "torch" where ``device`` is given.
+            format: "numpy", "torch", "arrow" or "jax"; by default "numpy", or "torch" where ``device`` is given.
+                "tuple" gives the columns without names, in the order of ``select``: ``for x, y in loader``. They are
+                tensors, or NumPy arrays where torch is not installed.
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: a default for every operator.
@@ -125,10 +140,11 @@ class RunMethods:
             (2, [np.int64(1), np.int64(5)])
         """
         node = tolerating(cast("Pipeline", self), on_error)
+        where = cast("Any", executor)  # strings are open here: the address of a scheduler is one
         planner, chosen = choose_plan(
             node,
             plan,
-            executor,
+            where,
             workers,
             on_error,
             exact,
@@ -138,7 +154,7 @@ class RunMethods:
         observers = Observers(progress, trace, serve, on_metrics, site)
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
-            executor=executor, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
+            executor=where, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
@@ -192,7 +208,7 @@ class RunMethods:
         format: Literal["parquet", "arrow", "vortex", "lance", "jsonl", "tar"] = "parquet",
         partition_by: str | Sequence[str] | None = None,
         rows_per_file: int | None = None,
-        executor: str | Executor = "auto",
+        executor: ExecutorLike = "auto",
         workers: int | None = None,
         rank: int | None = None,
         world: int | None = None,
@@ -243,8 +259,8 @@ class RunMethods:
             3
         """
         settings = Settings(
-            os.fspath(url), format, partition_by, rows_per_file, executor, workers, rank, world, on_error=on_error,
-            progress=progress, layout=layout, storage_options=as_options(storage_options),
+            os.fspath(url), format, partition_by, rows_per_file, cast("Any", executor), workers, rank, world,
+            on_error=on_error, progress=progress, layout=layout, storage_options=as_options(storage_options),
         )  # fmt: skip
         return write(cast("Pipeline", self), settings, user_site())
 

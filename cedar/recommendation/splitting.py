@@ -21,7 +21,7 @@ _DRAW = "__split"
 
 
 def split_by_time(
-    pipeline: Pipeline, *, time: str, at: Any, session: str | None = None, executor: str = "auto"
+    pipeline: Pipeline, *, time: str, at: Any, session: str | None = None, executor: Any = "auto"
 ) -> tuple[Pipeline, Pipeline]:
     """(rows before ``at``, rows from then on).
 
@@ -56,7 +56,7 @@ def split_by_time(
     return pipeline.filter(before & ~across), pipeline.filter((col(time) >= at) | (across & before))
 
 
-def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: str) -> pa.Array:
+def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: Any) -> pa.Array:
     """The sessions with rows on both sides."""
     sides: dict[bool, list[pl.Series]] = {True: [], False: []}
     rows = pipeline.select(session, time).with_columns(**{_DRAW: col(time) < at}).drop(time).batch(65_536, last="keep")

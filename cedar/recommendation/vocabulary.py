@@ -124,7 +124,7 @@ def build_vocabularies(
     oov: int = 0,
     null: Null = "oov",
     memory: str = "512MiB",
-    executor: str = "auto",
+    executor: Any = "auto",
 ) -> dict[str, Vocabulary]:
     """Count the values of columns, in one pass, and keep the frequent ones; nulls are not counted.
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cedar.core import forks
 from cedar.core.errors import CedarError, PipelineError, WorkerError
@@ -24,10 +24,17 @@ from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
 from cedar.plan.graph import digest, topology
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)
+else:
+    T = TypeVar("T")
+
 _log = logging.getLogger("cedar")
 
 
-class Loader(ByStep, Resharding):
+class Loader(ByStep, Resharding, Generic[T]):
     """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
 
     ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
@@ -41,7 +48,7 @@ class Loader(ByStep, Resharding):
         [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         refuse_workers(self.rank, self._site)
         if os.getpid() != self._pid:
             self._begin_in_fork()

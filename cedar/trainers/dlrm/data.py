@@ -145,8 +145,9 @@ class Batches(Endless):
         self, batches: cedar.Pipeline, rank: int, world: int, *, plain: bool = False, serve: str = ""
     ) -> cedar.Loader:
         data = self.options.data
+        executor: Any = "inline" if plain else data.executor
         return batches.loader(
-            plan="off" if plain else data.plan, executor="inline" if plain else data.executor,
+            plan="off" if plain else data.plan, executor=executor,
             workers=None if plain else data.workers or None, seed=self.options.run.seed, rank=rank, world=world,
             split_batches=True, subgroup=True, format="torch", device=self.device, serve=serve or None,
         )  # fmt: skip

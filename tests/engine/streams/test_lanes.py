@@ -91,7 +91,7 @@ class Toy:
         if kind == "shuffle":
             self.pipeline = self.pipeline.shuffle(seed=value, window=self.draw.choice(["256MiB", 3, 10]))
 
-    def loader(self, **options: Any) -> cedar.Loader:
+    def loader(self, **options: Any) -> Any:
         executor, plan = self.draw.choice([("inline", "off")] * 4 + [("threads", "off"), ("threads", "auto")])
         return self.pipeline.loader(executor=executor, workers=2, plan=plan, **options)
 
