@@ -16,9 +16,10 @@ from cedar.core.groups.encode import distinct, renumber
 from cedar.core.groups.gather import gather, join, join_jagged
 from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
 from cedar.core.printable import one_line
-from cedar.core.pytrees import register
+from cedar.core.pytrees import container
 
 
+@container
 @dataclass(frozen=True, eq=False)
 class InverseKeyedJaggedTensor:
     """A group of features: row i of key k is ``values[k][offsets[k][u] : offsets[k][u + 1]]``, u = inverse_lookup[i].
@@ -64,10 +65,6 @@ class InverseKeyedJaggedTensor:
         object.__setattr__(self, "weights", dict(self.weights or {}))
         _check(self)
 
-    def __new__(cls, *_args: Any, **_parts: Any) -> Self:
-        register(cls)
-        return object.__new__(cls)
-
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """The parts that are leaves, or hold some, as JAX and torch ask."""
         return (self.values, self.offsets, self.inverse_lookup, self.weights), self.keys
@@ -75,7 +72,7 @@ class InverseKeyedJaggedTensor:
     @classmethod
     def tree_unflatten(cls, fixed: tuple[str, ...], parts: Any) -> Self:
         """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
-        made = cls.__new__(cls)
+        made = object.__new__(cls)
         for name, part in zip(_PARTS, (fixed, *parts), strict=True):
             object.__setattr__(made, name, part)
         return made

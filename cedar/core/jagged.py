@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.core.pytrees import register
+from cedar.core.pytrees import container
 
 
+@container
 @dataclass(frozen=True, eq=False, slots=True)
 class JaggedTensor:
     """Lists of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``.
@@ -49,10 +50,6 @@ class JaggedTensor:
                 fix="give rows + 1 offsets in one dimension, the first of them 0",
             )
 
-    def __new__(cls, *_args: Any, **_parts: Any) -> Self:
-        register(cls)
-        return object.__new__(cls)
-
     def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
         """The parts that are leaves, or hold some, as JAX and torch ask."""
         return (self.values, self.offsets), None
@@ -60,7 +57,7 @@ class JaggedTensor:
     @classmethod
     def tree_unflatten(cls, _fixed: None, parts: Any) -> Self:
         """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
-        made = cls.__new__(cls)
+        made = object.__new__(cls)
         for name, part in zip(("values", "offsets"), parts, strict=True):
             object.__setattr__(made, name, part)
         return made

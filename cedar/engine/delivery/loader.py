@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cedar.core import forks
+from cedar.core import forks, pytrees
 from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.core.numeric import hold_threads
 from cedar.core.ranks import refuse_workers
@@ -50,6 +50,7 @@ class Loader(ByStep, Resharding, Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         refuse_workers(self.rank, self._site)
+        pytrees.register()
         if os.getpid() != self._pid:
             self._begin_in_fork()
         sharing = self._job.sharing
