@@ -164,7 +164,7 @@ KEYWORDS = {
     "num_shards": "world=", "shard_index": "rank=", "streaming": "nothing: every pipeline streams",
     "keep_in_memory": 'cache("memory")', "load_from_cache_file": "cache(folder)", "return_tensors": "format=",
     "batch_format": "format=", "output_signature": "dtype=", "axis": "nothing: rows are rows",
-    "inplace": "p = p.method(...): pipelines do not change", "ignore_index": "nothing: rows have no index",
+    "inplace": "p = p.drop('x'), as every method gives another pipeline", "ignore_index": "nothing: rows have no index",
     "how": "concat(a, b) for rows, zip(a, b) for columns", "handler": "on_error=", "timeout_s": "timeout=",
     "verbose": "progress=True",
 }  # fmt: skip
@@ -217,11 +217,13 @@ def answering(function: F) -> F:
 
 
 def answering_methods(kind: C) -> C:
-    """Make all public methods of a class, inherited ones too, ``answering``."""
+    """Make all public methods and properties of a class, inherited ones too, ``answering``."""
     for name in dir(kind):
         method = inspect.getattr_static(kind, name)
         if name[0] != "_" and inspect.isfunction(method):
             setattr(kind, name, answering(method))
+        elif name[0] != "_" and isinstance(method, property) and method.fget is not None:
+            setattr(kind, name, property(answering(method.fget)))
     return kind
 
 

@@ -118,7 +118,7 @@ def test_row_bytes_is_a_power_of_two():
     [
         (pl.DataFrame({"x": [1]}), "from_polars"),
         (pa.table({"x": [1]}), "from_arrow"),
-        ({"x": [1]}, "from_arrow"),
+        ({"x": [1]}, "from_numpy"),
         ((i for i in range(3)), "from_iterable"),
         (iter([1]), "from_iterable"),
         ("abc", "read_text"),

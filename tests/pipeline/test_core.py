@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -56,7 +57,24 @@ def test_columns_are_known_without_running_as_far_as_they_can_be() -> None:
 
 
 def test_a_pipeline_shows_its_last_operator() -> None:
-    assert repr(rows().take(2)) == "<Pipeline take(2); print(p.explain()) shows its plan>"
+    shown = "<Pipeline take(2), columns x: int64, s: large_string; print(p.explain()) shows its plan>"
+    assert repr(rows().take(2)) == shown
+    assert str(rows().schema) == "{'x': int64, 's': large_string}"
+
+
+def test_a_pipeline_shows_its_columns_where_that_reads_nothing(tmp_path: Path) -> None:
+    rows().write_parquet(str(tmp_path / "a.parquet"))
+    p = cedar.read_parquet(str(tmp_path / "*.parquet")).take(1)
+    assert "columns" not in repr(p)
+    assert p.schema
+    assert "columns x: int64" in repr(p)
+    assert "columns" not in repr(cedar.read_parquet("nowhere/*.parquet"))
+    assert "columns" not in repr(rows().map(dict))
+
+
+def test_a_loader_says_what_it_is() -> None:
+    with rows().batch(2).loader(format="arrow", rank=1, world=2) as loader:
+        assert repr(loader).startswith("<Loader of batch(2): format 'arrow', rank 1 of 2, epoch 0, step 0;")
 
 
 def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
@@ -65,7 +83,7 @@ def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
         with pytest.raises(cedar.PipelineError, match="a pipeline is ") as caught:
             ask(p)
         assert isinstance(caught.value, TypeError)
-        assert "loader() in place of a DataLoader" in (caught.value.fix or "")
+        assert "a DataLoader" in (caught.value.fix or "")
         assert str(caught.value.site).startswith(__file__)
     assert p
     assert p.take(0)

@@ -26,8 +26,8 @@ from tests.pipeline.toy_rows import rows
         ({"rank": 3, "world": 3}, "between 0 and world - 1"),
         ({"split_batches": True, "rank": 0, "world": 3}, "cannot be cut evenly for 3 ranks"),
         ({"executor": "process"}, "'process' is unknown"),
-        ({"num_workers": 4}, "here that is workers="),
-        ({"batch_size": 4}, "here that is .batch(n)"),
+        ({"num_workers": 4}, "here that is loader(workers=n)"),
+        ({"batch_size": 4}, "here that is batch(n)"),
         ({"exekutor": "threads"}, "did you mean executor=?"),
     ],
 )

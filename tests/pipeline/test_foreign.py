@@ -1,0 +1,135 @@
+"""Names and keywords of other libraries work, or are answered with what to write."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+import cedar
+from cedar import col
+from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS
+
+P = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
+AWAITED = {"join", "split", "unique"}  # other methods of the public surface
+
+
+@pytest.mark.parametrize("name", ["collect", "prefetch", "iter_torch_batches", "train_test_split", "rename_columns"])
+def test_a_foreign_method_is_answered(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"'Pipeline' object has no attribute '{name}': here that is "):
+        getattr(P, name)
+    assert not hasattr(P, name)
+    assert getattr(P, name, None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("shufle", "did you mean shuffle?"), ("mapp", "did you mean map"), ("qqq", "docs/migrate.md")]
+)
+def test_another_method_is_answered_with_the_nearest(name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(says)):
+        getattr(P, name)
+
+
+def test_pipelines_are_copied_and_pickled_as_before() -> None:
+    for other in (copy.copy(P), copy.deepcopy(P), pickle.loads(pickle.dumps(P))):
+        assert other.count() == 4
+    with pytest.raises(AttributeError, match="^__array__$"):
+        _ = P.__array__
+    assert "map" in dir(P)
+    assert inspect.signature(P.batch).parameters["size"].annotation == "int"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("read_json", "read_jsonl"), ("lit", "polars.lit"), ("from_item", "did you")]
+)
+def test_a_foreign_function_is_answered(name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'cedar' has no attribute '{name}': .*{says}"):
+        getattr(cedar, name)
+
+
+def test_the_package_shows_its_public_names_once() -> None:
+    names = dir(cedar)
+    assert len(names) == len(set(names))
+    assert set(cedar.__all__) == {name for name in names if name[:2] != "__"}
+    assert cedar.testing.assert_resumable
+
+
+@pytest.mark.parametrize(
+    "table", [METHODS, FUNCTIONS, KEYWORDS, CALLS], ids=["methods", "functions", "keywords", "calls"]
+)
+def test_answers_name_what_exists(table: dict[str, str]) -> None:
+    for name, answer in table.items():
+        for method in re.findall(r"\bp\.(\w+)", answer):
+            assert method in AWAITED or hasattr(P, method), (name, answer)
+        for function in re.findall(r"\bcedar\.(\w+)(?=\(| |,|$)", answer):
+            assert hasattr(cedar, function), (name, answer)
+    for name in table if table is not KEYWORDS and table is not CALLS else ():
+        assert not hasattr(P if table is METHODS else cedar, name), f"{name} is no foreign name any more"
+
+
+CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
+    "batch(batch_size=4)": (lambda: P.batch(batch_size=4), "here that is batch(n)"),
+    "batch(4, drop_last=True)": (lambda: P.batch(4, drop_last=True), 'last="drop"'),
+    "batch(4, True)": (lambda: P.batch(4, True), "write batch(size, *, last=None"),
+    "batch()": (lambda: P.batch(), "write batch(size, *"),
+    "shuffle(1000)": (lambda: P.shuffle(1000), "shuffle(window=1000)"),
+    "shuffle(buffer_size=9)": (lambda: P.shuffle(buffer_size=9), "window=n"),
+    "map(num_parallel_calls=2)": (lambda: P.map(abs, "x", num_parallel_calls=2), "loader(workers=n)"),
+    "map(batched=True)": (lambda: P.map(abs, batched=True), "map_batches(fn, size=n)"),
+    "map(dtyp=int)": (lambda: P.map(abs, "x", dtyp=int), "did you mean dtype=?"),
+    "map_batches(batch_size=2)": (lambda: P.map_batches(abs, batch_size=2), "size=n"),
+    "loader(num_workers=2)": (lambda: P.loader(num_workers=2), "loader(workers=n)"),
+    "loader(32)": (lambda: P.loader(32), "given by name"),
+    "read_csv(sep)": (lambda: cedar.read_csv("x.csv", sep=";"), "delimiter="),
+    "filter(x=1)": (lambda: P.filter(x=1), "write filter(predicate"),
+    "rename('x', 'y')": (lambda: P.rename("x", "y"), "rename({'old': 'new'})"),
+    "write(mode=)": (lambda: P.write("out", mode="overwrite"), "by name"),
+    "p['x']": (lambda: P["x"], "p.select('x', 'y')"),
+    "p[0]": (lambda: P[0], "next(iter(p))"),
+    "p['x'] = 1": (lambda: P.__setitem__("x", 1), "p = p.with_columns("),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_OTHERS)
+def test_a_foreign_call_is_answered_at_the_users_line(call: str) -> None:
+    ask, says = CALLS_OF_OTHERS[call]
+    with pytest.raises(cedar.PipelineError) as caught:
+        ask()
+    assert says in (caught.value.fix or "")
+    assert isinstance(caught.value, TypeError)
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
+
+
+def test_a_type_error_from_inside_is_not_taken_for_a_wrong_call() -> None:
+    def strange(name: str) -> str:
+        raise TypeError("strange() got an unexpected keyword argument 'x'")
+
+    with pytest.raises(TypeError, match=r"^strange\(\)") as caught:
+        P.rename(strange)
+    assert not isinstance(caught.value, cedar.CedarError)
+
+
+def test_an_error_of_two_types_travels() -> None:
+    with pytest.raises(TypeError) as caught:
+        len(P)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is cedar.PipelineError
+    assert str(again) == str(caught.value)
+
+
+def test_conventions_of_polars_and_torch_work() -> None:
+    two = P.filter(col("x") > 0, [col("y") == 1])
+    assert [row["x"] for row in two] == [1, 3]
+    assert next(iter(P.with_columns([(col("x") + 1).alias("z")], w=col("x")))) == {"x": 0, "y": 0, "z": 1, "w": 0}
+    assert list(P.drop(["x"]).schema) == list(P.drop("x").schema) == ["y"]
+    assert list(P.rename(x="a").schema) == list(P.rename({"x": "a"}).schema) == ["a", "y"]
+    assert list(P.rename({"x": "a"}, y="b").schema) == ["a", "b"]
+    assert list(P.rename(str.upper).schema) == ["X", "Y"]
+    assert [row["x"] for row in P + P] == [row["x"] for row in cedar.concat([P, P])] == [0, 1, 2, 3] * 2
+    with pytest.raises(cedar.PipelineError, match="only a run can tell"):
+        P.map(dict).rename(str.upper)
