@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import cedar
 from cedar.core.errors import PipelineError
-from cedar.datasets.table import from_arrow, from_polars
+from cedar.datasets.table import from_arrow, from_numpy, from_pandas, from_polars
 from tests.datasets.arrow_tables import table
 from tests.datasets.reading import column, read_rows, travelled
 
@@ -49,3 +51,57 @@ def test_what_is_no_table():
         from_polars(pa.table({"x": [1]}))
     with pytest.raises(PipelineError, match="two columns 'a'"):
         from_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]))
+
+
+def test_from_pandas():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": [1.5, None], "s": ["a", None], "c": pd.Categorical(["u", "v"])})
+    source = from_pandas(frame)
+    assert read_rows(source) == [{"x": 1.5, "s": "a", "c": "u"}, {"x": None, "s": None, "c": "v"}]
+    assert source.describe() == "from_pandas(2 rows)"
+    assert [row["x"] for row in read_rows(from_pandas(frame[frame.s.isna()]))] == [None]
+    indexed = pd.DataFrame({"x": [1, 2]}, index=pd.Index([7, 8], name="id"))
+    assert read_rows(from_pandas(indexed)) == [{"id": 7, "x": 1}, {"id": 8, "x": 2}]
+    for wrong, what in (
+        (frame["x"], "not Series"),
+        (pd.DataFrame({0: [1]}), "named by"),
+        (pd.DataFrame({"x": [1, "a"]}), "x"),
+    ):
+        with pytest.raises(PipelineError, match=what) as caught:
+            from_pandas(wrong)
+        assert caught.value.fix
+    for other in (from_arrow, from_polars):
+        with pytest.raises(PipelineError) as caught:
+            other(frame)
+        assert "from_pandas" in caught.value.fix
+
+
+def test_from_numpy(tmp_path):
+    arrays = {
+        "image": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+        "v": np.eye(2, dtype=np.float32),
+        "y": np.array([1, 2]),
+        "s": np.array(["a", "b"]),
+        "t": np.array(["2024-01-01", "2024-01-02"], "M8[D]"),
+        "b": np.array([True, False]),
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    for given in (arrays, np.load(tmp_path / "a.npz"), {"y": [1, 2]}):
+        batch = next(iter(cedar.from_numpy(given).batch(2)))
+        assert list(batch) == list(given)
+        for name in batch:
+            assert batch[name].tolist() == np.asarray(given[name]).tolist()
+            assert name in ("s", "t", "y") or batch[name].dtype == given[name].dtype
+    rows = read_rows(travelled(from_numpy(arrays)))
+    assert rows[1]["image"].tolist() == arrays["image"][1].tolist()
+    batch = next(iter(cedar.from_numpy({"x": arrays["v"]}).batch(2)))
+    batch["x"][:] = 7
+    assert arrays["v"].tolist() == np.eye(2).tolist()
+    for wrong, what in (
+        (arrays["y"], "a dict of arrays"),
+        ({"x": [1], "y": [1, 2]}, "entry for each row"),
+        ({"x": np.float32(3)}, "entry for each row"),
+        ({"x": np.array([1j])}, "column 'x'"),
+    ):
+        with pytest.raises(PipelineError, match=what):
+            from_numpy(wrong)

@@ -298,3 +298,20 @@ def test_cuda() -> None:
         ).tolist()  # on the caller's stream, without a wait of its own
         assert batch["l"].to_list() == here["l"].to_list()
         assert batch["s"] == here["s"]
+
+
+def test_whatever_a_function_returned_arrives_with_its_tensors_moved(toy: Toy) -> None:
+    from collections import UserDict
+
+    p = numbers(8).batch(4)
+    x, (more, word) = next(iter(p.map(lambda b: (b["x"], [UserDict(y=b["x"] * 2), "s"])).loader(device="cpu")))
+    assert toy.count("end") >= 1
+    assert isinstance(x, torch.Tensor)
+    assert torch.equal(more["y"], x * 2)
+    assert word == "s"
+    (x,) = next(iter(p.select("x").loader(device="cpu", format="tuple")))
+    assert x.tolist() == [0, 1, 2, 3]
+    rows = next(
+        iter(cedar.from_items([{"x": 1.0}]).batch(1, collate=torch.utils.data.default_collate).loader(device="cpu"))
+    )
+    assert rows["x"].tolist() == [1.0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -51,3 +53,46 @@ def test_who_writes_into_a_batch_writes_into_no_table(make: Any, format: str) ->
                 if format == "torch" or part.flags.writeable:
                     part -= 100
     assert table.to_pydict() == wanted
+
+
+def test_a_tuple_has_the_columns_in_the_order_of_select() -> None:
+    import torch
+
+    for y, x in rows().with_columns(y=cedar.col("x") * 2).select("y", "x").batch(3).loader(format="tuple"):
+        assert isinstance(x, torch.Tensor)
+        assert torch.equal(y, x * 2)
+    assert next(iter(rows().loader(format="tuple"))) == (0, [])
+    loader = rows().batch(3).loader(format="tuple", executor="inline")
+    assert [x.tolist() for x, _ in loader][1] == loader.read(1)[0].tolist()
+
+
+def test_a_tuple_has_arrays_where_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedar.engine.delivery.formats.find_spec", lambda name: None)
+    x, _ = next(iter(rows().batch(3).loader(format="tuple", executor="inline")))
+    assert isinstance(x, np.ndarray)
+    for name in ("torch", "jax"):
+        with pytest.raises(cedar.PipelineError, match=f'format="{name}" needs {name}') as caught:
+            rows().batch(3).loader(format=name)
+        assert "pip install" in (caught.value.fix or "")
+
+
+def test_jax_gets_numbers_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+    jax, numpy = ModuleType("jax"), ModuleType("jax.numpy")
+    numpy.asarray, jax.numpy = Made, numpy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    monkeypatch.setattr("cedar.engine.delivery.formats.find_spec", lambda name: name)
+    p = rows().with_columns(s=pl.lit("a"), t=pl.lit(1.5)).batch(3)
+    batch = next(iter(p.loader(format="jax", executor="inline")))
+    assert batch["x"].array.tolist() == [0, 1, 2]
+    assert isinstance(batch["l"].values, Made)
+    assert batch["s"].tolist() == ["a"] * 3
+    x, s = next(iter(p.map(lambda b: (b["t"], "s")).loader(format="jax", executor="inline")))
+    assert (x.array.tolist(), s) == ([1.5] * 3, "s")
+    with pytest.raises(cedar.PipelineError, match="device=") as caught:
+        p.loader(format="jax", device="cpu")
+    assert "jax.device_put" in (caught.value.fix or "")
