@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import os
 import pickle
 import signal
 import sys
@@ -17,14 +18,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from cedar.core.printable import one_line, printable
 from cedar.core.redact import redact
-from cedar.core.tracebacks import is_users, shorten
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
+_MODULES = _NAME + "."
+_COMMAND = os.path.join(os.sep, "bin", _NAME)  # what an installation makes of it
+_STDLIB = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = tuple(os.path.join(_STDLIB, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,37 @@ def user_site() -> Site | None:
     """The nearest caller outside the package and Python's own library, or None when there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if is_users(frame):
+        if _is_users(frame):
             return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    # A dataclass's __init__ has a file name of its own: <string>.
+    ours = file.startswith(_PACKAGE) or str(frame.f_globals.get("__name__")).startswith(_MODULES)
+    python = file.startswith(("<frozen", _STDLIB)) and not file.startswith(_INSTALLED)
+    return not ours and not python and not file.endswith(_COMMAND)
+
+
+def shortened(error: CedarError) -> CedarError:
+    """The error without cedar's frames, to be raised again from one place; ``CEDAR_TRACEBACK=full`` keeps them."""
+    _shorten(error.__cause__, error.__context__)
+    return error if os.environ.get("CEDAR_TRACEBACK") == "full" else error.with_traceback(None)
+
+
+def _shorten(*errors: BaseException | None) -> None:
+    """Let the tracebacks of errors, and of what led to them, begin where cedar called the user's function."""
+    seen: set[int] = set()
+    left = [] if os.environ.get("CEDAR_TRACEBACK") == "full" else [*errors]
+    while left:
+        error = left.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            entries = list(_entries(error.__traceback__))
+            error.__traceback__ = next((e for e in entries if _is_users(e.tb_frame)), entries[-1] if entries else None)
+            left += [error.__cause__, error.__context__]
 
 
 @dataclass(frozen=True)
@@ -215,7 +247,7 @@ def portable(cause: BaseException) -> BaseException:
     One whose constructor takes other arguments than it passes on is made without it; what cannot be pickled is replaced
     by its text.
     """
-    shorten(cause)
+    _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
     portable = cause if _travels(cause) else _Unmade.of(cause)
     if not _travels(portable):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from cedar.core.groups.encode import distinct, renumber
 from cedar.core.groups.gather import gather, join, join_jagged
 from cedar.core.jagged import JaggedTensor, each, is_array, same, torchrec_tensors
 from cedar.core.printable import one_line
-from cedar.core.pytrees import container
+from cedar.core.pytrees import Container
 
 
-@container
 @dataclass(frozen=True, eq=False)
-class InverseKeyedJaggedTensor:
+class InverseKeyedJaggedTensor(Container):
     """A group of features: row i of key k is ``values[k][offsets[k][u] : offsets[k][u + 1]]``, u = inverse_lookup[i].
 
     Two rows are the same where the lists of all keys are, and their weights; floats count by their bits. There are at
@@ -49,6 +48,7 @@ class InverseKeyedJaggedTensor:
         [[1, 2], [1, 2], [3]]
     """
 
+    fixed: ClassVar[str] = "keys"
     keys: tuple[str, ...]
     values: Mapping[str, Any]
     offsets: Mapping[str, Any]
@@ -64,18 +64,6 @@ class InverseKeyedJaggedTensor:
             object.__setattr__(self, part, _by_key(getattr(self, part), keys, part))
         object.__setattr__(self, "weights", dict(self.weights or {}))
         _check(self)
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        """The parts that are leaves, or hold some, as JAX and torch ask."""
-        return (self.values, self.offsets, self.inverse_lookup, self.weights), self.keys
-
-    @classmethod
-    def tree_unflatten(cls, fixed: tuple[str, ...], parts: Any) -> Self:
-        """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
-        made = object.__new__(cls)
-        for name, part in zip(_PARTS, (fixed, *parts), strict=True):
-            object.__setattr__(made, name, part)
-        return made
 
     @classmethod
     def from_jagged(
@@ -229,7 +217,7 @@ class InverseKeyedJaggedTensor:
 
     def pin_memory(self) -> InverseKeyedJaggedTensor:
         """Copied to page-locked memory, from where copies to a device run in the background."""
-        return cast("InverseKeyedJaggedTensor", each(self, lambda tensor: tensor.pin_memory()))
+        return each(self, lambda tensor: tensor.pin_memory())  # type: ignore[no-any-return]
 
     def to_torch(self) -> InverseKeyedJaggedTensor:
         """With tensors for arrays, sharing their memory where it is writable."""
@@ -271,9 +259,6 @@ class InverseKeyedJaggedTensor:
         """The inverse as numbers that every framework takes as an index."""
         inverse = self.inverse_lookup
         return inverse if isinstance(inverse, np.ndarray) else inverse.long()
-
-
-_PARTS = ("keys", "values", "offsets", "inverse_lookup", "weights")
 
 
 def _by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:

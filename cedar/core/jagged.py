@@ -8,18 +8,17 @@ from collections.abc import Iterator, MutableMapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.core.pytrees import container
+from cedar.core.pytrees import Container
 
 
-@container
 @dataclass(frozen=True, eq=False, slots=True)
-class JaggedTensor:
+class JaggedTensor(Container):
     """Lists of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Args:
@@ -49,18 +48,6 @@ class JaggedTensor:
                 f"JaggedTensor: offsets have shape {tuple(self.offsets.shape)}",
                 fix="give rows + 1 offsets in one dimension, the first of them 0",
             )
-
-    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
-        """The parts that are leaves, or hold some, as JAX and torch ask."""
-        return (self.values, self.offsets), None
-
-    @classmethod
-    def tree_unflatten(cls, _fixed: None, parts: Any) -> Self:
-        """Of parts that may be anything: frameworks put objects of their own in the place of arrays."""
-        made = object.__new__(cls)
-        for name, part in zip(("values", "offsets"), parts, strict=True):
-            object.__setattr__(made, name, part)
-        return made
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -235,7 +222,7 @@ def each(values: Any, fn: Any) -> Any:
     if isinstance(values, list | tuple) and not isinstance(next(iter(values), ""), str | bytes | int | float):
         items = [each(item, fn) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
-    if hasattr(values, "tree_flatten"):
+    if isinstance(values, Container):
         parts, fixed = values.tree_flatten()
         return values.tree_unflatten(fixed, [each(part, fn) for part in parts])
     return fn(values) if is_array(values) and values.dtype != object else values

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Self
 
-_registered: dict[tuple[str, type], object] = {}
-_containers: list[type[Container]] = []
-C = TypeVar("C", bound="type[Container]")
+_registered: set[tuple[str, type]] = set()
 
 
-class Container(Protocol):
-    """Holds arrays; the methods are those that JAX asks of a pytree."""
+class Container:
+    """A dataclass that holds arrays; the methods are those that JAX asks of a pytree."""
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]: ...
+    __slots__ = ()
+    fixed: ClassVar[str] = ""  # the field that holds none
+
+    def tree_flatten(self: Any) -> tuple[tuple[Any, ...], Any]:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        fixed = parts.pop(self.fixed, None)
+        return tuple(parts.values()), fixed
 
     @classmethod
-    def tree_unflatten(cls, fixed: Any, parts: Any) -> Any: ...
+    def tree_unflatten(cls, fixed: Any, parts: Any) -> Self:
+        """Unchecked: frameworks put objects of their own in the place of arrays."""
+        made, rest = object.__new__(cls), iter(parts)
+        for field in fields(cls):  # type: ignore[arg-type]
+            object.__setattr__(made, field.name, fixed if field.name == cls.fixed else next(rest))
+        return made
 
 
-def container(kind: C) -> C:
-    """Marks a class that is a pytree."""
-    _containers.append(kind)
-    register()
-    return kind
-
-
-def register() -> None:
-    """Make the containers known to those of torch and JAX that are imported; called whenever batches are asked for."""
+def register(*kinds: type[Container]) -> None:
+    """Make classes known to those of torch and JAX that are imported; called whenever batches are asked for."""
     for module in ("torch.utils._pytree", "jax.tree_util"):
         add = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
-        for kind in () if add is None else _containers:  # None while it is being imported
-            mine = object()
-            if (module, kind) in _registered or _registered.setdefault((module, kind), mine) is not mine:
-                continue  # by another thread, just now
+        for kind in () if add is None else kinds:  # None while it is being imported
+            if (module, kind) in _registered:
+                continue
+            _registered.add((module, kind))
             if module == "jax.tree_util":
                 add(kind, kind.tree_flatten, kind.tree_unflatten)
             else:

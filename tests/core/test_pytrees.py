@@ -44,12 +44,12 @@ def test_jax_is_told_once_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> Non
     told: list[Any] = []
     jax = ModuleType("jax.tree_util")
     monkeypatch.setitem(sys.modules, "jax.tree_util", jax)
-    monkeypatch.setattr(pytrees, "_registered", dict(pytrees._registered))
-    pytrees.register()
+    monkeypatch.setattr(pytrees, "_registered", set(pytrees._registered))
+    pytrees.register(cedar.JaggedTensor)
     assert not told, "it is still being imported"
     jax.register_pytree_node = lambda kind, flatten, unflatten: told.append((kind, flatten, unflatten))  # type: ignore[attr-defined]
     next(iter(cedar.from_items([{"x": 1}]).loader(executor="inline")))
-    pytrees.register()
+    pytrees.register(cedar.JaggedTensor)
     assert [kind for kind, _, _ in told] == [cedar.JaggedTensor, cedar.InverseKeyedJaggedTensor]
     for (kind, flatten, unflatten), value in zip(told, (JAGGED, GROUP), strict=True):
         parts, fixed = flatten(value)

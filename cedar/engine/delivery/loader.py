@@ -8,11 +8,13 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from cedar.core import forks, pytrees
-from cedar.core.errors import CedarError, PipelineError, WorkerError
+from cedar.core import forks
+from cedar.core.errors import CedarError, PipelineError, WorkerError, shortened
+from cedar.core.inverse import InverseKeyedJaggedTensor
+from cedar.core.jagged import JaggedTensor
 from cedar.core.numeric import hold_threads
+from cedar.core.pytrees import register
 from cedar.core.ranks import refuse_workers
-from cedar.core.tracebacks import shortened
 from cedar.engine.account import ROWS_PER_LOOK, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
@@ -50,7 +52,7 @@ class Loader(ByStep, Resharding, Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         refuse_workers(self.rank, self._site)
-        pytrees.register()
+        register(JaggedTensor, InverseKeyedJaggedTensor)
         if os.getpid() != self._pid:
             self._begin_in_fork()
         sharing = self._job.sharing
