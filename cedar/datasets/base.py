@@ -89,11 +89,6 @@ class BaseSource(ABC):
 
     own_code: ClassVar[bool] = True  # reading runs code of the user's
 
-    @property
-    def in_memory(self) -> bool:
-        """Its schema is known without reading storage or running code of the user's."""
-        return False
-
     @abstractmethod
     def splits(self) -> Sequence[Split]:
         """The pieces, from metadata."""
@@ -150,11 +145,6 @@ class Read(Operator):
     def schema(self, *inputs: Schema) -> Schema:
         schema = getattr(self.source, "schema", None)
         return schema() if schema is not None else None
-
-    @property
-    def in_memory(self) -> bool:
-        """As of ``BaseSource``."""
-        return isinstance(self.source, BaseSource) and self.source.in_memory
 
     @property
     def calls_functions(self) -> bool:

@@ -53,10 +53,6 @@ class ItemsSource(BaseSource):
     holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
 
     @property
-    def in_memory(self) -> bool:
-        return self._held
-
-    @property
     def _held(self) -> bool:
         """The rows are in memory: a list or tuple whose class does not override ``__getitem__``."""
         own = getattr(type(self.items), "__getitem__", None)

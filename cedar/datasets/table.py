@@ -34,10 +34,6 @@ class TableSource(BaseSource):
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
 
     @property
-    def in_memory(self) -> bool:
-        return True
-
-    @property
     def _length(self) -> int:
         return int(self.table.num_rows if self.indices is None else len(self.indices))
 
@@ -144,11 +140,8 @@ def from_pandas(frame: Any) -> TableSource:
         raise PipelineError(f"from_pandas takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
-    strange = next((name for name in frame.columns if not isinstance(name, str)), None)
-    if strange is not None:
-        raise PipelineError(
-            f"from_pandas: the column {strange!r} is not named by a string", fix="frame.rename(columns=str)"
-        )
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise PipelineError("from_pandas: columns are named by strings", fix="frame.rename(columns=str)")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -164,14 +157,12 @@ def from_numpy(arrays: Any) -> TableSource:
         PipelineError: it is something else, arrays of different lengths, or a dtype that Arrow does not have.
     """
     if not isinstance(arrays, Mapping):
-        raise PipelineError(
-            f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}",
-            fix="give cedar.from_numpy({'x': array})",
-        )
+        fix = "give cedar.from_numpy({'x': array})"
+        raise PipelineError(f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}", fix=fix)
     columns = {name: np.asarray(array) for name, array in arrays.items()}
-    lengths = {name: len(array) if array.ndim else 0 for name, array in columns.items()}
-    if len(set(lengths.values())) > 1 or not all(array.ndim for array in columns.values()):
-        raise PipelineError(f"from_numpy: each array has an entry for each row, not {lengths}", fix="array[:n]")
+    shapes = {name: array.shape for name, array in columns.items()}
+    if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
+        raise PipelineError(f"from_numpy: each array has an entry for each row, not shapes {shapes}", fix="array[:n]")
     values: dict[str, Any] = {}
     for name, array in columns.items():
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cedar.core.block import Block
-from cedar.core.errors import CedarError, RowRef, Site
+from cedar.core.errors import CedarError, RowRef, Site, shortened
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.skip import Skip
 from cedar.datasets.base import url_of_row
@@ -119,8 +119,8 @@ class Account:
         """A worker's death, its row named."""
         return death.told(None if death.row is None else self.named(death.row))
 
-    def locate(self, error: CedarError) -> None:
-        """Give an error from a task what only the coordinator knows."""
+    def locate(self, error: CedarError) -> CedarError:
+        """An error from a task with what only the coordinator knows, as the caller is to see it."""
         error.restore_cause()
         error.site = error.site or self._site
         if error.row is not None and error.row.url is None:
@@ -129,3 +129,4 @@ class Account:
             error.row = replace(error.row, epoch=self.epoch)
         if error.done is None:
             error.done = f"the epoch was stopped after {self._metrics.rows:,} rows"
+        return shortened(error)

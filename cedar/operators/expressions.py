@@ -256,7 +256,7 @@ def select(*names: Any, **named: Any) -> Select:
 def flattened(given: Iterable[Any]) -> Iterator[Any]:
     """What users gave one by one or, as in polars, in lists, tuples or generators."""
     for value in given:
-        if isinstance(value, list | tuple | set | Iterator):
+        if isinstance(value, list | tuple | Iterator):
             yield from value
         else:
             yield value

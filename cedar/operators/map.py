@@ -27,6 +27,7 @@ from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
+from cedar.operators.whole_batch import MapToValue
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,21 @@ class Map(RowOperator):
             call.blame, self.form, self.written, declared, lambda: sample_rows(call, self.columns, bound)
         )
         return MapRows(call, self.columns, outputs)
+
+
+class Collate(Map):
+    """Calls ``fn`` on each batch as a list of its rows, dicts, as torch and Hugging Face call their collators."""
+
+    name = "collate"
+
+    def __post_init__(self) -> None:
+        check_fn("batch: collate", self.fn, 1)
+
+    def label(self) -> str:
+        return f"collate({fn_name(self.fn)})"
+
+    def bind(self, bound: Bound) -> Kernel:
+        return MapToValue(call_of(self.fn, bound), rows=True)
 
 
 def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.columns import objects, writeable
-from cedar.core.errors import VALUE, PipelineError, user_site
+from cedar.core.errors import VALUE
 from cedar.core.jagged import each
 from cedar.operators.arguments import batch_arguments, key_hashes
-from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.calls import Call, call_of, fn_name
-from cedar.operators.checks import check_fn
+from cedar.operators.base import Env
+from cedar.operators.calls import Call
 from cedar.operators.failures import BadResult, Failure
-from cedar.operators.merging import by_content
 
 UNIT = "batch starting at row"
 
@@ -75,43 +72,3 @@ class MapToValue:
         missing = BadResult("returned None for a batch", "did it forget to return?")
         settled = self.call.blame.settle_whole(block, env, failure or self.call.blame.failure(missing), UNIT)
         return replace(nothing, keys=settled.keys, dead=settled.dead)
-
-
-@dataclass(frozen=True)
-class Collate(RowOperator):
-    """Calls ``fn`` on each batch as a list of its rows, dicts, as torch and Hugging Face call their collators.
-
-    Raises:
-        PipelineError: ``fn`` cannot be called so.
-
-    Example:
-        >>> from cedar.operators.whole_batch import Collate
-        >>> Collate(len).label()
-        'collate(len)'
-    """
-
-    fn: Callable[[list[dict[str, Any]]], Any]
-    name = "collate"
-
-    def __post_init__(self) -> None:
-        check_fn("batch: collate", self.fn, 1)
-
-    def label(self) -> str:
-        return f"collate({fn_name(self.fn)})"
-
-    def effects(self) -> Effects:
-        return Effects(per_row=True)
-
-    def schema(self, *inputs: Schema) -> Schema:
-        return None
-
-    def code(self) -> tuple[Any, ...]:
-        return (self.fn,)
-
-    def merge_key(self) -> Hashable:
-        return by_content(self)
-
-    def bind(self, bound: Bound) -> Kernel:
-        if not bound.batched:
-            raise PipelineError("collate of rows that are not batches", site=user_site(), fix="batch(n, collate=fn)")
-        return MapToValue(call_of(self.fn, bound), rows=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
@@ -135,9 +135,14 @@ class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
 
     def _known_columns(self) -> str:
         """The names and types of the columns, where that takes neither storage nor code of the user's."""
-        reads = [node for node in sources(self.given) if isinstance(node.operator, Read)]
-        if all(node.operator.in_memory or "schema" in vars(node) for node in reads):  # type: ignore[attr-defined]
-            with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
-                names = [f"{name}: {kind}" for name, kind in (self.given.schema or {}).items()]
-                return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
+        from cedar.datasets import items, table
+
+        for node in sources(self.given):
+            source = cast("Read", node.operator).source
+            held = isinstance(source, items.ItemsSource | table.TableSource) and not source.own_code
+            if not held and "schema" not in vars(node):
+                return ""
+        with suppress(CedarError):  # of a pipeline that cannot run: explain() says why
+            names = [f"{name}: {kind}" for name, kind in (self.given.schema or {}).items()]
+            return one_line(", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]))
         return ""

@@ -9,12 +9,12 @@ from cedar.operators.balance import Balance
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
 from cedar.operators.dedup import dedup
+from cedar.operators.map import Collate
 from cedar.operators.pack import Pack
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import RUN, Sample
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.take import SkipRows, Take
-from cedar.operators.whole_batch import Collate
 
 if TYPE_CHECKING:
     from cedar.operators.base import Operator

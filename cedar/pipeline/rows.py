@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
 from cedar.operators.cache import Cache
 from cedar.operators.columns_ops import Drop, rename
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
 
 Into = str | tuple[str, ...] | None
-
-
-def known_columns(pipeline: Pipeline, method: str) -> list[str]:
-    """The names of a pipeline's columns.
-
-    Raises:
-        PipelineError: only a run can tell them.
-    """
-    names = list(pipeline.schema)
-    if names == ["?"]:
-        raise PipelineError(f"{method}: only a run can tell the columns", site=user_site(), fix="name the columns")
-    return names
 
 
 class RowMethods:
@@ -167,18 +154,14 @@ class RowMethods:
         """
         return self._with(Drop(tuple(flattened(names))))
 
-    def rename(self, names: Mapping[str, str] | Callable[[str], str] | None = None, /, **named: str) -> Pipeline:
-        """Columns renamed: {old: new}, or ``old="new"``; or all of them, by a function of their names.
+    def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Pipeline:
+        """Columns renamed: {old: new}, or ``old="new"``.
 
         Example:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
-            >>> list(cedar.from_items([{"x": 1}]).rename(str.upper))
-            [{'X': 1}]
         """
-        if callable(names):
-            names = {old: names(old) for old in known_columns(cast("Pipeline", self), "rename(fn)")}
         return self._with(rename({**names, **named} if isinstance(names, Mapping) else named or names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:

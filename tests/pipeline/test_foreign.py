@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS
+from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, answering
 
 P = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
 AWAITED = {"join", "split", "unique"}  # other methods of the public surface
@@ -106,11 +106,11 @@ def test_a_foreign_call_is_answered_at_the_users_line(call: str) -> None:
 
 
 def test_a_type_error_from_inside_is_not_taken_for_a_wrong_call() -> None:
-    def strange(name: str) -> str:
+    def strange() -> None:
         raise TypeError("strange() got an unexpected keyword argument 'x'")
 
     with pytest.raises(TypeError, match=r"^strange\(\)") as caught:
-        P.rename(strange)
+        answering(strange)()
     assert not isinstance(caught.value, cedar.CedarError)
 
 
@@ -129,7 +129,4 @@ def test_conventions_of_polars_and_torch_work() -> None:
     assert list(P.drop(["x"]).schema) == list(P.drop("x").schema) == ["y"]
     assert list(P.rename(x="a").schema) == list(P.rename({"x": "a"}).schema) == ["a", "y"]
     assert list(P.rename({"x": "a"}, y="b").schema) == ["a", "b"]
-    assert list(P.rename(str.upper).schema) == ["X", "Y"]
     assert [row["x"] for row in P + P] == [row["x"] for row in cedar.concat([P, P])] == [0, 1, 2, 3] * 2
-    with pytest.raises(cedar.PipelineError, match="only a run can tell"):
-        P.map(dict).rename(str.upper)

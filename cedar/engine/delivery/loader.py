@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cedar.core import forks
-from cedar.core.errors import CedarError, PipelineError, WorkerError, shortened
+from cedar.core.errors import CedarError, PipelineError, WorkerError
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor
 from cedar.core.numeric import hold_threads
@@ -122,8 +122,10 @@ class Loader(ByStep, Resharding, Generic[T]):
                 own.enter()
             own.leave()
             clock.give(time.perf_counter())
-        except Exception as error:  # noqa: BLE001 - nothing is looked up for what closes the generator, maybe as Python ends
-            raise self._located(error)  # noqa: B904 - the same error
+        except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+            if isinstance(error, CedarError):
+                raise self._account.locate(error)  # noqa: B904 - the same error
+            raise
         finally:
             if getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
                 if self._runner is runner:  # else what it has in common with the next iteration was ended before
@@ -136,13 +138,6 @@ class Loader(ByStep, Resharding, Generic[T]):
         if self._metrics.batches == handed:
             self._tell_of_none()
         self._begin_next()
-
-    def _located(self, error: Exception) -> Exception:
-        """The error as the caller is to see it."""
-        if isinstance(error, CedarError):
-            self._account.locate(error)
-            shortened(error)
-        return error
 
     def _begin_next(self) -> None:
         self._finish_epoch()
