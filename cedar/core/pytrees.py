@@ -33,7 +33,7 @@ class Container:
 def register(*kinds: type[Container]) -> None:
     """Make classes known to those of torch and JAX that are imported; called whenever batches are asked for."""
     for module in ("torch.utils._pytree", "jax.tree_util"):
-        add = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
+        add: Any = None if module not in sys.modules else vars(sys.modules[module]).get("register_pytree_node")
         for kind in () if add is None else kinds:  # None while it is being imported
             if (module, kind) in _registered:
                 continue

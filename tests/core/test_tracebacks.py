@@ -11,7 +11,7 @@ import pytest
 import cedar
 from cedar.core.errors import portable
 
-ROWS = cedar.from_items([{"x": i} for i in range(-2, 3)])
+ROWS: Any = cedar.from_items([{"x": i} for i in range(-2, 3)])
 
 
 def price(row: dict[str, Any]) -> dict[str, float]:

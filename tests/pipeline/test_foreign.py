@@ -6,7 +6,7 @@ import copy
 import inspect
 import pickle
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ import cedar
 from cedar import col
 from cedar.pipeline.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, answering
 
-P = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
+P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
 AWAITED = {"join", "split", "unique"}  # other methods of the public surface
 
 
@@ -84,7 +84,7 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "map_batches(batch_size=2)": (lambda: P.map_batches(abs, batch_size=2), "size=n"),
     "loader(num_workers=2)": (lambda: P.loader(num_workers=2), "loader(workers=n)"),
     "loader(32)": (lambda: P.loader(32), "given by name"),
-    "read_csv(sep)": (lambda: cedar.read_csv("x.csv", sep=";"), "delimiter="),
+    "read_csv(sep)": (lambda: cast("Any", cedar.read_csv)("x.csv", sep=";"), "delimiter="),
     "filter(x=1)": (lambda: P.filter(x=1), "write filter(predicate"),
     "rename('x', 'y')": (lambda: P.rename("x", "y"), "rename({'old': 'new'})"),
     "write(mode=)": (lambda: P.write("out", mode="overwrite"), "by name"),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from numpy import ndarray
+
 from cedar.core.errors import PipelineError, Site
 from cedar.core.jagged import each
 
@@ -147,6 +149,8 @@ def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -
     done: dict[int, Any] = {}
 
     def once(tensor: Any) -> Any:
+        if isinstance(tensor, ndarray):  # of dates or texts, which torch has not
+            return tensor
         if id(tensor) not in done:
             done[id(tensor)] = tensor, fn(tensor)  # the tensor is kept, so that its id stays its own
         return done[id(tensor)][1]

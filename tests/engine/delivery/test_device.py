@@ -300,6 +300,13 @@ def test_cuda() -> None:
         assert batch["s"] == here["s"]
 
 
+def test_arrays_that_torch_has_not_stay() -> None:
+    import numpy as np
+
+    dates = np.array(["2024-01-01"], "M8[D]")
+    assert on_tensors({"a": (dates, torch.arange(2))}, lambda t: t + 1, "toy")["a"][0] is dates
+
+
 def test_whatever_a_function_returned_arrives_with_its_tensors_moved(toy: Toy) -> None:
     from collections import UserDict
 
