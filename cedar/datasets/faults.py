@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -135,3 +136,11 @@ def _broken(error: BaseException) -> Fault | None:
         if kinds and isinstance(error, kinds):
             return Fault(type(error).__name__)
     return None
+
+
+def install(error: Exception) -> str | None:
+    """What to install where fsspec says "Install s3fs to access S3" or the like; None for other errors."""
+    if not isinstance(error, ImportError):
+        return None
+    named = re.search(r"""[Ii]nstall ([\w-]+)|requires ["']([\w-]+)""", str(error))
+    return f"pip install {named[1] or named[2] if named else error.name or 'the package that it names'}"

@@ -30,7 +30,7 @@ from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.datasets import walking
 from cedar.datasets.base import SKIPPABLE, skippable
-from cedar.datasets.faults import status_of
+from cedar.datasets.faults import install, status_of
 from cedar.datasets.once import once
 from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
@@ -353,9 +353,7 @@ def _listing(path: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
         fix = "check the credentials, and what they allow" if status_of(error) in {401, 403} else "check the URL"
-        if isinstance(error, ImportError):  # fsspec says "Install s3fs to access S3"
-            named = re.search(r"""[Ii]nstall ([\w-]+)|requires ["']([\w-]+)""", str(error))
-            fix = f"pip install {named[1] or named[2] if named else error.name or 'the package that it names'}"
+        fix = install(error) or fix
         raise SourceError(f"{redact_url(path)!r} cannot be listed: {redact(str(error))}", fix=fix) from cause
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.core.whole_files import temporary_name
+from cedar.datasets.faults import install
 from cedar.datasets.remote import Remote, kind_of, rename, upload
 
 
@@ -192,6 +193,7 @@ def writing(url: str, done: str | None = None, fix: str = "check space and permi
         raise
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
+        fix = install(error) or fix
         raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", done=done, fix=fix) from cause
 
 

@@ -290,7 +290,7 @@ def _is_expression(value: Any) -> bool:
 
 def _not_an_expression(value: Any, label: str) -> PipelineError:
     kind = "a function" if callable(value) else f"of type {type(value).__name__}"
-    fix = "give an expression such as col('x') * 2"
+    fix = "give an expression such as col('x') * 2" + (", named: y=..." if isinstance(value, Mapping) else "")
     if callable(value):
         fix = "use .map(fn, columns) for a function, or give an expression such as col('x') * 2"
     return PipelineError(f"{label}: {value!r:.60} is {kind}, not an expression", site=user_site(), fix=fix)

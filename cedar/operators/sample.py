@@ -81,7 +81,7 @@ class Sample(StreamOperator):
             raise PipelineError(
                 f"sample(weights={self.weights!r})",
                 site=user_site(),
-                fix="give the name of a column, or an expression such as col('clicks') + 1",
+                fix="give the name of a column, or an expression such as col('clicks') + 1; sample(n=5) draws 5 rows",
             )
         if self.weights is not None and not isinstance(self.weights, str):
             require_weights(self.weights, "sample(weights)")

@@ -89,8 +89,8 @@ KEYWORDS = _answers({
 })  # fmt: skip
 CALLS = {
     "shuffle": "shuffle(window=1000) to shuffle within windows of 1,000 rows, shuffle(seed=1000) for a seed",
-    "rename": "rename({'old': 'new'})",
-}
+    "rename": "rename({'old': 'new'})", "filter": "filter(col('x') == 1, ...), or filter(fn, 'x')",
+}  # fmt: skip
 
 
 def unknown_method(pipeline: object, name: str) -> AttributeError:
@@ -150,13 +150,14 @@ def _not_callable_so(function: Any, options: dict[str, Any], error: TypeError) -
     """The error for a call that Python refused."""
     name = function.__name__
     known = [key for key in inspect.signature(function).parameters if key != "self"]
+    usage = CALLS.get(name) or f"write {_usage(function)}"
     strange = next((key for key in options if key not in known), None)
     if strange is None:
         what = str(error).partition("() ")[2]
-        return UsageError(f"{name}() {what}", site=user_site(), fix=CALLS.get(name, f"write {_usage(function)}"))
+        return UsageError(f"{name}() {what}", site=user_site(), fix=usage)
     answer = KEYWORDS.get(f"{name}.{strange}") or KEYWORDS.get(strange)
     near = get_close_matches(strange, known, 1)
-    fix = f"here that is {answer}" if answer else f"did you mean {near[0]}=?" if near else f"write {_usage(function)}"
+    fix = f"here that is {answer}" if answer else f"did you mean {near[0]}=?" if near else usage
     return UsageError(f"{name}() has no option {strange!r}", site=user_site(), fix=fix)
 
 

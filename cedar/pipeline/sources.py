@@ -408,8 +408,8 @@ def from_source(source: Any) -> Pipeline:
     return _start(lambda: custom.adapt(source))
 
 
-def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: str) -> Pipeline:
-    site = user_site()
+def _join(operator: Callable[[], Operator], given: Sequence[Any], function: str) -> Pipeline:
+    site, pipelines = user_site(), list(flattened(given))
     for pipeline in pipelines:
         if not isinstance(pipeline, Pipeline):
             raise PipelineError(f"{function} takes pipelines, not {type(pipeline).__name__}", site=site)
@@ -446,8 +446,8 @@ def mix(
     return _join(lambda: Mix(weights, seed, stop, local), [pipeline for pipeline, _ in pairs], "mix")
 
 
-def zip(*pipelines: Pipeline, local: bool = False) -> Pipeline:
-    """Columns of several pipelines side by side, up to the end of the shortest.
+def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipeline:
+    """Columns of several pipelines, or of a list of them, side by side, up to the end of the shortest.
 
     Example:
         >>> import cedar
@@ -465,7 +465,7 @@ def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
         >>> cedar.concat(cedar.from_items([{"x": 1}]), cedar.from_items([{"x": 2}])).count()
         2
     """
-    return _join(Concat, list(flattened(pipelines)), "concat")
+    return _join(Concat, pipelines, "concat")
 
 
 for _name, _function in list(globals().items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedar.datasets.faults import Fault, fault_of, status_of
+from cedar.datasets.faults import Fault, fault_of, install, status_of
 
 
 class Answer(Exception):
@@ -60,3 +60,17 @@ def test_statuses_are_found_where_each_client_has_them():
 
     assert [fault_of(kind()) is not None for kind in (Botocore, Gcs, Requests)] == [True, True, True]
     assert fault_of(Requests()).wait == 0  # long past
+
+
+@pytest.mark.parametrize(
+    ("text", "package"),
+    [
+        ("Install s3fs to access S3", "s3fs"),
+        ("Please install gcsfs to access Google Storage", "gcsfs"),
+        ('SFTPFileSystem requires "paramiko" to be installed', "paramiko"),
+        ("no module", "the package that it names"),
+    ],
+)
+def test_what_to_install_for_a_filesystem(text: str, package: str) -> None:
+    assert install(ImportError(text)) == f"pip install {package}"
+    assert install(OSError(text)) is None
