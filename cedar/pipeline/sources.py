@@ -408,8 +408,8 @@ def from_source(source: Any) -> Pipeline:
     return _start(lambda: custom.adapt(source))
 
 
-def _join(operator: Callable[[], Operator], given: Sequence[Any], function: str) -> Pipeline:
-    site, pipelines = user_site(), list(flattened(given))
+def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: str) -> Pipeline:
+    site = user_site()
     for pipeline in pipelines:
         if not isinstance(pipeline, Pipeline):
             raise PipelineError(f"{function} takes pipelines, not {type(pipeline).__name__}", site=site)
@@ -454,7 +454,7 @@ def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipel
         >>> list(cedar.zip(cedar.from_items([{"x": 1}]), cedar.from_items([{"y": 2}])))
         [{'x': 1, 'y': 2}]
     """
-    return _join(lambda: Zip(local), pipelines, "zip")
+    return _join(lambda: Zip(local), list(flattened(pipelines)), "zip")
 
 
 def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
@@ -465,7 +465,7 @@ def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
         >>> cedar.concat(cedar.from_items([{"x": 1}]), cedar.from_items([{"x": 2}])).count()
         2
     """
-    return _join(Concat, pipelines, "concat")
+    return _join(Concat, list(flattened(pipelines)), "concat")
 
 
 for _name, _function in list(globals().items()):
