@@ -23,7 +23,7 @@ from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
 
 # The identity of the data has the files; policies are apart.
-_KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options"})
+_KNOBS = frozenset({"paths", "manifest", "split_bytes", "on_error", "storage_options", "survey"})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
 from cedar.core.errors import SourceError
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split, selected
+from cedar.datasets.base import Chunk, Split, numbered_rows, selected
 from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Paths, as_paths, concurrently, reading
@@ -62,6 +62,8 @@ class ArrowSource(FileSource):
             for first, start, rows in _runs(footer.batches):
                 splits.append(Split(ordinal, start, start + rows, rows, int(share * rows), first))
         return splits
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]

@@ -155,6 +155,20 @@ class Read(Operator):
         return {"source": digest() if digest is not None else ""}
 
 
+def numbered_rows(split: Split) -> tuple[Index, Index]:
+    """The files and the numbers of a split's rows, int64[rows] each, where rows are numbered within their file.
+
+    What sources return of ``row_keys(split)``: then the rows of ``Pipeline.split`` are counted from metadata.
+
+    Example:
+        >>> files, rows = numbered_rows(Split(file=2, start=10, rows=3))
+        >>> files.tolist(), rows.tolist()
+        ([2, 2, 2], [10, 11, 12])
+    """
+    count = split.rows or 0
+    return np.full(count, split.file, dtype=np.int64), np.arange(split.start, split.start + count, dtype=np.int64)
+
+
 def offsets_of(chunk: Chunk, start: int) -> Index:
     """The row numbers of a chunk whose first row is number ``start``."""
     if chunk.offsets is not None:

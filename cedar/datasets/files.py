@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.arrow import of_texts
-from cedar.core.columns import Column, ColumnType
+from cedar.core.columns import Column, ColumnType, Index
 from cedar.core.errors import missing_column
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.files_io import open_stored, read_range, read_whole
@@ -60,6 +60,11 @@ class FilesSource(FileSource):
             rows = np.zeros(stop - start, dtype=np.int64)
             numbers = np.arange(start, stop, dtype=np.int64)
             yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
+
+    def row_keys(self, split: Split) -> tuple[Index, Index]:
+        """As ``numbered_rows``: each row is a file of its own."""
+        numbers = np.arange(split.part, split.part + (split.stop or 0), dtype=np.int64)
+        return numbers, np.zeros(len(numbers), dtype=np.int64)
 
     def pieces(self, split: Split, first: int) -> list[Split]:
         """The files of a split from row ``first`` on, one by one: one that fails leaves the others sound."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from cedar.core.columns import UNKNOWN, Column, nbytes
 from cedar.core.errors import PipelineError, RowError, raised, user_site
-from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart, names_of
 from cedar.datasets.split_table import SplitTable
@@ -93,6 +93,8 @@ class ItemsSource(BaseSource):
         width = self.row_bytes or 0
         size = _LIST_SPLIT if self._held else _split_size(self._length, width)
         return SplitTable.of_runs(self._length, size, width)
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         types = self._types

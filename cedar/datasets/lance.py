@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account, Limits
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.datasets.base import BaseSource, Chunk, Split, selected
+from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, selected
 from cedar.datasets.listing import is_remote, local_path, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
@@ -117,6 +117,8 @@ class LanceSource(BaseSource):
                 rows = min(step, fragment.rows - start)
                 splits.append(Split(number, start, start + rows, rows, int(width * rows), part))
         return splits
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         types, rows = self.schema(), split.rows or 0

@@ -22,7 +22,7 @@ from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split
+from cedar.datasets.base import Chunk, Split, numbered_rows
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.footers import Footers, ReadFooters
@@ -148,6 +148,8 @@ class ParquetSource(FileSource):
         part = np.arange(len(file)) - footers.groups[file]
         table = SplitTable(file=file, start=start, stop=start + rows, rows=rows, bytes=size, part=part)
         return table[rows > 0]
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file, footer = self.listing[split.file], self._footers[split.file]

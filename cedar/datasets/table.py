@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.boundary import as_column, canonical_types, table_of
 from cedar.core.columns import TensorType, detached
 from cedar.core.errors import PipelineError, user_site
-from cedar.datasets.base import BaseSource, Chunk, Split
+from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
@@ -39,6 +39,8 @@ class TableSource(BaseSource):
 
     def splits(self) -> SplitTable:
         return SplitTable.of_runs(self._length, self.rows_per_split, self.row_bytes or 0)
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         assert split.stop is not None

@@ -21,7 +21,7 @@ from cedar.core.columns import Column
 from cedar.core.errors import SourceError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account
-from cedar.datasets.base import Chunk, Split, selected
+from cedar.datasets.base import Chunk, Split, numbered_rows, selected
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, concurrently, list_files, reading
@@ -110,6 +110,8 @@ class VortexSource(FileSource):
             for part, (start, stop) in enumerate(_runs(footer.chunks)):
                 splits.append(Split(number, start, stop, stop - start, int(share * (stop - start)), part))
         return splits
+
+    row_keys = staticmethod(numbered_rows)
 
     def read(self, split: Split) -> Iterator[Chunk]:
         file, types = self.listing[split.file], self.schema()

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from cedar.core.block import Block
 from cedar.core.buffers import Place
 from cedar.core.columns import ColumnType
-from cedar.core.cursor import hash_ints, no_keys
+from cedar.core.cursor import Keys, hash_ints, no_keys
 from cedar.core.errors import PipelineError, Site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.numeric import NumericEnvironment
@@ -52,6 +55,7 @@ class Effects:
         algebra: what a transform of one column does to it; decides which transforms of that column commute.
         waits: False for what does nothing but compute: where it takes longer than its work, others are in its way, and
             more workers would be in each other's.
+        keyed: True when the result depends on row keys, though not on the epoch.
     """
 
     reads: frozenset[str] | None = None
@@ -63,6 +67,7 @@ class Effects:
     keeps: frozenset[str] | None = None
     algebra: Algebra | None = None
     waits: bool = True
+    keyed: bool = False
 
 
 class Instances:
@@ -353,6 +358,13 @@ class Operator(ABC):
     def never_fails(self, result: int, types: Schema) -> bool:
         """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
         return False
+
+    def prepare(self, on_error: Skip | None) -> None:
+        """A run begins under this policy: make what the kernel needs to know of all rows."""
+
+    def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
+        """Which rows a filter leaves, where their keys alone say so; None where they do not."""
+        return None
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:
         """The same for a check on a few rows, where it counts: ``few(n, least, spread)`` in the place of a number n."""

@@ -16,6 +16,7 @@ from cedar.pipeline.look import LookMethods
 from cedar.pipeline.order import OrderMethods
 from cedar.pipeline.rows import RowMethods
 from cedar.pipeline.run import RunMethods
+from cedar.pipeline.tables import TableMethods
 from cedar.plan.graph import Node, batched, schemas, sources
 from cedar.plan.steps.live import leave_unread
 
@@ -28,7 +29,7 @@ class Columns(dict[str, Any]):
 
 
 @answering_methods
-class Pipeline(RowMethods, OrderMethods, LookMethods, RunMethods):
+class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     """Columns in, columns out. Made by ``cedar.read_*`` and ``cedar.from_*``; nothing runs until it is iterated.
 
     Example:

@@ -9,7 +9,10 @@ from functools import cached_property
 from operator import and_
 from typing import Any, NamedTuple, TypeAlias
 
-from cedar.datasets.base import Read
+import numpy as np
+
+from cedar.core.cursor import Keys, no_keys
+from cedar.datasets.base import Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -122,7 +125,9 @@ class Splits:
                 break
             splits, at = splits[left > 0], above
             settled.append(at)
-        while (above := self._only_above(at)) is not None and (passes(above) or not uncountable(above, source)):
+        while (above := self._only_above(at)) is not None and (
+            passes(above) or _by_keys(above) or not uncountable(above, source)
+        ):
             if above.operator.filters:
                 left = _left(source, splits, [*counted, above])
                 if left is None and self._counts is None:
@@ -139,11 +144,34 @@ class Splits:
 
 def _left(source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
     """The rows that all of these filters leave of each split; None where metadata do not tell."""
+    if _by_keys(filters[0]):
+        return _left_by_keys(source.operator.source, splits, filters)  # type: ignore[attr-defined]
     rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
     conditions = [each.operator.condition for each in filters]
     if rows_left is None or any(each is None for each in conditions):
         return None
     left: Numbers | None = rows_left(splits, functools.reduce(and_, conditions))
+    return left
+
+
+def _by_keys(node: Node) -> bool:
+    """A filter that asks for row keys alone."""
+    return node.operator.keeps_keys(no_keys()) is not None
+
+
+def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
+    """The same for filters that ask for row keys alone, where the metadata tell these."""
+    row_keys = getattr(source, "row_keys", None)
+    if row_keys is None or not splits.counted or getattr(source, "tolerant", False):
+        return None
+    left = np.zeros(len(splits), dtype=np.int64)
+    for place, split in enumerate(splits):
+        files, rows = row_keys(split)
+        keys = Keys(rows, file_ids(source, files))
+        masks = [each.operator.keeps_keys(keys) for each in filters]
+        if any(mask is None for mask in masks):
+            return None
+        left[place] = np.count_nonzero(np.logical_and.reduce(masks))
     return left
 
 

@@ -1,0 +1,93 @@
+"""Passes over the rows of a pipeline that an operator needs before it can work: see ``cedar.operators.surveys``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from cedar.core.block import Block
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.skip import Skip
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Options
+from cedar.operators.base import StreamOperator
+from cedar.operators.expressions import Select
+from cedar.operators.mix import Mix
+from cedar.operators.repeat import Repeat
+from cedar.operators.sample import Sample
+from cedar.optimizer.live import leave_unread, live_columns
+from cedar.pipeline.planning import PlanOptions, choose_plan
+from cedar.plan import graph
+from cedar.plan.graph import Node
+from cedar.report.progress import Progress
+
+if TYPE_CHECKING:
+    from cedar.pipeline.core import Pipeline
+
+
+def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Skip | None = None) -> Iterator[Block]:
+    """Blocks with the keys of all rows of an epoch.
+
+    Args:
+        node: whose rows these are.
+        columns: read these alone; None reads all.
+        method: who asks, for the line of progress.
+        on_error: the policy for rows that fail.
+    """
+    narrow = leave_unread(node if columns is None else Node(Select(tuple(columns)), (node,), node.site))
+    planner, _ = choose_plan(narrow, "auto", "auto", None, on_error, True, PlanOptions())
+    with Progress(method) as progress:
+        options = Options(
+            rank=0, world=1, subgroup=True, as_blocks=True, on_error=on_error, observer=progress, planner=planner
+        )
+        with Loader(narrow, options) as loader:
+            progress.position = loader.position
+            yield from loader
+
+
+def without(node: Node, *kinds: type[StreamOperator]) -> Node:
+    """The same without operators of some kinds: without ``Shuffle``, rows are in the order of the sources."""
+    return graph.replace(node, lambda each: each.inputs[0] if isinstance(each.operator, kinds) else None)
+
+
+def require_rows(pipeline: Pipeline, method: str) -> None:
+    """Refuse, at the user's line, a pipeline of batches."""
+    if pipeline.given.batched:
+        raise PipelineError(
+            f"{method} works on rows, and its input gives batches", site=user_site(), fix=f"put {method} above batch()"
+        )
+
+
+def require_steady(pipeline: Pipeline, columns: Iterable[str], method: str) -> None:
+    """Refuse, at the user's line, rows that differ from epoch to epoch: one pass would not tell what is in others."""
+    require_rows(pipeline, method)
+    root = pipeline.given
+    live = live_columns(root, graph.schemas(root), frozenset(columns))
+    for node in graph.walk(root):
+        effects, needed = node.effects, live[id(node)]
+        if isinstance(node.operator, Sample) or (
+            effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed))
+        ):
+            raise _unsteady(node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch")
+        if isinstance(node.operator, StreamOperator) and node.operator.cuts and _moved(node):
+            raise _unsteady(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
+        if isinstance(node.operator, Repeat):
+            raise _unsteady(node, method, "has every row several times")
+        if isinstance(node.operator, Mix) and node.operator.stop == "first":
+            raise _unsteady(node, method, "leaves out other rows in each epoch")
+
+
+def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
+    return needed is None or bool(writes & needed)
+
+
+def _moved(node: Node) -> bool:
+    below = [each.operator for each in graph.walk(node) if each is not node]
+    return any(
+        isinstance(each, Mix) or (isinstance(each, StreamOperator) and each.mixing is not None) for each in below
+    )
+
+
+def _unsteady(node: Node, method: str, why: str) -> PipelineError:
+    label = node.operator.label()
+    return PipelineError(f"{method} above {label}, which {why}", site=user_site(), fix=f"put {method} below {label}")

@@ -1,0 +1,167 @@
+"""Methods that treat a pipeline as a table: split, unique, join and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.skip import Skip
+from cedar.operators.explode import Explode
+from cedar.operators.repeat import Repeat
+from cedar.operators.shuffle import Shuffle
+from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
+from cedar.operators.surveys import Survey
+from cedar.pipeline.surveying import require_rows, survey, without
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from cedar.pipeline.core import Pipeline
+
+
+class TableMethods:
+    """split, unique, join, explode, and what other libraries' tables are made of."""
+
+    __slots__ = ()
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return cast("Pipeline", self)
+
+    def split(self, parts: Mapping[str, float], *, by: str | None = None, seed: int = 0) -> dict[str, Pipeline]:
+        """Divide the rows into parts, such as those for training and for validation: a dict of pipelines.
+
+        A row's part follows from a hash of its row key (the path of its file below the listing's root, and its place
+        there), or of its value of ``by``. It is the same in every epoch, at any number of ranks, above or below a
+        shuffle, and when files are added, removed or moved. So fractions are approximate. ``len`` is known where it is
+        known without the split, unless ``by`` is given.
+
+        No part is empty if there are as many rows (or values of ``by``) as parts: in data so small that the hash gives
+        a part nothing, it gets a row of the largest part, which may go back when more files are added.
+
+        Args:
+            parts: names and fractions; the fractions add up to 1.
+            by: rows with the same value of this column are in the same part, such as all rows of one user.
+            seed: another one chooses other rows.
+
+        Raises:
+            PipelineError: fractions that do not add up to 1, a column that is not there, or a pipeline of batches.
+
+        Example:
+            >>> import cedar
+            >>> parts = cedar.from_items([{"x": i} for i in range(1000)]).split({"train": 0.9, "val": 0.1})
+            >>> parts["train"].count() + parts["val"].count(), 60 < parts["val"].count() < 140
+            (1000, True)
+
+            To split by time, filter by expressions: ``p.filter(col("day") < cut)`` and ``p.filter(col("day") >= cut)``.
+        """
+        bounds, pipeline = bounds_of(parts), self._pipeline
+        require_rows(pipeline, "split")
+        rule = SplitRule(bounds, by, seed)
+
+        def moved(on_error: Skip | None) -> Moved:
+            census = Census(rule, len(parts))
+            columns = () if by is None else (by,)
+            for block in survey(without(pipeline.given, Shuffle, Repeat), columns, "split", on_error):
+                if census.add(rule.hashes(block)):
+                    break
+            return census.moved()
+
+        needed = Survey(moved)
+        return {name: pipeline.apply(SplitPart(name, i, rule, needed)) for i, name in enumerate(parts)}
+
+    def explode(self, *columns: str) -> Pipeline:
+        """A row for each item of lists; the other columns are repeated. Rows whose list is empty or null are left out.
+
+        Args:
+            *columns: columns of lists, of equal lengths in each row.
+
+        Raises:
+            PipelineError: no columns, or one that does not hold lists.
+            RowError: while running, lists of different lengths in a row.
+
+        Example:
+            >>> import cedar
+            >>> list(cedar.from_items([{"user": 1, "items": [7, 8]}]).explode("items"))
+            [{'user': 1, 'items': 7}, {'user': 1, 'items': 8}]
+        """
+        return self._pipeline.apply(Explode(*columns))
+
+    def limit(self, n: int) -> Pipeline:
+        """The first ``n`` rows, or batches: another name for ``take``.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": i} for i in range(5)]).limit(2).count()
+            2
+        """
+        return self._pipeline.take(n)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, without running where metadata tell them.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1, "y": 2}]).drop("x").columns
+            ['y']
+        """
+        known = self._pipeline.schema
+        return self._pipeline.head(1).columns if known == {"?": "?"} else list(known)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows of an epoch, as a polars frame in memory.
+
+        Raises:
+            PipelineError: columns of Python objects, or a pipeline without end.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"x": 1}, {"x": 2}]).to_polars()["x"].sum()
+            3
+        """
+        import polars as pl
+
+        return cast("pl.DataFrame", pl.from_arrow(self._pipeline.to_arrow()))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows of an epoch, as a pandas frame in memory.
+
+        Raises:
+            PipelineError: pandas is not installed, columns of Python objects, or a pipeline without end.
+
+        Example:
+            >>> import cedar
+            >>> int(cedar.from_items([{"x": 1}, {"x": 2}]).to_pandas()["x"].sum())
+            3
+        """
+        require("pandas", "to_pandas")
+        return self._pipeline.to_arrow().to_pandas()
+
+    def group_by(self, *columns: str) -> NoReturn:
+        """Raises PipelineError: a pipeline delivers rows, and the error says what to write for groups."""
+        raise PipelineError(
+            "a pipeline has no group_by: it delivers rows one after the other, and groups need all of them",
+            site=user_site(),
+            fix="p.to_polars().group_by(...) for figures of groups, shuffle(by=...) to keep the rows of a group "
+            "together, or recommendation.cluster to write them clustered",
+        )
+
+    def sort(self, *columns: str) -> NoReturn:
+        """Raises PipelineError: a pipeline delivers rows in the order of its sources, and the error says what to do."""
+        raise PipelineError(
+            "a pipeline has no sort: it delivers rows in the order of its sources",
+            site=user_site(),
+            fix="cedar.from_polars(p.to_polars().sort(...)) where the rows fit into memory; shuffle(by=...) keeps the "
+            "rows of one value together; sort before you write the files otherwise",
+        )
+
+
+def require(library: str, method: str) -> None:
+    """Say at the user's line that a library is not installed."""
+    from cedar.core.libraries import installed
+
+    if not installed(library):
+        raise PipelineError(f"{method} needs {library}", site=user_site(), fix=f"pip install {library}")
