@@ -58,11 +58,11 @@ def require_rows(pipeline: Pipeline, method: str) -> None:
         )
 
 
-def require_steady(pipeline: Pipeline, columns: Iterable[str], method: str) -> None:
+def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: str) -> None:
     """Refuse, at the user's line, rows that differ from epoch to epoch: one pass would not tell what is in others."""
     require_rows(pipeline, method)
     root = pipeline.given
-    live = live_columns(root, graph.schemas(root), frozenset(columns))
+    live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))
     for node in graph.walk(root):
         effects, needed = node.effects, live[id(node)]
         if isinstance(node.operator, Sample) or (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, cast, get_args
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
@@ -12,7 +12,9 @@ from cedar.operators.repeat import Repeat
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
 from cedar.operators.surveys import Survey
-from cedar.pipeline.surveying import require_rows, survey, without
+from cedar.operators.unique import Keep, Unique
+from cedar.pipeline.repeats import find_repeats
+from cedar.pipeline.surveying import require_rows, require_steady, survey, without
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +73,39 @@ class TableMethods:
 
         needed = Survey(moved)
         return {name: pipeline.apply(SplitPart(name, i, rule, needed)) for i, name in enumerate(parts)}
+
+    def unique(self, subset: str | Sequence[str] | None = None, *, keep: Keep = "first") -> Pipeline:
+        """One row of each distinct value of the columns ``subset``, in all of the data.
+
+        Which rows repeat a value is found by one pass over these columns before the first row is delivered. What it
+        found is kept in the user's cache folder for other ranks and later runs, unless a function or a source cannot be
+        identified. Hashes of the values are held in memory, and on disk beyond 256 MiB. The rows that stay are the same
+        in every epoch and at any number of ranks.
+
+        Args:
+            subset: a column, or several; by default all of them.
+            keep: which row of those with one value stays, in the order of the sources (whatever a shuffle makes of it):
+                "first", "last", "any", or "none" of several.
+
+        Raises:
+            PipelineError: a column that is not there or holds Python objects, a pipeline of batches, or rows below
+                that differ from epoch to epoch.
+
+        Example:
+            >>> import cedar
+            >>> rows = cedar.from_items([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}])
+            >>> list(rows.unique("id"))
+            [{'id': 1, 'v': 'a'}, {'id': 2, 'v': 'b'}]
+        """
+        if keep not in get_args(Keep):
+            fix = f"one of {', '.join(map(repr, get_args(Keep)))}"
+            raise PipelineError(f"unique(keep={keep!r})", site=user_site(), fix=fix)
+        names = None if subset is None else (subset,) if isinstance(subset, str) else tuple(subset)
+        pipeline = self._pipeline
+        known = None if "?" in pipeline.schema else frozenset(pipeline.schema)
+        require_steady(pipeline, known if names is None else names, "unique")
+        node, which = without(pipeline.given, Shuffle), "first" if keep == "any" else keep
+        return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
 
     def explode(self, *columns: str) -> Pipeline:
         """A row for each item of lists; the other columns are repeated. Rows whose list is empty or null are left out.

@@ -31,7 +31,11 @@ from cedar.operators.recsys import FirstX, NGram, Sampling
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
 from cedar.operators.shuffle import Shuffle
+from cedar.operators.split_rows import SplitPart, SplitRule
+from cedar.operators.stored import StoredTable
+from cedar.operators.surveys import known
 from cedar.operators.take import SkipRows, Take
+from cedar.operators.unique import Repeats, Unique
 from cedar.operators.zip import Zip
 from cedar.pipeline.rows import RowMethods  # noqa: F401 - every operator module is imported with it
 
@@ -84,6 +88,9 @@ CASES = [
     (Sampling(0.5, by="a", keep="b"), effects("a b", "", "1:0..1", random=True)),
     (Map(FirstX(2), ("a",)), effects("a", "a", algebra="length", waits=False)),
     (Map(NGram(2), ("a", "b"), "c"), effects("a b", "c", waits=False)),
+    (SplitPart("x", 0, SplitRule((9,), "a", 0), known({})), effects("a", "", "1:0..1")),
+    (SplitPart("x", 0, SplitRule((9,), None, 0), known({})), effects("", "", "1:0..1", keyed=True)),
+    (Unique(("a",), "first", known(Repeats(0, StoredTable("")))), effects("", "", "1:0..1", keyed=True)),
     (Dedup((("a", "b"),), "c"), effects("", "")),
     (Dedup(), effects("", "")),
     (Shuffle(), effects("", "", "stream")),

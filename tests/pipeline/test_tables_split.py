@@ -166,7 +166,7 @@ def test_bad_fractions(parts: object, message: str) -> None:
 
 def test_columns_and_batches() -> None:
     rows = cedar.from_items([{"x": 1}])
-    with pytest.raises(cedar.PipelineError, match="there is no column 'y'|no column 'y'"):
-        rows.split(THREE, by="y")
+    with pytest.raises(cedar.PipelineError, match="no column 'y'"):
+        list(rows.split(THREE, by="y")["a"])
     with pytest.raises(cedar.PipelineError, match="above batch"):
         rows.batch(2).split(THREE)

@@ -1,0 +1,46 @@
+"""Tables that operators look things up in: kept in a file, which workers map into memory, so that none has a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core.arrow import numbers
+from cedar.core.errors import SourceError
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table in an Arrow file of this machine; its columns are in one piece each.
+
+    Raises:
+        SourceError: the file is not there: workers on other machines do not see it.
+    """
+
+    path: str
+
+    @property
+    def table(self) -> Any:
+        """The ``pyarrow.Table``, whose memory is the file's."""
+        return _opened(self.path)
+
+    def numbers(self, name: str) -> Any:
+        """A column of numbers, as an array that cannot be written."""
+        column = self.table.column(name)
+        return numbers(column.chunk(0) if column.num_chunks else pa.nulls(0, column.type))
+
+
+@lru_cache(maxsize=64)
+def _opened(path: str) -> Any:
+    try:
+        with pa.memory_map(path) as source:
+            return pa.ipc.open_file(source).read_all()
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(
+            f"a table that was kept for lookups cannot be read: {path}: {error}",
+            done="it was written by the process that runs the pipeline, on its machine",
+            fix="let workers on other machines see that folder: set XDG_CACHE_HOME to one that all share",
+        ) from error

@@ -1,0 +1,159 @@
+"""The pass of ``unique``: which rows repeat a value. Hashes of values and of row keys, on disk beyond a budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.cache.kept_tables import kept_table, key_of
+from cedar.core.block import Block
+from cedar.core.boundary import to_frame
+from cedar.core.columns import Column
+from cedar.core.cursor import Hashes
+from cedar.core.errors import PipelineError
+from cedar.core.groups.column import plain
+from cedar.core.ownership import remove_tree, temporary_folder
+from cedar.core.skip import Skip
+from cedar.operators.unique import Keep, Repeats
+from cedar.pipeline.surveying import survey
+from cedar.plan.graph import Node
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MEMORY = 256 << 20  # bytes of hashes that are held before they are written to disk
+_ROW = 24  # bytes of a row's hashes
+_KIND = "unique"
+_PARTS = 64
+_SEED = b"seed"
+
+
+def find_repeats(
+    node: Node, columns: tuple[str, ...] | None, keep: Keep, on_error: Skip | None, memory: int = MEMORY
+) -> Repeats:
+    """The rows of a node, without shuffles, that ``unique`` leaves out.
+
+    Two values are the same where 128 bits of their hashes are: of a thousand million values, two that differ meet with
+    a chance of 1e-21.
+    """
+
+    def make() -> pa.Table:
+        for seed in range(16):
+            blocks = survey(node, columns, "unique", on_error)
+            with Sightings(memory) as sightings:
+                for block in blocks:
+                    sightings.add(_values(block, node), block.live_keys().hash(seed))
+                if (dropped := sightings.dropped(keep)) is not None:
+                    return pa.table({"key": dropped}).replace_schema_metadata({_SEED: str(seed).encode()})
+        raise AssertionError("the hashes of row keys meet under every seed")
+
+    stored = kept_table(key_of(node, on_error, "unique", columns, keep), make)
+    return Repeats(int((stored.table.schema.metadata or {})[_SEED]), stored)
+
+
+def _values(block: Block, node: Node) -> pl.DataFrame:
+    """Two hashes of each row's values."""
+    import polars as pl
+
+    columns = {name: _hashable(name, column, node) for name, column in block.columns.items()}
+    if not columns or not len(block):
+        return pl.DataFrame({"a": np.zeros(len(block), np.uint64), "b": np.zeros(len(block), np.uint64)})
+    frame = to_frame(columns)
+    return pl.DataFrame({"a": frame.hash_rows(1), "b": frame.hash_rows(2)})
+
+
+def _hashable(name: str, column: Column, node: Node) -> pa.Array:
+    array = plain(column)
+    if isinstance(array, pa.Array):
+        return array
+    if array.dtype == object:
+        raise PipelineError(
+            f"unique: column {name!r} holds Python objects, which have no value to compare",
+            site=node.site,
+            fix="name other columns with subset=",
+        )
+    rows = np.ascontiguousarray(array + 0 if array.dtype.kind == "f" else array).reshape(len(array), -1)  # -0.0 is 0.0
+    return pa.array(list(map(bytes, rows)), pa.large_binary())
+
+
+class Sightings:
+    """Which value each row has, by hashes, in the order of the rows.
+
+    Args:
+        memory: bytes; beyond, they are written to disk, by their values.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._most = max(memory // _ROW, 1)
+        self._held: list[pl.DataFrame] = []
+        self._rows = self._spills = 0
+        self._folder: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            remove_tree(self._folder, _KIND)
+
+    def add(self, values: pl.DataFrame, keys: Hashes) -> None:
+        """More rows: the hashes of their values, and of their keys."""
+        import polars as pl
+
+        self._held.append(values.with_columns(pl.Series("key", keys, dtype=pl.UInt64)))
+        self._rows += len(keys)
+        if self._rows > self._most:
+            self._spill()
+
+    def _spill(self) -> None:
+        import polars as pl
+
+        if self._folder is None:
+            self._folder = temporary_folder(_KIND)
+        rows = pl.concat(self._held)
+        for number in range(_PARTS):
+            part = rows.filter(pl.col("a") % _PARTS == number)
+            part.write_ipc(os.path.join(self._folder, f"{number}-{self._spills}.arrow"))
+        self._spills, self._held, self._rows = self._spills + 1, [], 0
+
+    def _parts(self) -> Iterator[pl.DataFrame]:
+        """The rows, those with one value in the same part."""
+        import polars as pl
+
+        if self._folder is None:
+            if self._held:
+                yield pl.concat(self._held)
+            return
+        if self._held:
+            self._spill()
+        for number in range(_PARTS):
+            names = [f"{number}-{spill}.arrow" for spill in range(self._spills)]
+            yield pl.concat([pl.read_ipc(os.path.join(self._folder, name)) for name in names])
+
+    def dropped(self, keep: Keep) -> Hashes | None:
+        """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
+        found = [_split(part, keep)[1] for part in self._parts()]
+        gone = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.uint64)
+        stay = (_split(part, keep)[0] for part in self._parts()) if len(gone) else ()
+        return None if _meet(stay, gone) else gone
+
+
+def _split(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
+    """The keys of rows that stay, and of those that go."""
+    numbered = rows.with_row_index("row")
+    stays = np.zeros(len(rows), dtype=bool)
+    stays[numbered.unique(["a", "b"], keep=keep, maintain_order=False)["row"].to_numpy()] = True
+    keys = rows["key"].to_numpy()
+    return keys[stays], keys[~stays]
+
+
+def _meet(stay: Iterable[Hashes], gone: Hashes) -> bool:
+    for keys in stay:
+        places = np.minimum(np.searchsorted(gone, keys), len(gone) - 1)
+        if (gone[places] == keys).any():
+            return True
+    return False
