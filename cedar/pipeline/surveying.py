@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
             rank=0, world=1, subgroup=True, as_blocks=True, on_error=on_error, observer=progress, planner=planner
         )
         with Loader(narrow, options) as loader:
+            if loader.units() == math.inf:
+                raise PipelineError(f"{method} of a pipeline without end", site=node.site, fix="end it with take(n)")
             progress.position = loader.position
             yield from loader
 

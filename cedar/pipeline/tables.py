@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.libraries import library
 from cedar.core.skip import Skip
 from cedar.operators.explode import Explode
+from cedar.operators.join import How
 from cedar.operators.repeat import Repeat
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
 from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
+from cedar.pipeline.joining import Names, join, join_asof
 from cedar.pipeline.repeats import find_repeats
 from cedar.pipeline.surveying import require_rows, require_steady, survey, without
 
@@ -107,6 +110,70 @@ class TableMethods:
         node, which = without(pipeline.given, Shuffle), "first" if keep == "any" else keep
         return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
 
+    def join(
+        self,
+        other: Any,
+        *,
+        on: Names = None,
+        left_on: Names = None,
+        right_on: Names = None,
+        how: How = "left",
+        validate: Literal["m:1", "m:m"] = "m:1",
+        suffix: str = "_right",
+    ) -> Pipeline:
+        """Add the columns of another table to the rows whose keys are equal, or filter by what that table has.
+
+        Rows stay in their order. As in polars, a null key matches nothing, and the other table's keys are not added.
+        The other side is read once, when the first row is needed, and has to fit into memory for that; after that it is
+        in a file that all workers map.
+
+        Args:
+            other: a table of Arrow, polars or pandas, or a pipeline of rows.
+            on: the column, or columns, that must be equal; ``left_on`` and ``right_on`` where they have other names
+                in ``other``.
+            how: "left" keeps every row, with nulls where nothing matches; "inner" keeps those that match; "semi" and
+                "anti" keep those that match, or do not, and add no columns.
+            validate: "m:1" refuses two rows of ``other`` with the same keys; "m:m" makes a row of each pair.
+            suffix: added to a column of ``other`` whose name is taken.
+
+        Raises:
+            PipelineError: keys that are not there, are not unique in ``other``, or are of types that do not compare;
+                an ``other`` that is something else.
+
+        Example:
+            >>> import cedar, polars as pl
+            >>> items = pl.DataFrame({"item": [1, 2], "price": [0.5, 2.0]})
+            >>> list(cedar.from_items([{"item": 2}, {"item": 3}]).join(items, on="item"))
+            [{'item': 2, 'price': 2.0}, {'item': 3, 'price': None}]
+        """
+        return self._pipeline.apply(join(self._pipeline, other, (on, left_on, right_on), how, validate, suffix))
+
+    def join_asof(
+        self, other: Any, *, on: str, by: Names = None, tolerance: Any = None, suffix: str = "_right"
+    ) -> Pipeline:
+        """Add the columns of the latest row of another table that is not after the row's own time: never the future's.
+
+        Neither side has to be sorted. Of several rows at one time the last in ``other`` counts. A null time matches
+        nothing.
+
+        Args:
+            other: as of ``join``.
+            on: the column of times or numbers, in both.
+            by: columns that must be equal, such as a user.
+            tolerance: how much earlier it may be: a number, a ``timedelta``, or a string such as "2h", as in polars.
+            suffix: added to a column of ``other`` whose name is taken.
+
+        Raises:
+            PipelineError: as of ``join``.
+
+        Example:
+            >>> import cedar, polars as pl
+            >>> prices = pl.DataFrame({"t": [1, 5], "price": [10, 50]})
+            >>> list(cedar.from_items([{"t": 4}, {"t": 5}, {"t": 0}]).join_asof(prices, on="t"))
+            [{'t': 4, 'price': 10}, {'t': 5, 'price': 50}, {'t': 0, 'price': None}]
+        """
+        return self._pipeline.apply(join_asof(self._pipeline, other, on, by, tolerance, suffix))
+
     def explode(self, *columns: str) -> Pipeline:
         """A row for each item of lists; the other columns are repeated. Rows whose list is empty or null are left out.
 
@@ -172,7 +239,7 @@ class TableMethods:
             >>> int(cedar.from_items([{"x": 1}, {"x": 2}]).to_pandas()["x"].sum())
             3
         """
-        require("pandas", "to_pandas")
+        library("pandas", "pandas", "to_pandas")
         return self._pipeline.to_arrow().to_pandas()
 
     def group_by(self, *columns: str) -> NoReturn:
@@ -192,11 +259,3 @@ class TableMethods:
             fix="cedar.from_polars(p.to_polars().sort(...)) where the rows fit into memory; shuffle(by=...) keeps the "
             "rows of one value together; sort before you write the files otherwise",
         )
-
-
-def require(library: str, method: str) -> None:
-    """Say at the user's line that a library is not installed."""
-    from cedar.core.libraries import installed
-
-    if not installed(library):
-        raise PipelineError(f"{method} needs {library}", site=user_site(), fix=f"pip install {library}")

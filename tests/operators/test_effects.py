@@ -22,6 +22,7 @@ from cedar.operators.explode import Explode
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
+from cedar.operators.join import Join, Keys
 from cedar.operators.map import Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.mix import Mix
@@ -46,6 +47,9 @@ def names(text):
 
 def effects(reads, writes, rows="1:1", keeps=None, **more):
     return Effects(names(reads), names(writes), rows=rows, keeps=names(keeps), **more)
+
+
+EMPTY = StoredTable("")
 
 
 def two(a, b):
@@ -90,7 +94,11 @@ CASES = [
     (Map(NGram(2), ("a", "b"), "c"), effects("a b", "c", waits=False)),
     (SplitPart("x", 0, SplitRule((9,), "a", 0), known({})), effects("a", "", "1:0..1")),
     (SplitPart("x", 0, SplitRule((9,), None, 0), known({})), effects("", "", "1:0..1", keyed=True)),
-    (Unique(("a",), "first", known(Repeats(0, StoredTable("")))), effects("", "", "1:0..1", keyed=True)),
+    (Unique(("a",), "first", known(Repeats(0, EMPTY))), effects("", "", "1:0..1", keyed=True)),
+    (Join(Keys(("a",), ("k",)), "left", (), (("p", "q"),), False, "", known(EMPTY)), effects("a", "q")),
+    (Join(Keys(("a",), ("k",)), "semi", (), (), False, "", known(EMPTY)), effects("a", "", "1:0..1")),
+    (Join(Keys(("a",), ("k",)), "inner", (), (("p", "p"),), True, "", known(EMPTY)), effects("a", "p", "1:n")),
+    (Join(Keys(("a",), ("a",), "t"), "left", (), (("p", "p"),), False, "", known(EMPTY)), effects("a t", "p")),
     (Dedup((("a", "b"),), "c"), effects("", "")),
     (Dedup(), effects("", "")),
     (Shuffle(), effects("", "", "stream")),

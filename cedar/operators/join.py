@@ -1,0 +1,264 @@
+"""join: columns of another table, by equal keys or by the latest time; and filters by what that table has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.block import Block
+from cedar.core.boundary import NoColumn, first_line, polars_errors, to_frame
+from cedar.core.columns import UNKNOWN, ColumnType, Index
+from cedar.core.errors import PipelineError, missing_column
+from cedar.core.forks import elsewhere
+from cedar.core.groups.column import plain, take_each
+from cedar.core.skip import Skip
+from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
+from cedar.operators.lookup import candidates, key_hashes, taken
+from cedar.operators.stored import StoredTable
+from cedar.operators.surveys import Survey
+
+if TYPE_CHECKING:
+    import polars as pl
+
+How: TypeAlias = Literal["left", "inner", "semi", "anti"]
+_LEFT, _RIGHT = "__left", "__right"  # row numbers
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What rows are matched by.
+
+    Args:
+        left, right: columns that must be equal, here and in the other table.
+        time: the column of both that ``join_asof`` goes by: the latest that is not after the row's own.
+        tolerance: how much earlier it may be, as polars takes it.
+    """
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    time: str | None = None
+    tolerance: Any = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that are read here."""
+        return self.left if self.time is None else (*self.left, self.time)
+
+
+@dataclass(frozen=True)
+class Join(RowOperator):
+    """Columns of another table.
+
+    Args:
+        keys: what rows are matched by.
+        how: "left" keeps every row, with nulls where nothing matches; "inner", "semi" and "anti" filter.
+        types: of the other table's columns.
+        given: (name in the other table, name here) of the columns that are added.
+        several: rows may match more than one.
+        content: stands for the other table, for caches.
+        survey: the table, ready for lookups.
+
+    Raises:
+        PipelineError: keys that are not there, or of types that do not compare; a name for two columns; while running,
+            below a ``batch``.
+    """
+
+    keys: Keys
+    how: How
+    types: tuple[tuple[str, ColumnType], ...]
+    given: tuple[tuple[str, str], ...]
+    several: bool
+    content: str
+    survey: Survey[StoredTable] = field(repr=False)
+    name: ClassVar[str] = "join"
+
+    def label(self) -> str:
+        if self.keys.time is not None:
+            return f"join_asof({self.keys.time})"
+        return (
+            f"join({', '.join(self.keys.left)})"
+            if self.how == "left"
+            else f"{self.how} join({', '.join(self.keys.left)})"
+        )
+
+    @property
+    def filters(self) -> bool:  # type: ignore[override]
+        return self.how in ("semi", "anti")
+
+    may_fail = False
+    group_aware = True
+
+    def effects(self) -> Effects:
+        rows: Any = "1:n" if self.several else "1:1" if self.how == "left" else "1:0..1"
+        return Effects(frozenset(self.keys.reads), frozenset(name for _, name in self.given), rows=rows)
+
+    def parameters(self) -> dict[str, Any]:
+        keys = [list(self.keys.left), list(self.keys.right), self.keys.time, repr(self.keys.tolerance)]
+        return {"keys": keys, "how": self.how, "given": [list(pair) for pair in self.given], "several": self.several}
+
+    def schema(self, *inputs: Schema) -> Schema:
+        (known,) = inputs
+        if known is None:
+            return None
+        for name in self.keys.reads:
+            if name not in known:
+                raise missing_column(name, list(known), self.label())
+        types = dict(self.types)
+        self._compare(known, types)
+        for _, name in self.given:
+            if name in known:
+                raise PipelineError(
+                    f"{self.label()}: there are two columns {name!r}", fix="give another suffix=, or rename one of them"
+                )
+        return known | {name: types[own] for own, name in self.given}
+
+    def _compare(self, known: Mapping[str, ColumnType], types: Mapping[str, ColumnType]) -> None:
+        """Let polars match no rows of these types, which says whether it can."""
+        own, others = (
+            {n: pa.nulls(0, t) for n, t in kinds.items() if isinstance(t, pa.DataType)} for kinds in (known, types)
+        )
+        time = [] if self.keys.time is None else [self.keys.time]
+        left, right = (*self.keys.left, *time), (*self.keys.right, *time)
+        if not all(name in own for name in left):
+            return  # a run will tell
+        try:
+            matched(self.keys, to_frame({n: own[n] for n in left}), to_frame({n: others[n] for n in right}))
+        except (*polars_errors(), NoColumn, KeyError) as error:
+            shown = ", ".join(f"{a!r} of {known[a]} and {b!r} of {types[b]}" for a, b in zip(left, right, strict=True))
+            raise PipelineError(
+                f"{self.label()}: keys do not compare: {shown}: {first_line(error)}",
+                fix="cast one side to the type of the other",
+            ) from error
+
+    def prepare(self, on_error: Skip | None) -> None:
+        self.survey.prepare(on_error)
+
+    def bind(self, bound: Bound) -> Kernel:
+        if bound.batched:
+            raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
+        if bound.types is None:
+            self.schema(bound.sample().known_types)
+        return JoinRows(self)
+
+
+@dataclass(frozen=True)
+class JoinRows:
+    """The kernel."""
+
+    operator: Join
+    pooled: ClassVar[bool] = True  # the work is done in polars' threads
+    row_wise: ClassVar[bool] = True  # a block may be cut
+
+    @elsewhere
+    def __call__(self, block: Block, env: Env) -> Block:
+        operator, types = self.operator, dict(self.operator.types)
+        known = block.known_types
+        if not len(block) or any(known[name] is UNKNOWN for name in operator.keys.reads):
+            blank = {name: pa.nulls(len(block), types[own]) for own, name in operator.given}
+            return block.with_columns(blank)
+        pairs = self._pairs(block)
+        if operator.filters:
+            matches = np.zeros(len(block), dtype=bool)
+            matches[pairs[_LEFT].to_numpy()] = True
+            keep = matches if operator.how == "semi" else ~matches
+            return block if keep.all() else block.filter(keep)
+        left, right = pairs[_LEFT].to_numpy().astype(np.int64), pairs[_RIGHT]
+        if operator.how == "left":
+            left, right = _with_others(left, right, len(block))
+        rows = right if isinstance(right, pa.Array) else pa.array(right.to_numpy().astype(np.int64))
+        found = taken(operator.survey.value, [own for own, _ in operator.given], rows)
+        columns = {name: found[own] for own, name in operator.given}
+        return _of_rows(block, left, columns, operator.several)
+
+    def _pairs(self, block: Block) -> pl.DataFrame:
+        """The rows that match, by their numbers here and there; in the order of rows here, then there."""
+        import polars as pl
+
+        keys, stored = self.operator.keys, self.operator.survey.value
+        left = to_frame({name: plain(block.columns[name]) for name in keys.reads})
+        if keys.left:
+            rows = candidates(stored, key_hashes(left.select(keys.left)))
+        else:
+            rows = _in_time(stored, left[keys.time or ""])
+        names = keys.right if keys.time is None else (*keys.right, keys.time)
+        right = to_frame(taken(stored, names, pa.array(rows))).with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
+        return matched(keys, left.with_row_index(_LEFT), right)
+
+
+def matched(keys: Keys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+    """Left rows joined by polars with the right ones that they match, in the order of both.
+
+    Raises:
+        PolarsError: keys of types that do not compare.
+    """
+    import polars as pl
+
+    if keys.time is None:
+        return left.join(right, left_on=keys.left, right_on=keys.right, how="inner", maintain_order="left_right")
+    time = keys.time
+    kind = _common(left.schema[time], right.schema[time])
+    left = left.filter(
+        pl.col(time).is_not_null() & ~pl.col(time).is_nan() if kind.is_float() else pl.col(time).is_not_null()
+    )
+    sides = [side.with_columns(pl.col(time).cast(kind)).sort(time, maintain_order=True) for side in (left, right)]
+    by: dict[str, Any] = {"by_left": list(keys.left), "by_right": list(keys.right)} if keys.left else {}
+    made = sides[0].join_asof(sides[1], on=time, tolerance=keys.tolerance, check_sortedness=False, **by)
+    if _RIGHT not in made.columns:
+        return made
+    return made.filter(pl.col(_RIGHT).is_not_null()).sort(_LEFT)
+
+
+def _common(left: Any, right: Any) -> Any:
+    """The type in which times of both are compared: nothing is rounded."""
+    import polars as pl
+
+    if left.is_integer() and right.is_integer():
+        return pl.Int128 if pl.UInt64 in (left, right) and left != right else left if left == right else pl.Int64
+    if left.is_numeric() and right.is_numeric():
+        return pl.Float64
+    if isinstance(left, pl.Datetime) and isinstance(right, pl.Datetime) and left.time_zone == right.time_zone:
+        return min(left, right, key=lambda kind: ("ns", "us", "ms").index(kind.time_unit))
+    return left
+
+
+def _in_time(stored: StoredTable, times: pl.Series) -> Index:
+    """The rows that may be the latest before one of these times: those between the first and the last of them."""
+    import polars as pl
+
+    known = pl.Series(stored.table.column(times.name))
+    kind = _common(times.dtype, known.dtype)
+    asked, wide = times.cast(kind).to_physical(), known.cast(kind).to_physical()
+    asked = asked.drop_nulls().drop_nans() if kind.is_float() else asked.drop_nulls()
+    if not len(asked) or not len(wide):
+        return np.empty(0, dtype=np.int64)
+    low, high = asked.min(), asked.max()
+    first = max(int(wide.search_sorted(low, side="right")) - 1, 0)
+    return np.arange(first, int(wide.search_sorted(high, side="right")), dtype=np.int64)
+
+
+def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:
+    """The pairs, and a null for each row that has none."""
+    alone = np.ones(rows, dtype=bool)
+    alone[left] = False
+    every = np.concatenate([left, np.flatnonzero(alone)])
+    there = np.concatenate([right.to_numpy().astype(np.int64), np.zeros(int(alone.sum()), dtype=np.int64)])
+    order = np.argsort(every, kind="stable")
+    missing = np.arange(len(every)) >= len(left)
+    return every[order].astype(np.int64), pa.array(there[order], mask=missing[order])
+
+
+def _of_rows(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
+    """The block's live rows ``left``, ascending, beside these columns."""
+    if not several:
+        if len(left) == len(block):
+            return block.with_columns(columns)
+        return block.with_slots(take_each(block.columns, left) | columns, left)
+    slots = np.ones(block.slots, dtype=np.int64)
+    slots[block.live_slots()] = np.bincount(left, minlength=len(block))
+    starts = np.cumsum(slots) - slots
+    dead = {int(starts[slot]): why for slot, why in block.dead.items()}
+    return Block(take_each(block.columns, left) | columns, block.keys.expand(slots), dead)

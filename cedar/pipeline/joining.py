@@ -1,0 +1,160 @@
+"""What ``join`` and ``join_asof`` are given, as a ``Join``: the other side is read once, when a run first needs it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import pyarrow as pa
+
+from cedar.cache.kept_tables import kept_table, key_of
+from cedar.core.boundary import canonical_types, table_of
+from cedar.core.columns import ColumnType
+from cedar.core.digests import digest_of
+from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.skip import Skip
+from cedar.datasets.to_arrow import to_arrow_table
+from cedar.operators.join import How, Join, Keys
+from cedar.operators.lookup import arranged
+from cedar.operators.stored import StoredTable
+from cedar.operators.surveys import Survey
+from cedar.pipeline.surveying import require_rows, survey
+
+if TYPE_CHECKING:
+    from cedar.pipeline.core import Pipeline
+
+Names = str | Sequence[str] | None
+
+
+class Side:
+    """The other side of a join: a table, or a pipeline that is read when it is first needed.
+
+    Raises:
+        PipelineError: something else.
+    """
+
+    def __init__(self, other: Any, method: str) -> None:
+        self._pipeline: Pipeline | None = None
+        if hasattr(other, "given"):
+            require_rows(other, f"{method}: the other pipeline")
+            self._pipeline, self.content = other, uuid.uuid4().hex  # which data it reads, only a run can tell
+            self.types = _types_of(other)
+        else:
+            self._table = as_table(other, method)
+            self.content = digest_of(self._table)
+            self.types = dict(canonical_types(self._table.schema, method, site=user_site()))
+
+    def lookup(self, keys: Keys, unique: bool) -> Survey[StoredTable]:
+        """The side, ready for lookups by keys."""
+
+        def stored(on_error: Skip | None) -> StoredTable:
+            pipeline = self._pipeline
+            key = None if pipeline is None else key_of(pipeline.given, on_error, "join", keys.right, keys.time, unique)
+            return kept_table(key, lambda: self._arranged(keys, unique, on_error))
+
+        return Survey(stored)
+
+    def _arranged(self, keys: Keys, unique: bool, on_error: Skip | None) -> pa.Table:
+        if self._pipeline is None:
+            table = self._table
+        else:
+            table = to_arrow_table(survey(self._pipeline.given, None, "join", on_error), self.types)
+        columns = {name: table.column(name) for name in self.types}
+        return arranged(columns, keys.right, unique, keys.time)
+
+
+def _types_of(other: Pipeline) -> dict[str, ColumnType]:
+    known = other.schema
+    if any(kind == "?" for kind in known.values()):
+        return dict(canonical_types(other.take(1).to_arrow().schema, "join", site=user_site()))
+    return known  # type: ignore[return-value]
+
+
+def as_table(other: Any, method: str) -> pa.Table:
+    """An Arrow, polars or pandas table as one of Arrow.
+
+    Raises:
+        PipelineError: it is something else.
+    """
+    if isinstance(other, pa.Table):
+        return other
+    if isinstance(other, pa.RecordBatch):
+        return pa.Table.from_batches([other])
+    if hasattr(other, "to_arrow") and hasattr(other, "get_columns"):
+        return table_of(other, method, user_site())
+    kind = type(other)
+    if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
+        return pa.Table.from_pandas(other, preserve_index=False)
+    fix = "collect it first: frame.collect()" if kind.__name__ == "LazyFrame" else "wrap it: cedar.from_items(rows)"
+    raise PipelineError(
+        f"{method} takes a table of Arrow, polars or pandas, or a pipeline, not {kind.__name__}",
+        site=user_site(),
+        fix=fix,
+    )
+
+
+def join(
+    pipeline: Pipeline, other: Any, names: tuple[Names, Names, Names], how: str, validate: str, suffix: str
+) -> Join:
+    """The operator behind ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
+    site = user_site()
+    if how not in get_args(How):
+        others = {"right": "swap the two sides", "outer": _ALL, "full": _ALL, "cross": 'validate="m:m" on a constant'}
+        fix = others.get(how, f"one of {', '.join(map(repr, get_args(How)))}")
+        raise PipelineError(f"join(how={how!r})", site=site, fix=fix)
+    if validate not in ("m:1", "m:m"):
+        fix = 'give "m:1" or "m:m"; p.unique(...) makes the keys of this side unique'
+        raise PipelineError(f"join(validate={validate!r}): a pipeline's keys are not checked", site=site, fix=fix)
+    require_rows(pipeline, "join")
+    keys = _keys(*names)
+    side = Side(other, "join")
+    for name in keys.right:
+        if name not in side.types:
+            raise missing_column(name, list(side.types), "join: the other table", site)
+    adds = how in ("left", "inner")
+    given = _added(pipeline, side, keys.right, suffix) if adds else ()
+    several = adds and validate == "m:m"
+    used = {name: side.types[name] for name in (*keys.right, *(own for own, _ in given))}
+    side.types = used
+    survey = side.lookup(keys, unique=adds and not several)
+    return Join(keys, how, tuple(used.items()), given, several, side.content, survey)  # type: ignore[arg-type]
+
+
+_ALL = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
+
+
+def _keys(on: Names, left_on: Names, right_on: Names) -> Keys:
+    listed: Callable[[Names], tuple[str, ...]] = lambda names: (  # noqa: E731
+        () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    )
+    left, right = (listed(on) or listed(each) for each in (left_on, right_on))
+    both = on is not None and (left_on is not None or right_on is not None)
+    plain = all(isinstance(name, str) for name in (*left, *right))
+    if both or not left or len(left) != len(right) or not plain:
+        raise PipelineError(
+            f"join(on={on!r}, left_on={left_on!r}, right_on={right_on!r})",
+            site=user_site(),
+            fix='name columns: on="id", or as many in left_on= as in right_on=',
+        )
+    return Keys(left, right)
+
+
+def _added(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
+    """The other table's columns but its keys, and what they are called here."""
+    known = set(pipeline.columns)
+    return tuple((name, f"{name}{suffix}" if name in known else name) for name in side.types if name not in keys)
+
+
+def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any, suffix: str) -> Join:
+    """The operator behind ``Pipeline.join_asof``."""
+    require_rows(pipeline, "join_asof")
+    site = user_site()
+    side = Side(other, "join_asof")
+    groups = () if by is None else (by,) if isinstance(by, str) else tuple(by)
+    for name in (on, *groups):
+        if name not in side.types:
+            raise missing_column(name, list(side.types), "join_asof: the other table", site)
+    keys = Keys(groups, groups, on, tolerance)
+    given = _added(pipeline, side, (*groups, on), suffix)
+    return Join(keys, "left", tuple(side.types.items()), given, False, side.content, side.lookup(keys, unique=False))

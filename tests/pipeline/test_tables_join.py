@@ -1,0 +1,242 @@
+"""join and join_asof, compared with polars on the whole of the data."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cedar
+from cedar import col
+from cedar.testing import assert_resumable
+
+KEYS = {
+    "int": (pl.Int64, st.integers(-1, 6)),
+    "small": (pl.Int8, st.integers(-1, 6)),
+    "unsigned": (pl.UInt64, st.sampled_from([0, 1, 2**63, 2**64 - 1])),
+    "text": (pl.String, st.sampled_from(["", "a", "b", "ä"])),
+    "float": (pl.Float64, st.sampled_from([0.0, -0.0, 1.5, float("nan")])),
+    "bool": (pl.Boolean, st.booleans()),
+    "day": (pl.Date, st.sampled_from([dt.date(2024, 1, d) for d in (1, 2, 3)])),
+}
+ITEMS = pl.DataFrame({"item": [0, 1, 2], "price": [0.1, 0.2, 0.3], "x": ["a", "b", "c"]})
+
+
+def shards(folder: Path, rows: int = 120) -> cedar.Pipeline:
+    for number, part in enumerate(np.array_split(np.arange(rows), 3)):
+        pq.write_table(pa.table({"x": part, "item": part % 4}), folder / f"{number}.parquet", row_group_size=16)
+    return cedar.read_parquet(str(folder / "*.parquet"))
+
+
+@given(
+    data=st.data(),
+    left=st.sampled_from(sorted(KEYS)),
+    how=st.sampled_from(["left", "inner", "semi", "anti"]),
+    validate=st.sampled_from(["m:1", "m:m"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_like_polars(data: st.DataObject, left: str, how: Any, validate: Any) -> None:
+    right = data.draw(st.sampled_from(["int", "small"])) if left in ("int", "small") else left
+    frames = []
+    for kind, more in ((left, 20), (right, 8)):
+        dtype, values = KEYS[kind]
+        drawn = data.draw(st.lists(st.one_of(st.none(), values), max_size=more))
+        other = data.draw(st.lists(st.integers(0, 1), min_size=len(drawn), max_size=len(drawn)))
+        frames.append(pl.DataFrame({"k": pl.Series(drawn, dtype=dtype), "b": pl.Series(other, dtype=pl.Int64)}))
+    a, b = (frame.with_row_index("n") for frame in frames)
+    on = data.draw(st.sampled_from([["k"], ["k", "b"]]))
+    if validate == "m:1":
+        b = b.unique(on, keep="first", maintain_order=True)
+    want = a.join(b, on=on, how=how, maintain_order="left_right")
+    found = cedar.from_polars(a).join(b, on=on, how=how, validate=validate)
+    assert found.to_polars().equals(want, null_equal=True)
+    assert found.columns == want.columns
+
+
+@pytest.mark.parametrize("how", ["left", "inner", "semi", "anti"])
+@pytest.mark.parametrize("plan", ["off", "auto"])
+def test_other_names_for_keys(how: Any, plan: str) -> None:
+    rows = pl.DataFrame({"a": [1, 2, 3], "y": [1, 1, 1]})
+    other = pl.DataFrame({"k": [3, 1], "y": ["u", "v"]})
+    found = cedar.from_polars(rows).join(other, left_on="a", right_on="k", how=how)
+    with found.loader(plan=plan, executor="inline") as loader:
+        assert list(loader) == rows.join(other, left_on="a", right_on="k", how=how, maintain_order="left").to_dicts()
+
+
+def test_tables_of_other_libraries() -> None:
+    import pandas as pd
+
+    rows = cedar.from_items([{"item": 1}, {"item": 5}])
+    want = [{"item": 1, "price": 0.2}, {"item": 5, "price": None}]
+    items = ITEMS.select("item", "price")
+    for other in (
+        items,
+        items.to_arrow(),
+        items.to_arrow().to_batches()[0],
+        pd.DataFrame(items.to_dict(as_series=False)),
+    ):
+        assert list(rows.join(other, on="item")) == want
+    assert list(rows.join(cedar.from_polars(items), on="item")) == want
+
+
+def test_a_pipeline_is_read_once(tmp_path: Path) -> None:
+    read = tmp_path / "read"
+    read.write_text("")
+
+    def counted(item: int) -> int:
+        with read.open("a") as stream:
+            stream.write("x")
+        return item
+
+    other = cedar.from_items([{"item": i, "price": i * 1.5} for i in range(3)]).map(counted, "item", dtype=pa.int64())
+    joined = shards(tmp_path).join(other, on="item", how="inner")
+    assert read.read_text() == ""
+    with joined.loader(executor="threads", workers=2) as loader:
+        for _ in range(2):
+            assert sum(row["price"] for row in loader) == sum(i % 4 * 1.5 for i in range(120) if i % 4 < 3)
+    assert len(read.read_text()) <= 6  # samples for the checks of functions may be called twice
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("how", ["left", "inner", "anti"])
+def test_at_any_world_size(tmp_path: Path, world: int, how: Any) -> None:
+    batches = (
+        shards(tmp_path).shuffle(seed=1).join(ITEMS.select("item", "price"), on="item", how=how).batch(4, last="keep")
+    )
+    loaders = [batches.loader(rank=rank, world=world, executor="inline", format="arrow") for rank in range(world)]
+    rows = [x for loader in loaders for batch in loader for x in batch["x"].to_pylist()]
+    assert sorted(rows) == [x for x in range(120) if how == "left" or (x % 4 < 3) == (how == "inner")]
+
+
+def test_the_length_of_a_left_join_is_known(tmp_path: Path) -> None:
+    assert len(shards(tmp_path).join(ITEMS, on="item").batch(8).loader(format="arrow")) == 15
+
+
+def test_resumes(tmp_path: Path) -> None:
+    other = pl.DataFrame({"item": [1, 1, 2], "n": [1, 2, 3]})
+    joined = shards(tmp_path).join(other, on="item", how="inner", validate="m:m").shuffle(seed=2).batch(4)
+    assert_resumable(joined, executors=["inline", "threads"], stops=3)
+
+
+@pytest.mark.heavy
+def test_in_other_processes(tmp_path: Path) -> None:
+    joined = shards(tmp_path).join(cedar.from_polars(ITEMS), on="item", how="inner").batch(4)
+    assert_resumable(joined, executors=["inline", "processes"], stops=2)
+
+
+def test_functions_above_a_join_see_real_values(tmp_path: Path) -> None:
+    doubled = shards(tmp_path).join(ITEMS, on="item", how="inner").map(lambda price: price * 2, "price")
+    assert {row["price"] for row in doubled} == {0.2, 0.4, 0.6}
+    filtered = shards(tmp_path).join(ITEMS, on="item").filter(col("price") > 0.15).select("x", "price")
+    for plan in ("off", "auto"):
+        assert {row["price"] for row in filtered.loader(plan=plan, executor="inline")} == {0.2, 0.3}
+
+
+def test_columns_of_lists_arrays_and_structs() -> None:
+    rows = cedar.from_items([{"k": i % 2, "image": np.full((2, 2), i), "l": [i]} for i in range(4)])
+    other = pl.DataFrame({"k": [0], "vec": [[1.0, 2.0]], "s": [{"a": 1}]})
+    found = list(rows.join(other, on="k", how="inner"))
+    assert [row["image"][0, 0] for row in found] == [0, 2]
+    assert found[0]["s"] == {"a": 1}
+    assert list(found[0]["vec"]) == [1.0, 2.0]
+
+
+def test_rows_that_failed_keep_their_slots() -> None:
+    def checked(x: int) -> int:
+        if x == 1:
+            raise ValueError(x)
+        return x
+
+    rows = cedar.from_items([{"x": i, "item": i % 4} for i in range(6)]).map(checked, "x")
+    for how, want in (("left", [0, 2, 3, 4, 5]), ("inner", [0, 2, 4, 5])):
+        joined = rows.join(ITEMS.select("item", "price"), on="item", how=how)  # type: ignore[arg-type]
+        with joined.loader(on_error=cedar.Skip(), executor="inline") as loader:
+            assert [row["x"] for row in loader] == want
+            assert sum(loader.report().skipped.values()) == 1
+
+
+@given(data=st.data(), kind=st.sampled_from(["int", "float", "time"]), by=st.booleans(), tolerance=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_latest_and_never_the_future(data: st.DataObject, kind: str, by: bool, tolerance: bool) -> None:
+    start = dt.datetime(2024, 1, 1)
+    make = {"int": int, "float": float, "time": lambda n: start + dt.timedelta(hours=n)}[kind]
+    rows, other = (
+        [
+            {"t": None if t is None else make(t), "u": u, "n": n}
+            for n, (t, u) in enumerate(
+                data.draw(
+                    st.lists(
+                        st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 1)), min_size=1, max_size=12
+                    )
+                )
+            )
+        ]
+        for _ in range(2)
+    )
+    types = {"t": {"int": pl.Int64, "float": pl.Float64, "time": pl.Datetime("us")}[kind], "u": pl.Int64, "n": pl.Int64}
+    near = None if not tolerance else dt.timedelta(hours=2) if kind == "time" else 2
+    found = cedar.from_polars(pl.DataFrame(rows, types)).join_asof(
+        pl.DataFrame(other, types), on="t", by="u" if by else None, tolerance=near
+    )
+    span = make(2) - make(0)
+    for row in found:
+        known = [
+            o for o in other
+            if o["t"] is not None and row["t"] is not None and o["t"] <= row["t"] and (not by or o["u"] == row["u"])
+        ]  # fmt: skip
+        best = max(known, key=lambda o: (o["t"], o["n"]), default=None)
+        if best is not None and tolerance and row["t"] - best["t"] > span:
+            best = None
+        assert row["n_right"] == (None if best is None else best["n"])
+    assert [row["n"] for row in found] == list(range(len(rows)))
+
+
+def test_times_of_finer_units_are_not_rounded_into_the_past() -> None:
+    micros = pl.DataFrame({"t": pl.Series([1000], dtype=pl.Datetime("us"))})
+    nanos = pl.DataFrame({"t": pl.Series([1_000_500, 999_000], dtype=pl.Datetime("ns")), "v": ["future", "past"]})
+    assert [row["v"] for row in cedar.from_polars(micros).join_asof(nanos, on="t")] == ["past"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"on": "item", "how": "outer"}, "how='outer'"),
+        ({"on": "item", "validate": "1:1"}, "validate='1:1'"),
+        ({}, "on=None"),
+        ({"on": "item", "left_on": "x"}, "left_on='x'"),
+        ({"on": "user"}, "other table: there is no column 'user'"),
+    ],
+)
+def test_bad_arguments(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(cedar.PipelineError, match=message) as caught:
+        cedar.from_items([{"item": 1, "x": 1}]).join(ITEMS, **change)
+    assert __file__ in str(caught.value)
+    assert caught.value.fix
+
+
+def test_errors_that_a_run_meets() -> None:
+    rows = cedar.from_items([{"item": 1, "x": 1}])
+    twice = pl.DataFrame({"item": [1, 1, 2], "p": [1, 2, 3]})
+    with pytest.raises(cedar.PipelineError, match=r"2 rows of the other table share their keys, such as 1") as caught:
+        list(rows.join(twice, on="item"))
+    assert 'validate="m:m"' in str(caught.value)
+    assert __file__ in str(caught.value)
+    assert rows.join(twice, on="item", how="semi").count() == 1
+    with pytest.raises(cedar.PipelineError, match="keys do not compare: 'item' of int64 and 'item' of large_string"):
+        list(rows.join(pl.DataFrame({"item": ["1"], "p": [1]}), on="item"))
+    with pytest.raises(cedar.PipelineError, match="no column 'y'"):
+        list(rows.join(ITEMS, left_on="y", right_on="item"))
+    with pytest.raises(cedar.PipelineError, match="two columns 'x_right'"):
+        list(rows.with_columns(x_right=col("x")).join(ITEMS, on="item"))
+    with pytest.raises(cedar.PipelineError, match="LazyFrame"):
+        rows.join(ITEMS.lazy(), on="item")
+    with pytest.raises(cedar.PipelineError, match="without end"):
+        list(rows.join(cedar.from_polars(ITEMS).repeat(), on="item"))
+    with pytest.raises(cedar.PipelineError, match="gives batches"):
+        rows.batch(2).join(ITEMS, on="item")
