@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import zip as zip
     from cedar.pipeline.writing import Written as Written
     from cedar.plan.data import Plan as Plan
+    from cedar.preprocessing import Fitted as Fitted
+    from cedar.preprocessing import fit as fit
     from cedar.profile import Profile as Profile
     from cedar.report.served import served_by as served_by
     from cedar.report.traces import merge_traces as merge_traces
@@ -75,6 +77,7 @@ _HOMES = {
     ),
     "cedar.pipeline.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
+    "cedar.preprocessing": ("Fitted", "fit"),
     "cedar.profile": ("Profile",),
     "cedar.report.served": ("served_by",),
     "cedar.report.traces": ("merge_traces", "view_trace"),
@@ -86,6 +89,8 @@ __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "preprocessing":  # for cedar.preprocessing.StandardScaler without another import
+        return importlib.import_module("cedar.preprocessing")
     home = _HOME_OF.get(name)
     if home is None:
         if name[0] == "_":

@@ -169,13 +169,15 @@ def _convert(chosen: argparse.Namespace) -> None:
 def _vocab(chosen: argparse.Namespace) -> None:
     import cedar
     from cedar import recommendation
+    from cedar.core.sizes import parse_bytes
 
     read = cedar.read_parquet if chosen.format == "parquet" else getattr(recommendation, chosen.format)
-    vocabularies = recommendation.build_vocabularies(
-        read(chosen.paths), names(chosen.columns),
-        min_count=chosen.min_count, most=chosen.most, oov=chosen.oov, null=chosen.null,
-        memory=chosen.memory,
+    step = cedar.preprocessing.Vocabulary(
+        names(chosen.columns), min_count=chosen.min_count, max_size=chosen.most, oov=chosen.oov, null=chosen.null,
+        memory=parse_bytes(chosen.memory, "--memory"),
     )  # fmt: skip
+    fitted = cedar.fit(read(chosen.paths), step)
+    vocabularies = {name: fitted[name] for name in fitted.columns}
     recommendation.save_vocabularies(vocabularies, chosen.out)
     for vocabulary in vocabularies.values():
         print(vocabulary)

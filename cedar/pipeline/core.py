@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast, runtime_checkable
 
 from cedar.core.columns import ColumnType
 from cedar.core.errors import CedarError, PipelineError, UsageError, user_site
@@ -26,6 +27,13 @@ class Columns(dict[str, Any]):
 
     def __repr__(self) -> str:
         return one_line("{" + ", ".join(f"{name!r}: {kind}" for name, kind in self.items()) + "}")
+
+
+@runtime_checkable
+class Several(Protocol):
+    """What stands for operators one above the other."""
+
+    def operators(self) -> Sequence[Operator]: ...
 
 
 @answering_methods
@@ -56,8 +64,8 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             self._run = leave_unread(self.given)
         return self._run
 
-    def apply(self, operator: Operator) -> Pipeline:
-        """This pipeline with an operator on top: also one that is not part of the package.
+    def apply(self, operator: Operator | Several) -> Pipeline:
+        """This pipeline with an operator on top: also one that is not part of the package, or what ``fit`` learned.
 
         Example:
             >>> import cedar
@@ -66,6 +74,8 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
             1
         """
         site = user_site()
+        if isinstance(operator, Several):
+            return reduce(Pipeline.apply, operator.operators(), self)
         if not isinstance(operator, Operator):
             raise PipelineError(
                 f"apply takes an operator, not {type(operator).__name__}",

@@ -1,11 +1,12 @@
 """Data for recommendation: logs that users bring, and what makes them repeat where it counts."""
 
+from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from cedar.recommendation.clustering import Clustered, cluster
 from cedar.recommendation.histories import History, add_sessions, history
 from cedar.recommendation.inspecting import Inspection, check_clustered, inspect, read_clustered
 from cedar.recommendation.readers import criteo, kuairand, mind, otto, yambda
 from cedar.recommendation.splitting import split_by_session, split_by_time
-from cedar.recommendation.vocabulary import Vocabulary, build_vocabularies, load_vocabularies, save_vocabularies
+from cedar.recommendation.vocabulary import build_vocabularies
 
 __all__ = [
     "Clustered", "History", "Inspection", "Vocabulary", "add_sessions", "build_vocabularies", "check_clustered",

@@ -86,7 +86,7 @@ def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
 
     heads: list[pl.DataFrame] = []
     for block in blocks:
-        heads.append(_frame(block).head(n))
+        heads.append(frame_of(block).head(n))
         n -= heads[-1].height
         if n <= 0:
             break
@@ -100,7 +100,7 @@ def describe(blocks: Iterable[Block]) -> Description:
     columns: dict[str, _Column] = {}
     rows, drawn = 0, np.random.default_rng(0)
     sample, tickets = pl.DataFrame(), np.empty(0)
-    for part in _parts(map(_frame, blocks)):
+    for part in parts(map(frame_of, blocks)):
         rows += part.height
         columns = columns or {name: _Column(part[name]) for name in part.columns}
         values = pl.DataFrame({name: column.add(part[name]) for name, column in columns.items()})
@@ -113,7 +113,8 @@ def describe(blocks: Iterable[Block]) -> Description:
     return Description(rows, sample.height, figures)
 
 
-def _frame(block: Block) -> pl.DataFrame:
+def frame_of(block: Block) -> pl.DataFrame:
+    """The rows of a block, tensors and objects too."""
     import polars as pl
 
     def series(name: str, column: Any) -> pl.Series:
@@ -125,8 +126,8 @@ def _frame(block: Block) -> pl.DataFrame:
     return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
 
 
-def _parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The same rows, so many at a time."""
+def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows, 65,536 at a time, wherever they were cut: what is computed by parts depends on the rows alone."""
     import polars as pl
 
     pending: list[pl.DataFrame] = []

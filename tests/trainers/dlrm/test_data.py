@@ -11,7 +11,7 @@ import torch
 import cedar
 from cedar.cli import main
 from cedar.core.errors import CedarError
-from cedar.recommendation import build_vocabularies, load_vocabularies, save_vocabularies
+from cedar.recommendation import load_vocabularies, save_vocabularies
 from cedar.trainers.common.checkpoint import Checkpoints
 from cedar.trainers.common.group import Group
 from cedar.trainers.dlrm import data as data_module
@@ -39,7 +39,8 @@ def files(tmp_path):
     })  # fmt: skip
     path, folder = str(tmp_path / "log.parquet"), str(tmp_path / "words")
     pq.write_table(table, path)
-    made = build_vocabularies(cedar.read_parquet(path), ["word", "seen"], min_count=2, executor="inline")
+    fitted = cedar.fit(cedar.read_parquet(path), cedar.preprocessing.Vocabulary(["word", "seen"], min_count=2))
+    made = {name: fitted[name] for name in fitted.columns}
     save_vocabularies(made, folder)
     return path, folder, made
 

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
-from cedar.recommendation import Vocabulary, build_vocabularies, load_vocabularies, save_vocabularies, vocabulary
-from cedar.recommendation import vocabulary as module
+from cedar.preprocessing import vocabulary
+from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
+from cedar.recommendation import build_vocabularies
+from cedar.report import describe
 
 IDS = st.lists(st.lists(st.integers(-5, 12), max_size=4), min_size=1, max_size=40)
+
+
+def built(p, columns, **options):
+    fitted = cedar.fit(p, cedar.preprocessing.Vocabulary(columns, **options))
+    return {name: fitted[name] for name in columns}
 
 
 def wanted(values, min_count, most):
@@ -30,10 +37,9 @@ def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
     p = cedar.from_arrow(pa.table({"x": pa.array(rows, kind), "n": range(len(rows))}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "_PARTS", 3)
-        patch.setattr(module, "_ROWS", 8 if spills else 100)
-        memory = "1B" if spills else "1MiB"
-        options = {"min_count": min_count, "most": most, "oov": oov, "memory": memory, "executor": "inline"}
-        found = build_vocabularies(p, ["x", "n"], **options)["x"]
+        patch.setattr(describe, "_PART", 8 if spills else 100)
+        options = {"min_count": min_count, "max_size": most, "oov": oov, "memory": 1 if spills else 1 << 20}
+        found = built(p, ["x", "n"], **options)["x"]
     expected = wanted([v for row in rows for v in row], min_count, most)
     assert list(zip(found.values.to_pylist(), found.counts.to_pylist(), strict=True)) == expected
     assert found.oov == min(oov, len(expected))
@@ -49,7 +55,7 @@ def test_the_frequent_values_first(rows, min_count, most, text, spills, oov):
 
 def test_nulls_are_not_counted():
     p = cedar.from_arrow(pa.table({"x": pa.array([None, 3, None, 3])}))
-    found = build_vocabularies(p, ["x"])["x"]
+    found = built(p, ["x"])["x"]
     assert found.values.to_pylist() == [3]
     assert found.seen == 2
 
@@ -67,7 +73,7 @@ def test_nulls_are_not_counted():
 def test_nulls_get_oov_or_a_number_of_their_own(tmp_path, values, mapped):
     p = cedar.from_arrow(pa.table({"x": pa.array(values)}))
     for null in ("oov", "own", "keep"):
-        save_vocabularies(build_vocabularies(p, ["x"], null=null), tmp_path / null)
+        save_vocabularies(built(p, ["x"], null=null), tmp_path / null)
         words = load_vocabularies(tmp_path / null)["x"]
         number = {"oov": 0, "own": words.size - 1, "keep": None}[null]
         assert words.size == len(words.values) + (2 if null == "own" else 1)
@@ -80,20 +86,20 @@ def test_nulls_get_oov_or_a_number_of_their_own(tmp_path, values, mapped):
             (batch,) = p.map(words.transform(), "x").batch(9, last="keep").loader(executor="inline")
             assert [getattr(x, "tolist", lambda x=x: x)() for x in batch["x"]] == expected
     with pytest.raises(PipelineError, match="null='zero'") as caught:
-        build_vocabularies(p, ["x"], null="zero")
+        built(p, ["x"], null="zero")
     assert caught.value.site.file == __file__
 
 
 def test_a_vocabulary_without_values_maps_to_oov():
     p = cedar.from_arrow(pa.table({"x": pa.array(["a", None]), "n": pa.array([7, 8])}))
     for name in ("x", "n"):
-        nothing = build_vocabularies(p, [name], min_count=2, oov=5)[name]
+        nothing = built(p, [name], min_count=2, oov=5)[name]
         assert p.map(nothing.transform(), name).to_arrow()[name].to_pylist() == [0, 0]
 
 
 @pytest.mark.parametrize("values", [[5, 5, 9], ["b", "b", "a"]])
 def test_a_vocabulary_is_the_same_after_a_file(tmp_path, values):
-    found = build_vocabularies(cedar.from_arrow(pa.table({"x": values})), ["x"], oov=1)
+    found = built(cedar.from_arrow(pa.table({"x": values})), ["x"], oov=1)
     (path,) = save_vocabularies(found, tmp_path / "words")
     assert pq.read_table(path).column_names == ["value", "id", "count"]
     again = load_vocabularies(tmp_path / "words")["x"]
@@ -116,10 +122,17 @@ def test_what_is_no_vocabulary_is_said(tmp_path):
 def test_what_cannot_be_counted_is_refused(tmp_path):
     p = cedar.from_items([{"x": 1.5, "a/b": 1}])
     with pytest.raises(PipelineError, match="holds double"):
-        build_vocabularies(p, ["x"], executor="inline")
+        built(p, ["x"])
     with pytest.raises(PipelineError, match="no column 'y'"):
-        build_vocabularies(p, ["y"])
+        built(p, ["y"])
     with pytest.raises(PipelineError, match="min_count"):
-        build_vocabularies(p, ["x"], min_count=0)
+        built(p, ["x"], min_count=0)
     with pytest.raises(PipelineError, match="needs a name for its file"):
-        save_vocabularies(build_vocabularies(p, ["a/b"], executor="inline"), tmp_path)
+        save_vocabularies(built(p, ["a/b"]), tmp_path)
+
+
+def test_the_old_name_warns_and_gives_the_same():
+    p = cedar.from_items([{"x": "b", "n": 1}, {"x": "b", "n": 2}, {"x": "a", "n": 2}])
+    with pytest.warns(UserWarning, match=r"cedar\.fit\(p, cedar\.preprocessing\.Vocabulary"):
+        found = build_vocabularies(p, ["x", "n"], min_count=2, most=1, executor="inline", memory="1MiB")
+    assert {n: w.values.to_pylist() for n, w in found.items()} == {"x": ["b"], "n": [2]}

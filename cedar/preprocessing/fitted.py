@@ -1,0 +1,141 @@
+"""fit: one pass over the rows for all preprocessors; and what they learned, which is saved as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.whole_files import write_whole
+from cedar.operators.base import Operator
+from cedar.operators.shuffle import Shuffle
+from cedar.pipeline.core import Pipeline
+from cedar.pipeline.surveying import require_steady, survey, without
+from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
+from cedar.report.describe import frame_of, parts
+
+_FORMAT = "fitted 1"
+_KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocabulary)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What preprocessors learned: ``p.apply(fitted)`` applies it, ``fitted["x"]`` shows what is known of a column.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"x": 1.0, "c": "a"}, {"x": 3.0, "c": "b"}, {"x": 2.0, "c": "b"}])
+        >>> fitted = cedar.fit(rows, cedar.preprocessing.StandardScaler("x"), cedar.preprocessing.Vocabulary("c"))
+        >>> list(rows.take(1).apply(fitted).select("c")), fitted["x"]["mean"], fitted["c"].size
+        ([{'c': 2}], 2.0, 3)
+    """
+
+    steps: tuple[tuple[Step, dict[str, dict[str, Any]]], ...]  # and by column what was learned
+
+    def operators(self) -> list[Operator]:
+        """What ``p.apply(fitted)`` puts on top of a pipeline."""
+        return [step.operator(column, each) for step, learned in self.steps for column, each in learned.items()]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that something was learned of."""
+        return [name for _, learned in self.steps for name in learned]
+
+    def __getitem__(self, column: str) -> Any:
+        for step, learned in self.steps:
+            if column in learned:
+                return step.shown(column, learned[column])
+        raise missing_column(column, self.columns, "fitted")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file, whole.
+
+        Raises:
+            SourceError: it cannot be written.
+        """
+        steps = [{"is": type(step).__name__, "with": _options(step), "learned": known} for step, known in self.steps]
+        try:
+            write_whole(os.fspath(path), json.dumps({"cedar": _FORMAT, "steps": steps}).encode())
+        except OSError as error:
+            raise SourceError(f"cannot write {os.fspath(path)}: {error}", fix="check space and permissions") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, steps: Iterable[type[Step]] = ()) -> Fitted:
+        """What ``save`` wrote.
+
+        Args:
+            path: of the file.
+            steps: classes of preprocessors of your own that are in it.
+
+        Raises:
+            SourceError: there is no such file, or it is something else.
+        """
+        kinds = {kind.__name__: kind for kind in (*_KINDS, *steps)}
+        try:
+            with open(path, "rb") as file:
+                saved = json.loads(file.read())
+            if saved["cedar"] != _FORMAT:
+                raise ValueError(f"its format is {saved['cedar']!r}")
+            return Fitted(tuple((kinds[each["is"]](**each["with"]), each["learned"]) for each in saved["steps"]))
+        except (OSError, ValueError, KeyError, TypeError, PipelineError) as error:
+            raise SourceError(
+                f"{os.fspath(path)} does not hold what cedar.fit learned: {error!r}",
+                fix="give a file that fitted.save() wrote, and steps= with the classes of your own preprocessors",
+            ) from error
+
+
+def _options(step: Step) -> dict[str, Any]:
+    fields = dataclasses.fields(step)  # type: ignore[arg-type]
+    return {each.name: getattr(step, each.name) for each in fields if each.compare}
+
+
+def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
+    """Learn what preprocessors need, by one pass over the columns that they name.
+
+    The pass is made by this process over all rows, in the order of the sources whatever is shuffled: so every rank, and
+    any number of ranks, gets the same result. Fit on the training part alone: ``p.split(...)["train"]``.
+
+    Args:
+        pipeline: rows, not batches, that are the same in every epoch.
+        *steps: of ``cedar.preprocessing``, each for other columns.
+
+    Returns:
+        What was learned, for ``p.apply(fitted)`` and ``fitted.save(path)``.
+
+    Raises:
+        PipelineError: columns that are not there or have another type, or two steps for one column.
+
+    Example:
+        >>> import cedar
+        >>> rows = cedar.from_items([{"age": 20}, {"age": 40}])
+        >>> [row["age"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.StandardScaler("age")))]
+        [-1.0, 1.0]
+    """
+    if not steps or not all(isinstance(step, Step) for step in steps):
+        fix = 'give some, such as cedar.preprocessing.StandardScaler("x")'
+        raise PipelineError("fit takes a pipeline and preprocessors", site=user_site(), fix=fix)
+    columns = [column for step in steps for column in step.columns]
+    known = pipeline.schema
+    for name in columns:
+        if "?" not in known and name not in known:
+            raise missing_column(name, list(known), "fit", user_site())
+        if columns.count(name) > 1:
+            raise PipelineError(
+                f"fit: two steps for column {name!r}", site=user_site(), fix="fit the second after the first"
+            )
+    require_steady(pipeline, columns, "fit")
+    learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
+    try:
+        blocks = survey(without(pipeline.given, Shuffle), columns, "fit")
+        for part in parts(map(frame_of, blocks)):
+            for _, each in learners:
+                for column, learner in each.items():
+                    learner.add(part[column])
+        return Fitted(tuple((step, {name: each.learned() for name, each in known.items()}) for step, known in learners))
+    finally:
+        for learner in (learner for _, each in learners for learner in each.values()):
+            learner.close()

@@ -1,0 +1,260 @@
+"""Preprocessors: each says which columns it is for, what it learns from their values, and what it makes of them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from cedar.core.errors import PipelineError, user_site
+from cedar.operators.base import Operator
+from cedar.operators.expressions import WithColumns
+from cedar.operators.map import Map
+from cedar.operators.recsys.dense import Bucketize
+from cedar.preprocessing.vocabulary import Counter, Null
+from cedar.preprocessing.vocabulary import Vocabulary as Words
+
+_COUNTS = 512 << 20  # bytes of counts of one column that are held in memory
+_DRAWN = 1_000_000  # values that quantiles come from
+
+
+class Learner(ABC):
+    """Collects what is needed of the values of one column, part by part, in the order of the rows."""
+
+    @abstractmethod
+    def add(self, values: pl.Series) -> None: ...
+
+    @abstractmethod
+    def learned(self) -> dict[str, Any]:
+        """What is applied: JSON-able."""
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+
+
+class Step(ABC):
+    """A preprocessor: a frozen dataclass with ``columns``.
+
+    Write one of your own by subclassing it, and give its class to ``Fitted.load(path, steps=[...])``.
+    """
+
+    columns: tuple[str, ...]
+
+    @abstractmethod
+    def learner(self, column: str) -> Learner: ...
+
+    @abstractmethod
+    def operator(self, column: str, learned: dict[str, Any]) -> Operator: ...
+
+    def shown(self, column: str, learned: dict[str, Any]) -> Any:
+        """What ``fitted[column]`` gives."""
+        return learned
+
+
+class _Columns(Step):
+    def __post_init__(self) -> None:
+        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
+        object.__setattr__(self, "columns", columns)
+        if not columns or not all(isinstance(name, str) for name in columns):
+            raise PipelineError(f"{type(self).__name__}({self.columns!r}): name at least one column", site=user_site())
+
+
+def _require_numbers(values: pl.Series, step: str) -> pl.Series:
+    """The values that are there, as floats."""
+    if not values.dtype.is_numeric() and values.dtype not in (pl.Boolean, pl.Null):
+        raise PipelineError(f"{step}: column {values.name!r} holds {values.dtype}, not numbers", fix="cast it first")
+    known = values.cast(pl.Float64).drop_nulls().drop_nans()
+    if known.is_infinite().any():
+        raise PipelineError(f"{step}: column {values.name!r} has infinite values", fix="filter or clip them first")
+    return known
+
+
+class _Moments(Learner):
+    """Mean and variance by the parallel algorithm of Chan, Golub and LeVeque (1979)."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: pl.Series) -> None:
+        known = _require_numbers(values, "StandardScaler").to_numpy()
+        if len(known):
+            mean = float(known.mean())
+            between, total = mean - self._mean, self._count + len(known)
+            self._squares += float(((known - mean) ** 2).sum()) + between**2 * self._count * len(known) / total
+            self._mean += between * len(known) / total
+            self._count = total
+
+    def learned(self) -> dict[str, Any]:
+        deviation = math.sqrt(self._squares / self._count) if self._count else 0.0
+        return {"count": self._count, "mean": self._mean, "std": deviation}
+
+
+def _scaled(column: str, shift: float, scale: float) -> Operator:
+    """(value - shift) / scale, as float32; a scale of 0 counts as 1, as in scikit-learn."""
+    wide = (pl.col(column).cast(pl.Float64) - shift) / (scale or 1.0)
+    return WithColumns(((column, wide.cast(pl.Float32)),))
+
+
+@dataclass(frozen=True)
+class StandardScaler(_Columns):
+    """(value - mean) / standard deviation, as float32. Nulls and NaN count for nothing, and stay.
+
+    The deviation is that of all rows (divided by n), as in scikit-learn; where it is 0, values become 0.
+
+    Args:
+        columns: a column of numbers, or several.
+    """
+
+    columns: Any
+
+    def learner(self, column: str) -> Learner:
+        return _Moments()
+
+    def operator(self, column: str, learned: dict[str, Any]) -> Operator:
+        return _scaled(column, learned["mean"], learned["std"])
+
+
+class _Range(Learner):
+    def __init__(self) -> None:
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, values: pl.Series) -> None:
+        known = _require_numbers(values, "MinMaxScaler")
+        if len(known):
+            self._low = min(self._low, float(known.min()))  # type: ignore[arg-type]
+            self._high = max(self._high, float(known.max()))  # type: ignore[arg-type]
+
+    def learned(self) -> dict[str, Any]:
+        none = self._low > self._high
+        return {"min": 0.0 if none else self._low, "max": 0.0 if none else self._high}
+
+
+@dataclass(frozen=True)
+class MinMaxScaler(_Columns):
+    """Values between the smallest and the largest become 0 to 1, as float32. Nulls and NaN stay.
+
+    Args:
+        columns: a column of numbers, or several.
+    """
+
+    columns: Any
+
+    def learner(self, column: str) -> Learner:
+        return _Range()
+
+    def operator(self, column: str, learned: dict[str, Any]) -> Operator:
+        return _scaled(column, learned["min"], learned["max"] - learned["min"])
+
+
+class _Borders(Learner):
+    def __init__(self, bins: int) -> None:
+        self._bins, self._random = bins, np.random.default_rng(0)
+        self._values, self._tickets = np.empty(0), np.empty(0)
+
+    def add(self, values: pl.Series) -> None:
+        known = _require_numbers(values, "Quantiles").to_numpy()
+        self._values = np.concatenate([self._values, known])
+        self._tickets = np.concatenate([self._tickets, self._random.random(len(known))])
+        if len(self._values) > _DRAWN:
+            kept = np.sort(np.argpartition(self._tickets, _DRAWN)[:_DRAWN])
+            self._values, self._tickets = self._values[kept], self._tickets[kept]
+
+    def learned(self) -> dict[str, Any]:
+        if not len(self._values):
+            return {"borders": [0.0]}
+        shares = np.arange(1, self._bins) / self._bins
+        return {"borders": np.unique(np.quantile(self._values, shares)).tolist()}
+
+
+@dataclass(frozen=True)
+class Quantiles(_Columns):
+    """The number of the value's bin, int64, 0 to ``bins`` - 1: bins that have about as many rows each.
+
+    The borders come from all values up to a million, beyond that from a million drawn at random. A border belongs to
+    the bin below it. Fewer bins are left where values repeat. Nulls stay, and NaN is in the last bin.
+
+    Args:
+        columns: a column of numbers, or several.
+        bins: how many, at least 2.
+    """
+
+    columns: Any
+    bins: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 2:
+            raise PipelineError(f"Quantiles(bins={self.bins!r}): an integer, at least 2", site=user_site())
+
+    def learner(self, column: str) -> Learner:
+        return _Borders(self.bins)
+
+    def operator(self, column: str, learned: dict[str, Any]) -> Operator:
+        return Map(Bucketize(tuple(learned["borders"])), (column,))
+
+
+class _Words(Learner):
+    def __init__(self, column: str, step: Vocabulary, memory: int) -> None:
+        self._step, self._counter = step, Counter(column, memory)
+
+    def add(self, values: pl.Series) -> None:
+        array = values.to_arrow()
+        kind = pa.types.is_string_view(array.type)
+        self._counter.add(array.cast(pa.large_string()) if kind else array)
+
+    def learned(self) -> dict[str, Any]:
+        values, counts, seen = self._counter.frequent(self._step.min_count, self._step.max_size)
+        rare = seen - sum(counts.to_pylist())
+        text = not pa.types.is_integer(values.type)
+        return {"values": values.to_pylist(), "text": text, "counts": counts.to_pylist(), "seen": seen, "rare": rare}
+
+    def close(self) -> None:
+        self._counter.close()
+
+
+@dataclass(frozen=True)
+class Vocabulary(_Columns):
+    """Values, or items of lists, to int64 numbers: the most frequent get the smallest, equally frequent ones by value.
+
+    ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``, whose ``size`` is the number of rows of a table.
+
+    Args:
+        columns: a column of integers or strings, or lists of them, or several columns.
+        min_count: values seen less often are left out.
+        max_size: keep so many at most.
+        oov: the number of what is left out or new.
+        null: "oov" gives nulls that number, "own" one of their own (the last), "keep" leaves them null.
+        memory: bytes of counts that are held; beyond, they are spilled to temporary files.
+    """
+
+    columns: Any
+    min_count: int = 1
+    max_size: int | None = None
+    oov: int = 0
+    null: Null = "oov"
+    memory: int = field(default=_COUNTS, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_count < 1 or self.oov < 0 or (self.max_size is not None and self.max_size < 1):
+            raise PipelineError("Vocabulary: min_count and max_size from 1, oov from 0", site=user_site())
+        if self.null not in get_args(Null):
+            raise PipelineError(f"Vocabulary(null={self.null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
+
+    def learner(self, column: str) -> Learner:
+        return _Words(column, self, self.memory // len(self.columns))
+
+    def operator(self, column: str, learned: dict[str, Any]) -> Operator:
+        return Map(self.shown(column, learned).transform(), (column,))
+
+    def shown(self, column: str, learned: dict[str, Any]) -> Words:
+        given = learned["values"]
+        wide = pa.uint64() if any(not isinstance(v, str) and v >= 1 << 63 for v in given) else pa.int64()
+        values = pa.array(given, pa.large_string() if learned["text"] else wide)
+        counts, oov = pa.array(learned["counts"], pa.int64()), min(self.oov, len(given))
+        return Words(column, values, counts, oov, learned["seen"], learned["rare"], self.null)

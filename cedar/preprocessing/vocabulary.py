@@ -1,0 +1,262 @@
+"""Vocabularies: which ids are frequent enough to have a row of a table, and which row."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from cedar.core.errors import CedarError, PipelineError, SourceError
+from cedar.core.ownership import remove_tree, temporary_folder
+from cedar.core.printable import one_line
+from cedar.core.whole_files import temporary_name
+from cedar.operators.recsys.ids import MapId
+
+_META = b"cedar.vocabulary"
+Null: TypeAlias = Literal["oov", "own", "keep"]
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Values and their numbers: the most frequent first, ``oov`` for all that are not in it.
+
+    Args:
+        column: where it was counted.
+        values: distinct int64 or strings; ``values[i]`` has the number ``i`` below ``oov`` and ``i + 1`` from there on.
+        counts: int64, how often each was seen.
+        oov: the number of every other value.
+        seen: how many values were counted, with repetitions; rare: how many of them are not in it.
+        null: what ``transform`` makes of nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
+
+    Example:
+        >>> import cedar
+        >>> p = cedar.from_items([{"tags": [7, 7, 9]}, {"tags": [7, 9, 4]}])
+        >>> words = cedar.fit(p, cedar.preprocessing.Vocabulary("tags", min_count=2))["tags"]
+        >>> words.size, words.transform()([9, 4, 7])
+        (3, [2, 0, 1])
+    """
+
+    column: str
+    values: pa.Array
+    counts: pa.Array
+    oov: int = 0
+    seen: int = 0
+    rare: int = 0
+    null: Null = "oov"
+
+    @property
+    def size(self) -> int:
+        """How many rows a table needs: the values, the one for all others, and that of nulls where they have one."""
+        return len(self.values) + 1 + (self.null == "own")
+
+    @property
+    def ids(self) -> pa.Array:
+        """int64: the number of each value."""
+        numbers = np.arange(len(self.values), dtype=np.int64)
+        return pa.array(numbers + (numbers >= self.oov))
+
+    def transform(self) -> MapId:
+        """For ``p.map(vocabulary.transform(), "column")``: numbers, or lists of them, in the place of values.
+
+        A null, also one inside a list, gets the number that ``null`` says; then a null list becomes an empty one.
+        """
+        null = {"oov": self.oov, "own": self.size - 1, "keep": None}[self.null]
+        return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), self.oov, null)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a Parquet file of ``value``, ``id`` and ``count``, under its name once it is whole.
+
+        Raises:
+            SourceError: it cannot be written.
+        """
+        told = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
+        table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
+        table = table.replace_schema_metadata({_META: json.dumps(told).encode()})
+        path = os.fspath(path)
+        try:
+            pq.write_table(table, fresh := temporary_name(path), compression="zstd")
+            os.replace(fresh, path)
+        except OSError as error:
+            raise SourceError(f"cannot write {path}: {error}", fix="check space and permissions") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Vocabulary:
+        """What ``save`` wrote.
+
+        Raises:
+            SourceError: there is no such file, or it is none of these.
+        """
+        try:
+            table = pq.read_table(os.fspath(path)).combine_chunks()
+            told = json.loads((table.schema.metadata or {})[_META])
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            raise SourceError(
+                f"{os.fspath(path)} is no vocabulary: {error}", fix="make one: cedar data vocab"
+            ) from error
+        values, counts = (_array(table.column(name)) for name in ("value", "count"))
+        values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
+        null = told.get("null", "oov")
+        return Vocabulary(told["column"], values, counts, told["oov"], told["seen"], told["rare"], null)
+
+    def __str__(self) -> str:
+        share = self.rare / max(self.seen, 1)
+        return f"{one_line(self.column)}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are out of it"
+
+
+def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike[str]) -> list[str]:
+    """A file for each, named after its column; returns the paths.
+
+    Raises:
+        PipelineError: a column whose name cannot be that of a file.
+    """
+    os.makedirs(folder, exist_ok=True)
+    paths = []
+    for name, vocabulary in found.items():
+        if not re.fullmatch(r"[\w.\- ]+", name) or name.startswith("."):
+            raise PipelineError(f"a vocabulary of column {name!r} needs a name for its file", fix="rename the column")
+        paths.append(os.path.join(os.fspath(folder), f"{name}.parquet"))
+        vocabulary.save(paths[-1])
+    return paths
+
+
+def load_vocabularies(folder: str | os.PathLike[str]) -> dict[str, Vocabulary]:
+    """What ``save_vocabularies`` wrote, by column.
+
+    Raises:
+        SourceError: there are none.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+    except OSError as error:
+        raise SourceError(f"no vocabularies in {os.fspath(folder)}: {error}") from error
+    if not names:
+        raise SourceError(f"no vocabularies in {os.fspath(folder)}", fix="make some: cedar data vocab")
+    every = [Vocabulary.load(os.path.join(os.fspath(folder), name)) for name in names]
+    return {vocabulary.column: vocabulary for vocabulary in every}
+
+
+def _array(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(column, pa.Array):
+        raise CedarError(f"a vocabulary is of numbers, strings, or lists of them, not of {type(column).__name__}")
+    return column
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+_KIND = "counts"
+_PARTS = 64
+
+
+class Counter:
+    """How often each value of a column was seen.
+
+    Args:
+        name: of the column.
+        limit: bytes of counts before they are spilled.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self._limit = limit
+        self._held: list[pl.DataFrame] = []
+        self._bytes = 0
+        self._spills = 0
+        self._folder: str | None = None
+        self._seen = 0
+
+    def add(self, column: pa.Array) -> None:
+        """Count more values; of lists, their items.
+
+        Raises:
+            PipelineError: no whole numbers and no strings.
+        """
+        while pt.is_large_list(column.type) or pt.is_list(column.type) or pt.is_fixed_size_list(column.type):
+            column = column.flatten()
+        if pt.is_null(column.type):  # nulls alone
+            return
+        if not (pt.is_integer(column.type) or pt.is_large_string(column.type) or pt.is_string(column.type)):
+            raise PipelineError(
+                f"a vocabulary of column {self.name!r}: it holds {column.type}",
+                fix="whole numbers or strings, or lists",
+            )
+        values = pl.Series("value", column)
+        values = values.cast(pl.Int64) if values.dtype.is_integer() and values.dtype != pl.UInt64 else values
+        values = values.drop_nulls()
+        self._seen += len(values)
+        self._keep(values.value_counts(name="count").with_columns(pl.col("count").cast(pl.Int64)))
+        if self._bytes > self._limit:
+            merged = _added(self._held)
+            self._held, self._bytes = [], 0
+            if merged.estimated_size() * 2 > self._limit:
+                self._spill(merged)
+            else:
+                self._keep(merged)
+
+    def _keep(self, counts: pl.DataFrame) -> None:
+        self._held.append(counts)
+        self._bytes += int(counts.estimated_size())
+
+    def _spill(self, counts: pl.DataFrame) -> None:
+        if self._folder is None:
+            self._folder = temporary_folder(_KIND)
+        part = counts["value"].hash(seed=1) % _PARTS
+        for number in range(_PARTS):
+            counts.filter(part == number).write_ipc(os.path.join(self._folder, f"{number}-{self._spills}.arrow"))
+        self._spills += 1
+
+    def frequent(self, least: int, most: int | None) -> tuple[pa.Array, pa.Array, int]:
+        """(values seen at least so often, the most frequent first; their counts; how many were seen in all)."""
+        if self._folder is not None and self._held:
+            self._spill(_added(self._held))
+            self._held = []
+        parts = []
+        for frames in self._parts():
+            counts = _added(frames).filter(pl.col("count") >= least)
+            parts.append(counts if most is None else _ordered(counts).head(most))
+        counts = _ordered(pl.concat(parts)) if parts else pl.DataFrame({"value": [], "count": []}, _EMPTY)
+        counts = counts if most is None else counts.head(most)
+        return _arrow(counts["value"]), _arrow(counts["count"]), self._seen
+
+    def _parts(self) -> Any:
+        if self._folder is None:
+            if self._held:
+                yield self._held
+            return
+        for number in range(_PARTS):
+            names = [f"{number}-{spill}.arrow" for spill in range(self._spills)]
+            yield [pl.read_ipc(os.path.join(self._folder, name)) for name in names]
+
+    def close(self) -> None:
+        """Remove what was spilled."""
+        if self._folder is not None:
+            remove_tree(self._folder, _KIND)
+            self._folder = None
+
+
+_EMPTY: Any = {"value": pl.Int64, "count": pl.Int64}
+
+
+def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames).group_by("value").agg(pl.col("count").sum())
+
+
+def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
+    return counts.sort("count", "value", descending=[True, False])
+
+
+def _arrow(series: pl.Series) -> pa.Array:
+    array = series.to_arrow()
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return array.cast(pa.large_string()) if pt.is_string_view(array.type) else array
