@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import mix as mix
     from cedar.pipeline.sources import read_arrow as read_arrow
     from cedar.pipeline.sources import read_csv as read_csv
+    from cedar.pipeline.sources import read_delta as read_delta
     from cedar.pipeline.sources import read_files as read_files
+    from cedar.pipeline.sources import read_iceberg as read_iceberg
     from cedar.pipeline.sources import read_jsonl as read_jsonl
     from cedar.pipeline.sources import read_lance as read_lance
     from cedar.pipeline.sources import read_parquet as read_parquet
@@ -72,8 +74,8 @@ _HOMES = {
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",
-        "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_files", "read_jsonl", "read_lance",
-        "read_parquet", "read_tar", "read_text", "read_vortex", "zip",
+        "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_delta", "read_files", "read_iceberg",
+        "read_jsonl", "read_lance", "read_parquet", "read_tar", "read_text", "read_vortex", "zip",
     ),
     "cedar.pipeline.writing": ("Written",),
     "cedar.plan.data": ("Plan",),

@@ -56,7 +56,7 @@ class ParquetSource(FileSource):
         verify: check page checksums, where the files have them.
         manifest: what is known of the files, in one file: see ``cedar.datasets.manifest``.
         repeating: columns most of whose rows repeat others, of which each will be worked on once.
-        declared: types of columns, of partition columns too.
+        declared: types of columns, of partition columns too; files may store such a column as another type, or lack it.
     """
 
     columns: tuple[str, ...] | None = None
@@ -65,6 +65,7 @@ class ParquetSource(FileSource):
     manifest: str | None = None
     declared: tuple[tuple[str, pa.DataType], ...] = ()
     reader: ClassVar[str] = "read_parquet"
+    lenient: ClassVar[bool] = False  # a declared column that no file has is null
     apart: ClassVar[bool] = True  # columns are stored apart: to read some does not take reading the others
     selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
     reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
@@ -92,38 +93,50 @@ class ParquetSource(FileSource):
         return [h for h in hive_columns(self.listing, dict(self.declared)) if h.name not in inside]
 
     @once
-    def _stored(self) -> tuple[Types, list[list[int]]]:
-        """The types of the columns in the files, and for each schema of a file the leaves they are stored in."""
+    def _stored(self) -> tuple[Types, list[list[int]], list[Types]]:
+        """The types of the columns in the first file, and for each schema of a file the leaves that they are stored in,
+        and the types there.
+        """
         outside = {h.name for h in self._hive}
         wanted = None if self.columns is None else [c for c in self.columns if c not in outside]
-        types: Types = {}
-        every = []
-        for kind, number in enumerate(self._footers.firsts):
-            others, leaves = types_of(self._footers[number], self.listing[number], wanted)
-            types = types if kind else others
-            check_same(types, others, self.listing[0], self.listing[number])
-            every.append(leaves)
-        return types, every
+        declared = dict(self.declared)
+        leaves, types = [], []
+        for number in self._footers.firsts:
+            names = self._footers[number].schema.to_arrow_schema().names
+            there = None if wanted is None else [c for c in wanted if c in names or c not in declared]
+            others, places = types_of(self._footers[number], self.listing[number], there)
+            types.append(others)
+            leaves.append(places)
+            one, other = ({n: t for n, t in each.items() if n not in declared} for each in (types[0], others))
+            check_same(one, other, self.listing[0], self.listing[number])
+        return types[0], leaves, types
 
     @once
     def _casts(self) -> Types:
-        """The types of columns of the files that come as another type than they are stored in.
+        """The types of columns that some file stores as another type, or does not have.
 
         Raises:
-            PipelineError: there is no such column, or one that holds others.
+            PipelineError: no file has such a column, or one that holds others.
         """
         casts: Types = {}
-        names = self._footers[0].schema.to_arrow_schema().names
+        inside = [self._footers[number].schema.to_arrow_schema().names for number in self._footers.firsts]
         for name, kind in self.declared:
-            stored = self._stored[0].get(name)
-            if name not in names and all(name != hive.name for hive in self._hive):
-                raise missing_column(name, names, f"{self.describe()}: schema")
-            whole = self.columns is None or name in self.columns
-            if stored is None or stored == kind or not whole or name in self._tensors:
+            if not self.lenient and all(name not in names for names in inside):
+                if all(name != hive.name for hive in self._hive):
+                    raise missing_column(name, inside[0], f"{self.describe()}: schema")
                 continue
-            if pt.is_nested(kind) or pt.is_nested(stored):
-                raise PipelineError(f"{self.describe()}: schema[{name!r}]: {stored} cannot be read as {kind}")
-            casts[name] = kind
+            if (
+                name in self._tensors
+                or any(name == hive.name for hive in self._hive)
+                or (self.columns is not None and name not in self.columns)
+            ):
+                continue
+            stored = [types.get(name) for types in self._stored[2]]
+            for each in stored:
+                if each not in (None, kind, pa.null()) and (pt.is_nested(kind) or pt.is_nested(each)):
+                    raise PipelineError(f"{self.describe()}: schema[{name!r}]: {each} cannot be read as {kind}")
+            if any(each != kind for each in stored):
+                casts[name] = kind
         return casts
 
     @once
@@ -155,7 +168,7 @@ class ParquetSource(FileSource):
         file, footer = self.listing[split.file], self._footers[split.file]
         group = footer.row_group(split.part)
         rows = group.num_rows
-        types, leaves = self._stored[0], self._leaves_read(split.file)
+        types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
         # By what is read: the split may be that of a source with more columns.
         size = sum(decoded_bytes(group, leaves))
         Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
@@ -169,7 +182,7 @@ class ParquetSource(FileSource):
             columns = with_tensors(columns, self._tensors, file.url)
         for name, kind in self._casts.items():
             try:
-                columns[name] = columns[name].cast(kind)
+                columns[name] = columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
             except pa.ArrowException as error:
                 raise SourceError(
                     f"{file.url}, row group {split.part}: column {name!r} of {types[name]} cannot be {kind}: {error}",
@@ -195,7 +208,7 @@ class ParquetSource(FileSource):
     @once
     def _names(self) -> list[str]:
         """The columns in the order asked for, or else as in the first file, partition columns last."""
-        known = [*self._stored[0], *(h.name for h in self._hive)]
+        known = list(dict.fromkeys([*self._stored[0], *self._casts, *(h.name for h in self._hive)]))
         if self.columns is None:
             return known
         return list(dict.fromkeys(c if c in known else c.partition(".")[0] for c in self.columns))

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from cedar.datasets.listing import File
 
 _LOGS = {  # the folder with a table's log: what the table is, and how to read it
-    "_delta_log": ("a Delta Lake table", "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())"),
-    "metadata": ("an Iceberg table", "cedar.from_arrow(catalog.load_table(name).scan().to_arrow()) with pyiceberg"),
+    "_delta_log": ("a Delta Lake table", "cedar.read_delta(uri)"),
+    "metadata": ("an Iceberg table", "cedar.read_iceberg(catalog.load_table(name))"),
     ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
 }
 

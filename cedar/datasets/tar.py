@@ -7,12 +7,13 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from itertools import islice
+from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
-from cedar.core.errors import SourceError
+from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import Account
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import check_unchanged, open_file
@@ -22,7 +23,10 @@ from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)  # key with its folder, up to the first dot; extension
+_NAMES = {  # key with its folder, up to that dot; extension
+    "first": re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL),
+    "last": re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]*)", re.DOTALL),
+}
 _ROWS = 256  # samples of a chunk,
 _BYTES = 16 << 20  # or so many bytes
 _TAIL = 1 << 20  # of what follows the last member, looked at at a time
@@ -76,6 +80,8 @@ class TarSource(FileSource):
     """Webdataset shards. A shard is one streaming split; nothing is extracted to disk."""
 
     columns: tuple[str, ...] | None = None
+    missing: Literal["error", "null"] = "error"
+    dot: Literal["first", "last"] = "first"
     reader: ClassVar[str] = "read_tar"
 
     def sound_splits(self) -> SplitTable:
@@ -83,12 +89,16 @@ class TarSource(FileSource):
 
     @once
     def _extensions(self) -> tuple[str, ...]:
-        """The extensions of the first sample of the first shard that has one."""
+        """The extensions of the first sample of the first shard that has one; of several, where some may be missing."""
+        few = _ROWS if self.missing == "null" else 1
         for file in self.listing:
-            for sample in _samples(file, None, Account(file.url, file.limits)):
+            found: dict[str, None] = {}
+            for sample in islice(_samples(file, set(), Account(file.url, file.limits), _NAMES[self.dot]), few):
                 if "key" in sample.parts:
                     raise SourceError(f"{file.url}: a member with extension 'key' clashes with the column 'key'")
-                return tuple(sample.parts)
+                found |= dict.fromkeys(sample.parts)
+            if found:
+                return tuple(found)
         return ()
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -98,7 +108,7 @@ class TarSource(FileSource):
         size = 0
         account = Account.of_task(file.url, file.limits)
         try:
-            for sample in _samples(file, set(names), account):
+            for sample in _samples(file, set(names), account, _NAMES[self.dot]):
                 self._check(file, sample)
                 pending.append(sample)
                 size += sample.size
@@ -116,12 +126,17 @@ class TarSource(FileSource):
     def _check(self, file: File, sample: _Sample) -> None:
         if sample.parts.keys() == set(self._extensions):
             return
-        missing = [f".{e}" for e in self._extensions if e not in sample.parts]
+        lacks = [] if self.missing == "null" else self._extensions
+        missing = [f".{e}" for e in lacks if e not in sample.parts]
         extra = [f".{e}" for e in sample.parts if e not in self._extensions]
+        if not missing and not extra:
+            return
+        known = "the first sample has" if lacks else f"the first {_ROWS} samples have"
         mismatch = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
         raise SourceError(
-            f"{file.url}: sample {sample.key!r} {mismatch}; the first sample has {', '.join(self._extensions)}",
-            fix="every sample needs the same extensions, and its members one after the other",
+            f"{file.url}: sample {sample.key!r} {mismatch}; {known} {', '.join(self._extensions)}",
+            fix="every sample needs the same extensions, and its members one after the other; "
+            'read_tar(missing="null") gives nulls for those that a sample lacks',
         )
 
     def schema(self) -> dict[str, ColumnType]:
@@ -135,12 +150,12 @@ class TarSource(FileSource):
         return other
 
 
-def _samples(file: File, wanted: set[str] | None, account: Account) -> Iterator[_Sample]:
-    """The samples of a shard; of extensions that are not ``wanted`` (None: all) the bytes are None."""
+def _samples(file: File, wanted: set[str], account: Account, names: re.Pattern[str]) -> Iterator[_Sample]:
+    """The samples of a shard; of extensions that are not ``wanted`` the bytes are None."""
     current: _Sample | None = None
     seen: set[str] = set()
-    for name, data, size in _members(file, wanted, account):
-        match = _NAME.fullmatch(name)
+    for name, data, size in _members(file, wanted, account, names):
+        match = names.fullmatch(name)
         if match is None:
             raise _refused(file, name, "its name has no extension, or begins with a dot")
         key, extension = match[1], match[2].lower()
@@ -159,7 +174,9 @@ def _samples(file: File, wanted: set[str] | None, account: Account) -> Iterator[
         yield current
 
 
-def _members(file: File, wanted: set[str] | None, account: Account) -> Iterator[tuple[str, bytes | None, int]]:
+def _members(
+    file: File, wanted: set[str], account: Account, names: re.Pattern[str]
+) -> Iterator[tuple[str, bytes | None, int]]:
     """Name, bytes (None if not wanted) and size of each regular member."""
     with ExitStack() as stack:
         with reading(file.url):
@@ -178,8 +195,8 @@ def _members(file: File, wanted: set[str] | None, account: Account) -> Iterator[
                 if member.isdir():
                     continue
                 name = _safe_name(file, member)
-                extension = name.rpartition("/")[2].partition(".")[2].lower()
-                keep = wanted is None or extension in wanted
+                match = names.fullmatch(name)
+                keep = match is not None and match[2].lower() in wanted
                 archive.last = name
                 if keep:
                     account.take(max(0, member.size), f"member {name!r}")
@@ -226,18 +243,20 @@ def _chunk(samples: list[_Sample], names: list[str]) -> Chunk:
         if name == "key":
             columns[name] = pa.array([s.key for s in samples], pa.large_string())
         else:
-            columns[name] = pa.array([s.parts[name] for s in samples], pa.large_binary())
+            columns[name] = pa.array([s.parts.get(name) for s in samples], pa.large_binary())
     return Chunk(columns, length=len(samples))
 
 
-def read_tar(paths: Paths) -> TarSource:
+def read_tar(
+    paths: Paths, *, missing: Literal["error", "null"] = "error", dot: Literal["first", "last"] = "first"
+) -> TarSource:
     """The source behind ``cedar.read_tar``.
 
-    A sample is a run of members whose names are equal up to the first dot of the last part; the rest is the extension,
+    A sample is a run of members whose names are equal up to that dot of the last part; the rest is the extension,
     in lower case. The first sample of the first shard fixes the extensions. Directories are passed over.
 
     Raises:
-        PipelineError: ``paths`` is not a path or a list of paths.
+        PipelineError: ``paths`` is not a path or a list of paths, or another option.
 
     Example:
         >>> import io, tarfile
@@ -249,4 +268,7 @@ def read_tar(paths: Paths) -> TarSource:
         >>> list(read_tar("t.tar").schema())
         ['key', 'cls', 'jpg']
     """
-    return TarSource(as_paths(paths, "read_tar"))
+    for option, value, known in (("missing", missing, ("error", "null")), ("dot", dot, ("first", "last"))):
+        if value not in known:
+            raise PipelineError(f"read_tar({option}={value!r})", site=user_site(), fix=f"{known[0]!r} or {known[1]!r}")
+    return TarSource(as_paths(paths, "read_tar"), missing=missing, dot=dot)

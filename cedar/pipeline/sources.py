@@ -46,11 +46,13 @@ def read_parquet(
     manifest: str | os.PathLike[str] | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them.
+    """Rows of Parquet files. ``paths``: any fsspec URL, glob, directory, or a list of them; as of all readers,
+    ``{a,b}`` and ``{000..127}`` in it stand for several paths.
 
     Folders such as ``day=2024-01-31/`` become columns: of integers, dates or booleans where all values are, else of
     strings. ``schema``, a dict of names and types or an Arrow schema, gives columns other types, those of folders and
-    those of files; a value that the type does not hold is an error.
+    those of files, and lets files differ in these columns: one that lacks a column, or has nulls alone, gives nulls. A
+    value that the type does not hold is an error.
 
     ``verify`` checks page checksums, where the files have them: without, a flipped bit may pass as a value.
 
@@ -263,8 +265,24 @@ def read_vortex(
     return _start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
 
 
-def read_tar(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
+def read_tar(
+    paths: Paths,
+    *,
+    missing: Literal["error", "null"] = "error",
+    dot: Literal["first", "last"] = "first",
+    storage_options: StorageOptions = None,
+) -> Pipeline:
     """Rows of webdataset shards: key, and a bytes column per extension.
+
+    Args:
+        paths: any fsspec URL, glob, or a list of them; ``{000..127}`` stands for numbers.
+        missing: "null" gives nulls where a sample lacks an extension that others among the first 256 have; "error"
+            refuses it.
+        dot: of a member's name where its extension begins. With "last", ``a.b.jpg`` has the key ``a.b``.
+        storage_options: of the filesystem, see docs/storage.md.
+
+    Raises:
+        SourceError: while reading; a sample with other extensions than the first ones, a damaged shard.
 
     Example:
         >>> import cedar, io, tarfile, tempfile
@@ -277,7 +295,7 @@ def read_tar(paths: Paths, *, storage_options: StorageOptions = None) -> Pipelin
     """
     from cedar.datasets import tar
 
-    return _start(lambda: tar.read_tar(paths), storage_options)
+    return _start(lambda: tar.read_tar(paths, missing=missing, dot=dot), storage_options)
 
 
 def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
@@ -369,6 +387,69 @@ def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
     from cedar.datasets import table
 
     return _start(lambda: table.from_numpy(arrays))
+
+
+def read_delta(
+    uri: str | os.PathLike[str],
+    *,
+    version: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> Pipeline:
+    """Rows of a Delta Lake table: those that are in one version of it. Needs ``cedar-data[delta]``.
+
+    Args:
+        uri: a path or URL.
+        version: its number; by default the latest, from now on that one, whatever is written meanwhile. A run that
+            resumes needs the version that its state is of: give it here, as ``p.explain()`` shows it.
+        columns: which to read; all by default. Columns that were added later are null in older files.
+        storage_options: keys, endpoints and so on: see docs/storage.md.
+
+    Raises:
+        SourceError: there is no such table or version, or it has no rows.
+        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which are not
+            in its files.
+
+    Example:
+        >>> import cedar, deltalake, pyarrow as pa, tempfile
+        >>> deltalake.write_deltalake(folder := tempfile.mkdtemp(), pa.table({"x": [1, 2, 3]}))
+        >>> _ = deltalake.DeltaTable(folder).delete("x = 2")
+        >>> [row["x"] for row in cedar.read_delta(folder)], cedar.read_delta(folder, version=0).count()
+        ([1, 3], 3)
+    """
+    from cedar.datasets import snapshots
+
+    return _start(lambda: snapshots.read_delta(uri, version, columns, storage_options), storage_options)
+
+
+def read_iceberg(
+    table: Any,
+    *,
+    snapshot_id: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> Pipeline:
+    """Rows of an Iceberg table: those that are in one snapshot of it. Needs ``cedar-data[iceberg]``.
+
+    Args:
+        table: of pyiceberg, such as ``catalog.load_table("db.clicks")``, or the path or URL of a metadata file.
+        snapshot_id: by default the current one, from now on that one.
+        columns, storage_options: as of ``read_delta``.
+
+    Raises:
+        SourceError: there is no such table or snapshot, or it has no rows.
+        PipelineError: pyiceberg is not installed, or files of the snapshot have rows that are deleted elsewhere.
+
+    Example:
+        >>> import cedar
+        >>> cedar.read_iceberg(3)
+        Traceback (most recent call last):
+        ...
+        cedar.core.errors.PipelineError: ...
+    """
+    from cedar.datasets import snapshots
+
+    return _start(lambda: snapshots.read_iceberg(table, snapshot_id, columns, storage_options), storage_options)
 
 
 def from_huggingface(dataset: Any) -> Pipeline:

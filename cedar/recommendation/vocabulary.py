@@ -21,7 +21,7 @@ def build_vocabularies(
     oov: int = 0,
     null: Null = "oov",
     memory: str = "512MiB",
-    executor: Any = "auto",  # noqa: ARG001 - of the old name
+    executor: object = "auto",  # noqa: ARG001 - of the old name
 ) -> dict[str, Vocabulary]:
     """As ``cedar.fit(p, cedar.preprocessing.Vocabulary(columns, ...))``, which replaces it: this name goes next."""
     warn_user(

@@ -7,6 +7,7 @@ import fsspec
 import numpy as np
 import pytest
 
+import cedar
 from cedar.core.errors import PipelineError, SourceError
 from cedar.core.redact import redact_url
 from cedar.datasets.listing import as_flag, as_paths, concurrently, list_files, reading
@@ -190,3 +191,27 @@ def test_reading_names_the_file_and_keeps_the_cause():
         raise PermissionError("no")
     with pytest.raises(SourceError, match="not there any more"), reading("a.bin"):
         raise FileNotFoundError("no")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a-{0..3}.x", ["a-0.x", "a-1.x", "a-2.x", "a-3.x"]),
+        ("a-{008..010}.x", ["a-008.x", "a-009.x", "a-010.x"]),
+        ("s3://b/{x,y}/{1..2}.p", ["s3://b/x/1.p", "s3://b/x/2.p", "s3://b/y/1.p", "s3://b/y/2.p"]),
+        ("{2..1}", ["2", "1"]),
+        ("{,b}c", ["c", "bc"]),
+        ("{one}/{}", ["{one}/{}"]),
+    ],
+)
+def test_braces_stand_for_several_paths(path, expected):
+    assert as_paths(path, "read") == tuple(expected)
+
+
+def test_a_local_file_may_have_braces_in_its_name(tmp_path):
+    name = tmp_path / "{1,2}.txt"
+    name.write_text("here")
+    assert as_paths(name, "read") == (str(name),)
+    for number in (1, 2):
+        (tmp_path / f"n{number}.txt").write_text(str(number))
+    assert [row["text"] for row in cedar.read_text(str(tmp_path / "n{1..2}.txt"))] == ["1", "2"]

@@ -17,7 +17,7 @@ LOGS = {
     "Iceberg": "metadata/00001-5e8f.metadata.json",
     "Hudi": ".hoodie/hoodie.properties",
 }
-HINTS = {"Delta": "deltalake.DeltaTable", "Iceberg": "pyiceberg", "Hudi": "Spark"}
+HINTS = {"Delta": "cedar.read_delta", "Iceberg": "cedar.read_iceberg", "Hudi": "Spark"}
 
 
 def made(root, log):

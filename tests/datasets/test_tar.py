@@ -197,3 +197,34 @@ def test_damaged_headers_are_errors(tmp_path: Path):
             assert len(read_rows(read_tar(path))) == 30
         except CedarError as error:
             assert "t.tar" in str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_parts_that_samples_lack_are_null_where_that_is_asked_for(tmp_path: Path):
+    members = [("0.jpg", b"a"), ("1.jpg", b"b"), ("1.cls", b"1"), ("2.cls", b"2")]
+    path = write(tmp_path, members)
+    with pytest.raises(SourceError, match=r'(?s)0.*missing="null"|missing="null"'):
+        read_rows(read_tar(path))
+    source = read_tar(path, missing="null")
+    assert list(source.schema()) == ["key", "jpg", "cls"]
+    want = [{"key": k, "jpg": j, "cls": c} for k, j, c in [("0", b"a", None), ("1", b"b", b"1"), ("2", None, b"2")]]
+    assert read_rows(source) == want
+    assert read_rows(source.select(["cls"])) == [{"cls": row["cls"]} for row in want]
+    assert read_rows(travelled(source)) == want
+    late = write(tmp_path, [*samples(256), ("0256.new", b"x")], "late.tar")
+    with pytest.raises(SourceError, match=r"'0256' also has \.new; the first 256 samples have jpg, cls"):
+        read_rows(read_tar(late, missing="null"))
+
+
+def test_dots_in_keys(tmp_path: Path):
+    path = write(tmp_path, [("d.1/a.b.jpg", b"j"), ("d.1/a.b.cls", b"c"), ("d.1/a.c.jpg", b"k"), ("d.1/a.c.cls", b"d")])
+    rows = read_rows(read_tar(path, dot="last"))
+    assert rows == [{"key": "d.1/a.b", "jpg": b"j", "cls": b"c"}, {"key": "d.1/a.c", "jpg": b"k", "cls": b"d"}]
+    first = read_rows(read_tar(path))
+    assert [row["key"] for row in first] == ["d.1/a"]
+    assert first[0]["b.jpg"] == b"j"
+
+
+@pytest.mark.parametrize("option", [{"missing": "skip"}, {"dot": "middle"}])
+def test_options_that_are_none(option):
+    with pytest.raises(PipelineError, match=next(iter(option))):
+        read_tar("x.tar", **option)

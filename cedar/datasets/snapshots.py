@@ -1,0 +1,155 @@
+"""Snapshots of tables of Delta Lake and Iceberg: their logs say which files are current, and these are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.libraries import library
+from cedar.core.redact import redact_url
+from cedar.datasets.listing import Listing, as_names, as_types, list_files
+from cedar.datasets.once import once
+from cedar.datasets.parquet import ParquetSource
+
+_OBJECT_STORE = {  # what fsspec calls options of S3, and what object_store and pyiceberg do
+    "key": ("AWS_ACCESS_KEY_ID", "s3.access-key-id"), "secret": ("AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
+    "token": ("AWS_SESSION_TOKEN", "s3.session-token"), "endpoint_url": ("AWS_ENDPOINT_URL", "s3.endpoint"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SnapshotSource(ParquetSource):
+    """The files of one snapshot.
+
+    Args:
+        root: of the table: names of files are what follows it.
+        shown: what messages call it, with the number of the snapshot.
+    """
+
+    root: str = ""
+    shown: str = ""
+    reader: ClassVar[str] = "read_delta"
+    lenient: ClassVar[bool] = True
+
+    @once
+    def listing(self) -> Listing:
+        listed = list_files(self.paths, None, self.storage_options)
+        root = (self.root if "://" in self.root else os.path.abspath(self.root)).rstrip("/") + "/"
+        named = (replace(file, name=_below(root, file)) for file in listed.files)
+        return Listing(tuple(sorted(named, key=lambda file: file.name)))
+
+    def describe(self) -> str:
+        return self.shown
+
+
+def _below(root: str, file: Any) -> str:
+    """The path of a file below the root."""
+    for path in (file.path, file.url):
+        if path.startswith(root):
+            return str(path[len(root) :])
+    return str(file.name)
+
+
+def _options(options: Mapping[str, Any] | None, place: int) -> dict[str, str]:
+    known = {name: value for name, value in (options or {}).items() if isinstance(value, str)}
+    return known | {_OBJECT_STORE[name][place]: value for name, value in known.items() if name in _OBJECT_STORE}
+
+
+def _source(files: list[str], schema: Any, columns: Any, root: str, shown: str) -> SnapshotSource:
+    if not files:
+        raise SourceError(f"{shown} has no rows", site=user_site(), fix="read another version of it")
+    types = as_types(schema, "schema", "read_delta")
+    chosen = as_names(columns, "columns", "read_delta") or tuple(name for name, _ in types)
+    return SnapshotSource(tuple(files), chosen, declared=types, root=root, shown=shown)
+
+
+def read_delta(
+    uri: Any, version: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
+) -> SnapshotSource:
+    """The source behind ``cedar.read_delta``."""
+    deltalake = library("deltalake", "delta", "read_delta")
+    if not isinstance(uri, str | os.PathLike):
+        raise PipelineError(f"read_delta: uri must be a string or a path, not {uri!r:.60}", site=user_site())
+    uri = os.fspath(uri)
+    try:
+        table = deltalake.DeltaTable(uri, version=version, storage_options=_options(options, 0) or None)
+        shown = f"read_delta({redact_url(uri)}, version={table.version()})"
+        mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        features = table.protocol().reader_features or []
+        if mode != "none" or ("deletionVectors" in features and pa.table(table.deletion_vectors()).num_rows):
+            which = "renamed columns" if mode != "none" else "deletion vectors"
+            raise PipelineError(
+                f"{shown}: the table has {which}, which its files alone do not show",
+                site=user_site(),
+                fix="rewrite it (REORG TABLE ... APPLY (PURGE) for deletion vectors), or read it into memory: "
+                "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
+            )
+        files = sorted(_local(each) for each in table.file_uris())
+        return _source(files, pa.schema(table.schema()), columns, _local(table.table_uri), shown)
+    except CedarError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"read_delta({redact_url(uri)}{'' if version is None else f', version={version}'}): {error}",
+            site=user_site(),
+            fix="check the path, and that it is a Delta Lake table with that version",
+        ) from error
+
+
+def _local(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def read_iceberg(
+    table: Any, snapshot_id: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
+) -> SnapshotSource:
+    """The source behind ``cedar.read_iceberg``."""
+    library("pyiceberg", "iceberg", "read_iceberg")
+    if isinstance(table, str | os.PathLike):
+        opened = library("pyiceberg.table", "iceberg", "read_iceberg").StaticTable
+        table = opened.from_metadata(os.fspath(table), properties=_options(options, 1))
+    if not hasattr(table, "scan") or not hasattr(table, "location"):
+        fix = 'catalog.load_table("db.clicks"), or the path of a metadata file'
+        raise PipelineError(f"read_iceberg takes a table of pyiceberg, not {table!r:.60}", site=user_site(), fix=fix)
+    root = str(table.location())
+    try:
+        snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else table.current_snapshot()
+        number = None if snapshot is None else snapshot.snapshot_id
+        shown = f"read_iceberg({redact_url(root)}, snapshot_id={number})"
+        if snapshot is None:
+            raise SourceError(f"read_iceberg({redact_url(root)}): there is no snapshot {snapshot_id or ''}".rstrip())
+        scan = table.scan(snapshot_id=number)
+        tasks = list(scan.plan_files())
+        _refuse(shown, table, scan, tasks)
+        schema = library("pyiceberg.io.pyarrow", "iceberg", "read_iceberg").schema_to_pyarrow(scan.projection())
+        schema = pa.schema([(field.name, field.type) for field in schema])  # without the numbers of fields
+        return _source([_local(task.file.file_path) for task in tasks], schema, columns, _local(root), shown)
+    except CedarError as error:
+        error.site = error.site or user_site()
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"read_iceberg({redact_url(root)}): {error}", site=user_site(), fix="check the table and its storage"
+        ) from error
+
+
+def _refuse(shown: str, table: Any, scan: Any, tasks: list[Any]) -> None:
+    names = {field.field_id: field.name for field in scan.projection().fields}
+    renamed = any(names.get(f.field_id, f.name) != f.name for schema in table.schemas().values() for f in schema.fields)
+    others = {str(task.file.file_format).rpartition(".")[2].lower() for task in tasks} - {"parquet"}
+    if any(task.delete_files for task in tasks):
+        why, fix = "has deletes that are kept apart from its rows", "compact it (rewrite_data_files) first"
+    elif renamed:
+        why, fix = "has renamed columns, which older files have under other names", "rewrite its data files first"
+    elif others:
+        why, fix = f"has files of {', '.join(sorted(others))}", "rewrite them as Parquet first"
+    else:
+        return
+    more = "or read it into memory: cedar.from_arrow(table.scan().to_arrow())"
+    raise PipelineError(f"{shown}: the table {why}", site=user_site(), fix=f"{fix}, {more}")

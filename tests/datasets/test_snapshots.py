@@ -1,0 +1,182 @@
+"""Tables of Delta Lake, by deltalake; of Iceberg, by a stand-in for pyiceberg where that is not installed."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from cedar.testing import assert_resumable
+
+
+def rows(pipeline: cedar.Pipeline) -> list[dict[str, Any]]:
+    return sorted(pipeline.loader(executor="inline"), key=lambda row: row["x"])
+
+
+def delta(folder: Path) -> str:
+    """A table with partitions, deleted rows, and a column that was added."""
+    deltalake.write_deltalake(
+        str(folder), pa.table({"x": range(8), "p": ["a", "b b", None, "a"] * 2}), partition_by=["p"]
+    )
+    deltalake.DeltaTable(str(folder)).delete("x = 3")
+    deltalake.write_deltalake(
+        str(folder), pa.table({"x": [8], "p": ["a"], "y": [0.5]}), mode="append", schema_mode="merge"
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 2])
+def test_the_rows_of_a_version(tmp_path: Path, version: int | None) -> None:
+    uri = delta(tmp_path / "t")
+    want = deltalake.DeltaTable(uri, version=version).to_pyarrow_table().to_pylist()
+    found = cedar.read_delta(uri, version=version)
+    assert rows(found) == sorted(want, key=lambda row: row["x"])
+    assert found.count() == len(want)
+
+
+def test_columns_filters_and_other_ways_to_name_it(tmp_path: Path) -> None:
+    uri = delta(tmp_path / "t")
+    for given in (uri, tmp_path / "t", f"file://{uri}", uri + "/"):
+        assert [row["y"] for row in rows(cedar.read_delta(given, columns=["y", "x"]))] == [None] * 7 + [0.5]
+        assert [row["x"] for row in rows(cedar.read_delta(given).filter(col("p") == "a"))] == [0, 4, 7, 8]
+
+
+def test_a_version_stays_and_resumes(tmp_path: Path) -> None:
+    uri = delta(tmp_path / "t")
+    before = cedar.read_delta(uri)
+    deltalake.write_deltalake(uri, pa.table({"x": [99], "p": ["a"], "y": [1.0]}), mode="append")
+    assert before.count() == 8
+    assert "version=2" in before.explain()
+    assert_resumable(before.shuffle(seed=1).select("x").batch(2), executors=["inline"], stops=2)
+    with before.select("x").batch(2).loader() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with cedar.read_delta(uri, version=2).select("x").batch(2).loader() as loader:
+        loader.load_state_dict(state)
+        assert len(list(loader)) == 3
+
+
+def test_keys_do_not_depend_on_other_files(tmp_path: Path) -> None:
+    uri = delta(tmp_path / "t")
+    parts = {"a": 0.5, "b": 0.5}
+    before = {row["x"] for row in cedar.read_delta(uri, version=1).split(parts)["a"]}
+    after = {row["x"] for row in cedar.read_delta(uri, version=2).split(parts)["a"]}
+    assert after - {8} == before
+
+
+def test_what_is_no_such_table(tmp_path: Path) -> None:
+    uri = delta(tmp_path / "t")
+    with pytest.raises(cedar.SourceError, match="version=77"):
+        cedar.read_delta(uri, version=77)
+    with pytest.raises(cedar.SourceError, match="read_delta"):
+        cedar.read_delta(tmp_path)
+    with pytest.raises(cedar.PipelineError, match="must be a string"):
+        cedar.read_delta(3)  # type: ignore[arg-type]
+    deltalake.DeltaTable(uri).delete()
+    with pytest.raises(cedar.SourceError, match="has no rows"):
+        cedar.read_delta(uri)
+
+
+@pytest.mark.parametrize("why", ["deletion vectors", "renamed columns"])
+def test_what_files_do_not_show_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    uri = delta(tmp_path / "t")
+    vectors = pa.table({"filepath": ["a"]})
+    configuration = {"delta.columnMapping.mode": "name"} if why == "renamed columns" else {}
+    protocol = SimpleNamespace(reader_features=["deletionVectors"])
+    monkeypatch.setattr(deltalake.DeltaTable, "deletion_vectors", lambda _: vectors)
+    monkeypatch.setattr(deltalake.DeltaTable, "protocol", lambda _: protocol)
+    monkeypatch.setattr(deltalake.DeltaTable, "metadata", lambda _: SimpleNamespace(configuration=configuration))
+    with pytest.raises(cedar.PipelineError, match=why):
+        cedar.read_delta(uri)
+
+
+def test_libraries_that_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cedar.core.libraries import library
+
+    for name, call in (("deltalake", cedar.read_delta), ("pyiceberg", cedar.read_iceberg)):
+        monkeypatch.setitem(sys.modules, name, None)
+        library.cache_clear()
+        with pytest.raises(cedar.PipelineError, match=f"needs {name}") as caught:
+            call("somewhere")
+        assert "pip install 'cedar-data[" in str(caught.value)
+    library.cache_clear()
+
+
+# ---- Iceberg ---------------------------------------------------------------------------------------------------------
+
+
+def field(number: int, name: str) -> Any:
+    return SimpleNamespace(field_id=number, name=name)
+
+
+class Table:
+    """What of a table of pyiceberg is asked."""
+
+    def __init__(self, folder: Path, deletes: int = 0, old_name: str = "x") -> None:
+        self.folder, self.deletes = folder, deletes
+        self.old = [field(1, old_name)]
+        for number in range(3):
+            pq.write_table(pa.table({"x": pa.array([number], pa.int32())}), folder / f"{number}.parquet")
+
+    def location(self) -> str:
+        return f"file://{self.folder}"
+
+    def current_snapshot(self) -> Any:
+        return SimpleNamespace(snapshot_id=7)
+
+    def snapshot_by_id(self, number: int) -> Any:
+        return SimpleNamespace(snapshot_id=number) if number in (6, 7) else None
+
+    def schemas(self) -> dict[int, Any]:
+        return {0: SimpleNamespace(fields=self.old)}
+
+    def scan(self, snapshot_id: int) -> Any:
+        files = [0, 1] if snapshot_id == 6 else [0, 2]
+        tasks = [
+            SimpleNamespace(
+                file=SimpleNamespace(file_path=f"file://{self.folder}/{n}.parquet", file_format="FileFormat.PARQUET"),
+                delete_files=[1] * self.deletes,
+            )
+            for n in files
+        ]
+        schema = SimpleNamespace(fields=[field(1, "x"), field(2, "y")])
+        return SimpleNamespace(plan_files=lambda: tasks, projection=lambda: schema)
+
+
+@pytest.fixture
+def pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cedar.core.libraries import library
+
+    made = ModuleType("pyiceberg.io.pyarrow")
+    made.schema_to_pyarrow = lambda _: pa.schema([("x", pa.int64()), ("y", pa.string())])  # type: ignore[attr-defined]
+    for name, module in (("pyiceberg", ModuleType("pyiceberg")), ("pyiceberg.io.pyarrow", made)):
+        monkeypatch.setitem(sys.modules, name, module)
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+@pytest.mark.usefixtures("pyiceberg")
+def test_the_rows_of_a_snapshot(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    assert rows(cedar.read_iceberg(table)) == [{"x": 0, "y": None}, {"x": 2, "y": None}]
+    assert [row["x"] for row in rows(cedar.read_iceberg(table, snapshot_id=6, columns=["x"]))] == [0, 1]
+    assert "snapshot_id=7" in cedar.read_iceberg(table).explain()
+    with pytest.raises(cedar.SourceError, match="no snapshot 9"):
+        cedar.read_iceberg(table, snapshot_id=9)
+    with pytest.raises(cedar.PipelineError, match="takes a table"):
+        cedar.read_iceberg(3)
+
+
+@pytest.mark.usefixtures("pyiceberg")
+def test_deletes_and_renamed_columns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(cedar.PipelineError, match="deletes that are kept apart"):
+        cedar.read_iceberg(Table(tmp_path, deletes=1))
+    with pytest.raises(cedar.PipelineError, match="renamed columns"):
+        cedar.read_iceberg(Table(tmp_path, old_name="z"))
