@@ -17,11 +17,15 @@ from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import to_arrow_table
 from cedar.operators.join import How, Join, Keys
 from cedar.operators.lookup import arranged
+from cedar.operators.shuffle import Shuffle
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
-from cedar.pipeline.surveying import require_rows, survey
+from cedar.pipeline.surveying import require_rows, require_steady, survey, without
+from cedar.report.describe import frame_of
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from cedar.pipeline.core import Pipeline
 
 Names = str | Sequence[str] | None
@@ -158,3 +162,33 @@ def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any
     keys = Keys(groups, groups, on, tolerance)
     given = _added(pipeline, side, (*groups, on), suffix)
     return Join(keys, "left", tuple(side.types.items()), given, False, side.content, side.lookup(keys, unique=False))
+
+
+WEIGHT = "__class_weight"
+
+
+def class_weights(pipeline: Pipeline, column: str) -> Join:
+    """An operator that adds ``WEIGHT``: one by the number of rows that have the same value of a column."""
+    require_steady(pipeline, (column,), "balance_classes")
+    if column not in pipeline.columns:
+        raise missing_column(column, pipeline.columns, "balance_classes", user_site())
+    rows = pipeline.select(column)
+    keys, types = Keys((column,), (column,)), _types_of(rows) | {WEIGHT: pa.float64()}
+    node = without(rows.given, Shuffle)
+
+    def counted(on_error: Skip | None) -> pa.Table:
+        import polars as pl
+
+        counts: list[pl.DataFrame] = []
+        for frame in map(frame_of, survey(node, None, "balance_classes", on_error)):
+            counts = [pl.concat([*counts, frame.group_by(column).len(WEIGHT)]).group_by(column).sum()]
+        found = counts[0].with_columns(1 / pl.col(WEIGHT)).to_arrow() if counts else None
+        empty = {name: pa.nulls(0, kind) for name, kind in types.items()}
+        return arranged(
+            empty if found is None else {name: found.column(name) for name in types}, keys.right, unique=True
+        )
+
+    def stored(on_error: Skip | None) -> StoredTable:
+        return kept_table(key_of(node, on_error, "balance_classes", column), lambda: counted(on_error))
+
+    return Join(keys, "left", tuple(types.items()), ((WEIGHT, WEIGHT),), False, uuid.uuid4().hex, Survey(stored))

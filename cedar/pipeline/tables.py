@@ -15,7 +15,7 @@ from cedar.operators.shuffle import Shuffle
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
 from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
-from cedar.pipeline.joining import Names, join, join_asof
+from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
 from cedar.pipeline.repeats import find_repeats
 from cedar.pipeline.surveying import require_rows, require_steady, survey, without
 
@@ -173,6 +173,28 @@ class TableMethods:
             [{'t': 4, 'price': 10}, {'t': 5, 'price': 50}, {'t': 0, 'price': None}]
         """
         return self._pipeline.apply(join_asof(self._pipeline, other, on, by, tolerance, suffix))
+
+    def balance_classes(self, column: str, *, seed: int = 0) -> Pipeline:
+        """Draw as many rows as there are, with replacement and in random order, so that each class is as likely.
+
+        One pass counts the classes before the first row is drawn; see ``sample`` for the draws.
+
+        Args:
+            column: of the classes; a null is an error.
+            seed: mixed into the seed of the run; every epoch draws other rows.
+
+        Raises:
+            PipelineError: a column that is not there, a pipeline of batches, or classes that differ from epoch to epoch.
+            RowError: while running, a row without a class.
+
+        Example:
+            >>> import cedar
+            >>> rows = cedar.from_items([{"y": int(i < 10)} for i in range(1000)])
+            >>> 400 < sum(row["y"] for row in rows.balance_classes("y")) < 600
+            True
+        """
+        weighed = self._pipeline.apply(class_weights(self._pipeline, column))
+        return weighed.sample(WEIGHT, seed=seed).drop(WEIGHT)
 
     def explode(self, *columns: str) -> Pipeline:
         """A row for each item of lists; the other columns are repeated. Rows whose list is empty or null are left out.
