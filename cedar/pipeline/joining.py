@@ -182,11 +182,9 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
         counts: list[pl.DataFrame] = []
         for frame in map(frame_of, survey(node, None, "balance_classes", on_error)):
             counts = [pl.concat([*counts, frame.group_by(column).len(WEIGHT)]).group_by(column).sum()]
-        found = counts[0].with_columns(1 / pl.col(WEIGHT)).to_arrow() if counts else None
-        empty = {name: pa.nulls(0, kind) for name, kind in types.items()}
-        return arranged(
-            empty if found is None else {name: found.column(name) for name in types}, keys.right, unique=True
-        )
+        found = counts[0].with_columns((1 / pl.col(WEIGHT)).alias(WEIGHT)).to_arrow() if counts else None
+        columns = {name: pa.nulls(0, kind) if found is None else found.column(name) for name, kind in types.items()}
+        return arranged(columns, keys.right, unique=True)
 
     def stored(on_error: Skip | None) -> StoredTable:
         return kept_table(key_of(node, on_error, "balance_classes", column), lambda: counted(on_error))

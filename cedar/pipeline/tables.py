@@ -184,7 +184,7 @@ class TableMethods:
             seed: mixed into the seed of the run; every epoch draws other rows.
 
         Raises:
-            PipelineError: a column that is not there, a pipeline of batches, or classes that differ from epoch to epoch.
+            PipelineError: a column that is not there, a pipeline of batches, or classes that differ by epoch.
             RowError: while running, a row without a class.
 
         Example:
