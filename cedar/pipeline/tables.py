@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.libraries import library
 from cedar.core.skip import Skip
+from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode
 from cedar.operators.join import How
 from cedar.operators.repeat import Repeat
@@ -18,6 +20,7 @@ from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
 from cedar.pipeline.repeats import find_repeats
 from cedar.pipeline.surveying import require_rows, require_steady, survey, without
+from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,13 +72,18 @@ class TableMethods:
         def moved(on_error: Skip | None) -> Moved:
             census = Census(rule, len(parts))
             columns = () if by is None else (by,)
-            for block in survey(without(pipeline.given, Shuffle, Repeat), columns, "split", on_error):
+            for block in survey(without(below[-1], Shuffle, Repeat), columns, "split", on_error):
                 if census.add(rule.hashes(block)):
                     break
             return census.moved()
 
-        needed = Survey(moved)
-        return {name: pipeline.apply(SplitPart(name, i, rule, needed)) for i, name in enumerate(parts)}
+        below, needed, made = _keeping_keys(pipeline.given, by), Survey(moved), {}
+        for number, name in enumerate(parts):
+            part = type(pipeline)(below[-1]).apply(SplitPart(name, number, rule, needed)).given
+            for node in reversed(below[:-1]):
+                part = dataclasses.replace(node, inputs=(part,))
+            made[name] = type(pipeline)(part)
+        return made
 
     def unique(self, subset: str | Sequence[str] | None = None, *, keep: Keep = "first") -> Pipeline:
         """One row of each distinct value of the columns ``subset``, in all of the data.
@@ -281,3 +289,21 @@ class TableMethods:
             fix="cedar.from_polars(p.to_polars().sort(...)) where the rows fit into memory; shuffle(by=...) keeps the "
             "rows of one value together; sort before you write the files otherwise",
         )
+
+
+def _keeping_keys(node: Node, by: str | None) -> list[Node]:
+    """The node, and those below it, down to where the rows are chosen that a split by row key divides.
+
+    Divided there, rows of other parts are neither worked on nor moved about, and they are counted where sources are.
+    """
+    below = [node]
+    while by is None and (isinstance(node.operator, Shuffle) or _maps_rows(node)):
+        (node,) = node.inputs
+        below.append(node)
+    return below
+
+
+def _maps_rows(node: Node) -> bool:
+    operator = node.operator
+    plain = isinstance(operator, RowOperator) and operator.exact_rows is None and operator.storage is None
+    return plain and node.effects.rows == "1:1"

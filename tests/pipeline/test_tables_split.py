@@ -52,6 +52,10 @@ def test_the_length_is_known_before_a_run(tmp_path: Path) -> None:
     for part in files.split(THREE).values():
         with part.batch(4).loader() as loader:
             assert len(loader) == len(list(loader))
+    for above in (files.shuffle(seed=1), files.map(lambda x: x + 1, "x").shuffle(), files.map(lambda row: row)):
+        for part in above.split(THREE).values():
+            with part.batch(4).loader() as loader:
+                assert len(loader) == len(list(loader))
     inner = files.split({"a": 0.5, "b": 0.5})["a"].split({"a": 0.5, "b": 0.5}, seed=1)["b"]
     assert len(inner.loader()) == len(xs(inner)) > 0
     filtered = files.split(THREE)["a"].filter(col("x") % 2 == 0)
