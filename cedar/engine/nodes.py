@@ -69,13 +69,13 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
     for node, operator in streams:
         if not operator.cuts or not (epoch > 0 or id(node) in repeated):
             continue
-        label, name = operator.label(), next(iter(node.schema or ()), "id")
+        label = operator.label()
         for below in walk(node):
             if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
                 warn_user(
                     f"{label} is above {below.operator.label()}, whose order changes in every epoch: so do the rows "
-                    f"that {label} leaves, and rows of a split by take() and skip() leak. Split by a hash, such as "
-                    f"filter(col({name!r}).hash(7) % 10 != 0), or put take() and skip() before shuffle()",
+                    f"that {label} leaves, and rows of a split by take() and skip() leak. Use "
+                    'p.split({"train": 0.9, "val": 0.1}), or put take() and skip() before shuffle()',
                     node.site,
                 )
                 break
