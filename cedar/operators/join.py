@@ -86,7 +86,7 @@ class Join(RowOperator):
         )
 
     @property
-    def filters(self) -> bool:  # type: ignore[override]
+    def filters(self) -> bool:
         return self.how in ("semi", "anti")
 
     may_fail = False
@@ -127,7 +127,7 @@ class Join(RowOperator):
             return  # a run will tell
         try:
             matched(self.keys, to_frame({n: own[n] for n in left}), to_frame({n: others[n] for n in right}))
-        except (*polars_errors(), NoColumn, KeyError) as error:
+        except polars_errors() + (NoColumn, KeyError) as error:  # noqa: RUF005 - mypy does not see through a star
             shown = ", ".join(f"{a!r} of {known[a]} and {b!r} of {types[b]}" for a, b in zip(left, right, strict=True))
             raise PipelineError(
                 f"{self.label()}: keys do not compare: {shown}: {first_line(error)}",
@@ -235,9 +235,9 @@ def _in_time(stored: StoredTable, times: pl.Series) -> Index:
     asked = asked.drop_nulls().drop_nans() if kind.is_float() else asked.drop_nulls()
     if not len(asked) or not len(wide):
         return np.empty(0, dtype=np.int64)
-    low, high = asked.min(), asked.max()
-    first = max(int(wide.search_sorted(low, side="right")) - 1, 0)
-    return np.arange(first, int(wide.search_sorted(high, side="right")), dtype=np.int64)
+    ends = pl.Series([asked.min(), asked.max()], dtype=asked.dtype)
+    before, last = wide.search_sorted(ends, side="right").to_list()
+    return np.arange(max(before - 1, 0), last, dtype=np.int64)
 
 
 def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Array]:

@@ -69,10 +69,10 @@ class Side:
 
 
 def _types_of(other: Pipeline) -> dict[str, ColumnType]:
-    known = other.schema
-    if any(kind == "?" for kind in known.values()):
+    known = {name: kind for name, kind in other.schema.items() if isinstance(kind, pa.DataType)}
+    if len(known) < len(other.schema):  # tensors are lists in a table
         return dict(canonical_types(other.take(1).to_arrow().schema, "join", site=user_site()))
-    return known  # type: ignore[return-value]
+    return dict(known)
 
 
 def as_table(other: Any, method: str) -> pa.Table:

@@ -169,9 +169,10 @@ def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node]) -> N
         files, rows = row_keys(split)
         keys = Keys(rows, file_ids(source, files))
         masks = [each.operator.keeps_keys(keys) for each in filters]
-        if any(mask is None for mask in masks):
+        known = [mask for mask in masks if mask is not None]
+        if len(known) < len(masks):
             return None
-        left[place] = np.count_nonzero(np.logical_and.reduce(masks))
+        left[place] = np.count_nonzero(np.logical_and.reduce(known))
     return left
 
 

@@ -145,6 +145,8 @@ def test_columns_of_lists_arrays_and_structs() -> None:
     assert [row["image"][0, 0] for row in found] == [0, 2]
     assert found[0]["s"] == {"a": 1}
     assert list(found[0]["vec"]) == [1.0, 2.0]
+    arrays = cedar.from_numpy({"k": np.array([0]), "array": np.ones((1, 2, 2))})
+    assert [row["array"] for row in rows.join(arrays, on="k", how="inner")] == [[[1.0, 1.0], [1.0, 1.0]]] * 2
 
 
 def test_rows_that_failed_keep_their_slots() -> None:
