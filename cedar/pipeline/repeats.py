@@ -136,13 +136,15 @@ class Sightings:
 
     def dropped(self, keep: Keep) -> Hashes | None:
         """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
-        found = [_split(part, keep)[1] for part in self._parts()]
-        gone = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.uint64)
-        stay = (_split(part, keep)[0] for part in self._parts()) if len(gone) else ()
-        return None if _meet(stay, gone) else gone
+        divided = (_divided(part, keep) for part in self._parts())
+        if self._folder is None:
+            divided = iter(known := list(divided))
+        gone = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *(each for _, each in divided)]))
+        again = known if self._folder is None else (_divided(part, keep) for part in self._parts())
+        return None if len(gone) and _meet((each for each, _ in again), gone) else gone
 
 
-def _split(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
+def _divided(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
     """The keys of rows that stay, and of those that go."""
     numbered = rows.with_row_index("row")
     stays = np.zeros(len(rows), dtype=bool)
@@ -152,7 +154,7 @@ def _split(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
 
 
 def _meet(stay: Iterable[Hashes], gone: Hashes) -> bool:
-    for keys in stay:
+    for keys in map(np.sort, stay):  # in order, they are looked for next to each other
         places = np.minimum(np.searchsorted(gone, keys), len(gone) - 1)
         if (gone[places] == keys).any():
             return True
