@@ -59,7 +59,8 @@ class Join(RowOperator):
         types: of the other table's columns.
         given: (name in the other table, name here) of the columns that are added.
         several: rows may match more than one.
-        content: stands for the other table, for caches.
+        content: stands for the other table, where that is known before a run.
+        own: stands for what a run reads of another pipeline, in caches of this one.
         survey: the table, ready for lookups.
 
     Raises:
@@ -73,6 +74,7 @@ class Join(RowOperator):
     given: tuple[tuple[str, str], ...]
     several: bool
     content: str
+    own: str
     survey: Survey[StoredTable] = field(repr=False)
     name: ClassVar[str] = "join"
 
@@ -98,7 +100,14 @@ class Join(RowOperator):
 
     def parameters(self) -> dict[str, Any]:
         keys = [list(self.keys.left), list(self.keys.right), self.keys.time, repr(self.keys.tolerance)]
-        return {"keys": keys, "how": self.how, "given": [list(pair) for pair in self.given], "several": self.several}
+        content = self.content if self.how != "left" or self.several else ""  # which decides how many rows there are
+        return {
+            "content": content,
+            "keys": keys,
+            "how": self.how,
+            "given": [list(pair) for pair in self.given],
+            "several": self.several,
+        }
 
     def schema(self, *inputs: Schema) -> Schema:
         (known,) = inputs

@@ -98,7 +98,9 @@ class SplitPart(RowOperator):
         self.survey.prepare(on_error)
 
     def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
-        return None if self.rule.by is not None else self.keeps(self.rule.key_hashes(keys))
+        if self.rule.by is not None:
+            return None
+        return self.keeps(self.rule.key_hashes(keys)) if len(keys) else np.zeros(0, dtype=bool)  # without the survey
 
     def keeps(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """bool[rows]: which rows of these hashes are in this part."""

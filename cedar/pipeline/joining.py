@@ -42,11 +42,11 @@ class Side:
         self._pipeline: Pipeline | None = None
         if hasattr(other, "given"):
             require_rows(other, f"{method}: the other pipeline")
-            self._pipeline, self.content = other, uuid.uuid4().hex  # which data it reads, only a run can tell
+            self._pipeline, self.content, self.own = other, "", uuid.uuid4().hex  # its data, only a run can tell
             self.types = _types_of(other)
         else:
             self._table = as_table(other, method)
-            self.content = digest_of(self._table)
+            self.content, self.own = digest_of(self._table), ""
             self.types = dict(canonical_types(self._table.schema, method, site=user_site()))
 
     def lookup(self, keys: Keys, unique: bool) -> Survey[StoredTable]:
@@ -122,7 +122,7 @@ def join(
     used = {name: side.types[name] for name in (*keys.right, *(own for own, _ in given))}
     side.types = used
     survey = side.lookup(keys, unique=adds and not several)
-    return Join(keys, how, tuple(used.items()), given, several, side.content, survey)  # type: ignore[arg-type]
+    return Join(keys, how, tuple(used.items()), given, several, side.content, side.own, survey)  # type: ignore[arg-type]
 
 
 _ALL = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
@@ -161,7 +161,9 @@ def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any
             raise missing_column(name, list(side.types), "join_asof: the other table", site)
     keys = Keys(groups, groups, on, tolerance)
     given = _added(pipeline, side, (*groups, on), suffix)
-    return Join(keys, "left", tuple(side.types.items()), given, False, side.content, side.lookup(keys, unique=False))
+    return Join(
+        keys, "left", tuple(side.types.items()), given, False, side.content, side.own, side.lookup(keys, unique=False)
+    )
 
 
 WEIGHT = "__class_weight"
@@ -189,4 +191,4 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
     def stored(on_error: Skip | None) -> StoredTable:
         return kept_table(key_of(node, on_error, "balance_classes", column), lambda: counted(on_error))
 
-    return Join(keys, "left", tuple(types.items()), ((WEIGHT, WEIGHT),), False, uuid.uuid4().hex, Survey(stored))
+    return Join(keys, "left", tuple(types.items()), ((WEIGHT, WEIGHT),), False, "", uuid.uuid4().hex, Survey(stored))

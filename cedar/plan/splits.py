@@ -130,7 +130,7 @@ class Splits:
         ):
             if above.operator.filters:
                 left = _left(source, splits, [*counted, above])
-                if left is None and self._counts is None:
+                if left is None and (self._counts is None or uncountable(above, source)):
                     break
                 counted, known = [*counted, above], left
             at = above

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from benchmarks import harness, recommendation, recommendation_formats, recommendation_quality, recommendation_whole
 from cedar.trainers.dlrm.inputs import read_batch
@@ -42,8 +43,6 @@ def test_the_held_out_hour_is_another_and_its_best_auc_is_known(tmp_path):
 
 
 def test_both_ways_from_files_to_weights_see_the_same_rows(tmp_path):
-    import torch
-
     raw, clustered = recommendation_whole.files(str(tmp_path), 1024)
     chosen = recommendation_whole.options(128)
     dense, sums = chosen.data.dense, []
@@ -63,8 +62,6 @@ def test_both_ways_from_files_to_weights_see_the_same_rows(tmp_path):
 
 
 def test_plain_lookups_of_torch_and_torchrec_are_the_same(recwarn):
-    import torch
-
     ways, _ = recommendation_whole.lookups()
     if "torchrec" not in ways:
         pytest.skip("torchrec is not installed")

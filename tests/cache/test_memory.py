@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.dlpack import from_dlpack
 
 from cedar.cache.memory import Memory
 from cedar.core.block import Block
@@ -44,8 +45,6 @@ def test_memory_forgets_another_plan_in_order_of_use() -> None:
 
 
 def test_memory_is_not_reached_by_what_is_done_to_rows() -> None:
-    from torch.utils.dlpack import from_dlpack
-
     memory = Memory(1 << 20)
     numbers = pa.array(np.zeros(2, dtype=np.int64))
     given = Block({"x": np.zeros((2, 2)), "o": objects([[1], [2]]), "a": numbers}, Keys(np.arange(2)))

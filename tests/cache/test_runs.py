@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.dlpack import from_dlpack
 
 import cedar
 from cedar import col
@@ -122,8 +123,6 @@ def test_rows_one_by_one_may_be_written_too(files: str) -> None:
 
 
 def test_tables_share_no_memory_with_a_cache(files: str) -> None:
-    from torch.utils.dlpack import from_dlpack
-
     p = cedar.read_parquet(files).select("x").map(lambda x: np.full(2, x), "x", into="t").cache("memory")
     loader = p.batch(5).loader(format="arrow")
     for _ in range(3):

@@ -7,6 +7,7 @@ import datetime as dt
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 
 import cedar
 from cedar.core import columns
@@ -28,8 +29,6 @@ def test_no_rows_of_polars_join_others():
 
 
 def test_lists_of_any_framework_are_columns() -> None:
-    import torch
-
     made = JaggedTensor(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
     assert as_column(made).to_pylist() == [[1, 2], [3]]
 

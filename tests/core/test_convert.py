@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,8 +80,6 @@ def describe(make: Any, column: Any) -> str:
 
 
 def words(value: Any) -> str:
-    import torch
-
     if isinstance(value, JaggedTensor):
         return f"JaggedTensor of {words(value.values)}"
     if isinstance(value, dict):
@@ -115,8 +114,6 @@ def test_the_table_is_complete() -> None:
 
 
 def address(value: Any) -> int:
-    import torch
-
     return int(value.data_ptr() if isinstance(value, torch.Tensor) else value.__array_interface__["data"][0])
 
 
@@ -247,8 +244,6 @@ def test_a_null_struct_makes_its_fields_null() -> None:
 
 
 def test_times_keep_their_unit() -> None:
-    import torch
-
     assert to_numpy(pa.array([dt.date(2024, 1, 2)]), "x").dtype == "M8[D]"
     assert to_numpy(pa.array([dt.date(2024, 1, 2)], pa.date64()), "x").dtype == "M8[D]"
     assert to_numpy(pa.array([5], pa.timestamp("ms", "UTC")), "x").dtype == "M8[ms]"

@@ -2,6 +2,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,8 +103,6 @@ def test_strings_structs_and_nested_lists_are_values_too():
 
 
 def test_tensors_move_keep_their_integers_and_change_their_dtype():
-    import torch
-
     ids, scores = jagged([[1], [1]], "torch"), jagged([[0.5], [0.5]], "torch", np.float64)
     group = InverseKeyedJaggedTensor.from_jagged({"scores": scores}, {"scores": scores.values})
     half = group.to(torch.float16)
@@ -117,8 +116,6 @@ def test_tensors_move_keep_their_integers_and_change_their_dtype():
 
 
 def test_pinned_memory():
-    import torch
-
     group = InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1], [1]], "torch")})
     if not torch.cuda.is_available():
         pytest.skip("no accelerator to pin memory for")
@@ -126,8 +123,6 @@ def test_pinned_memory():
 
 
 def test_numpy_parts_become_tensors_over_the_same_memory():
-    import torch
-
     numbers = np.array([1, 2])
     numbers.flags.writeable = False  # as the arrays of batches are
     made = InverseKeyedJaggedTensor(("a",), [numbers], [np.array([0, 2])], np.array([0], dtype=np.int32))

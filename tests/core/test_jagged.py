@@ -1,6 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,8 +47,6 @@ def test_indexing_from_the_end_and_outside() -> None:
 
 
 def test_nested_rows_and_structs() -> None:
-    import torch
-
     inner = jagged([[1], [2, 3], []])
     outer = JaggedTensor(inner, np.array([0, 2, 3]))
     assert outer.to_list() == [[[1], [2, 3]], [[]]]
@@ -93,8 +92,6 @@ def test_offsets_are_checked(offsets: np.ndarray) -> None:
 
 
 def test_torch_moves() -> None:
-    import torch
-
     made = jagged([[1], [2, 3]], "torch")
     as_float = made.to(torch.float32)
     assert as_float.values.dtype == torch.float32

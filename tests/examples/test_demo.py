@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 pytestmark = pytest.mark.heavy
 
@@ -17,8 +18,6 @@ DEMO = str(Path(__file__).resolve().parents[2] / "examples" / "demo.py")
 
 @pytest.fixture
 def demo(monkeypatch, capsys, tmp_path):
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # other tests run beside it
 

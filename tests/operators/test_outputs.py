@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 import cedar
 from cedar import col
@@ -22,8 +23,6 @@ from tests.toy_blocks import SITE, bind, block, run, values
 
 
 def test_where_types_come_from():
-    import torch
-
     def annotated(x: float) -> float:
         return x
 

@@ -242,3 +242,29 @@ def test_errors_that_a_run_meets() -> None:
         list(rows.join(cedar.from_polars(ITEMS).repeat(), on="item"))
     with pytest.raises(cedar.PipelineError, match="gives batches"):
         rows.batch(2).join(ITEMS, on="item")
+
+
+def test_a_cache_above_a_join_knows_the_table(tmp_path: Path) -> None:
+    for price in (1.0, 2.0):
+        other = pl.DataFrame({"item": [0, 1], "price": [price] * 2})
+        for side in (other, cedar.from_polars(other)):
+            joined = shards(tmp_path).join(side, on="item", how="inner").map(lambda price: price, "price")
+            assert {row["price"] for row in joined.cache(str(tmp_path / "cache"))} == {price}
+
+
+def test_a_state_is_refused_where_another_table_leaves_other_rows() -> None:
+    rows = cedar.from_items([{"x": i, "item": i % 4} for i in range(40)])
+
+    def batches(prices: list[float], how: Any) -> Any:
+        return rows.join(pl.DataFrame({"item": range(len(prices)), "price": prices}), on="item", how=how).batch(4)
+
+    for how, refused in (("inner", True), ("anti", True), ("left", False)):
+        with batches([1.0, 2.0, 3.0], how).loader(format="arrow") as loader:
+            next(iter(loader))
+            state = loader.state_dict()
+        with batches([1.0, 2.0], how).loader(format="arrow") as other:
+            if refused:
+                with pytest.raises(cedar.ResumeError, match="join"):
+                    other.load_state_dict(state)
+            else:
+                other.load_state_dict(state)

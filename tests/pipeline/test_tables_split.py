@@ -1,5 +1,6 @@
 """split: parts that follow from row keys, or from the values of a column."""
 
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -174,3 +175,24 @@ def test_columns_and_batches() -> None:
         list(rows.split(THREE, by="y")["a"])
     with pytest.raises(cedar.PipelineError, match="above batch"):
         rows.batch(2).split(THREE)
+
+
+def test_explaining_a_split_reads_nothing_and_says_that_counts_are_unknown() -> None:
+    read: list[int] = []
+
+    def rows() -> Iterator[dict[str, int]]:
+        read.append(1)
+        return iter([{"x": i} for i in range(30)])
+
+    part = cedar.from_iterable(rows).split(THREE)["a"]
+    assert "split('a')" in part.explain()
+    assert "unknown number of rows" in part.explain()
+    assert part.count() == len(xs(part))
+
+
+@pytest.mark.heavy
+def test_parts_are_written_and_cached(tmp_path: Path) -> None:
+    files = write(tmp_path, one=list(range(100)))
+    for name, part in files.map(lambda x: x, "x").cache(str(tmp_path / "cache")).split(THREE).items():
+        written = part.write(str(tmp_path / name), executor="processes", workers=2)
+        assert sorted(xs(cedar.read_parquet(written.files))) == sorted(xs(part))

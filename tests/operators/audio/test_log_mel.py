@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,8 +58,6 @@ def test_against_a_plain_loop(n_fft, hop, cut, samples, n_mels, power, center):
 
 @pytest.mark.parametrize("n_fft", [400, 512, 1024, 480, 441])
 def test_against_torch_stft(n_fft):
-    import torch
-
     clip = noise(20_000).astype(np.float32)
     window = torch.hann_window(n_fft, dtype=torch.float64)
     given = torch.from_numpy(clip).double()
