@@ -136,7 +136,7 @@ class Sightings:
 
     def dropped(self, keep: Keep) -> Hashes | None:
         """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
-        divided = (_divided(part, keep) for part in self._parts())
+        divided: Iterator[tuple[Hashes, Hashes]] = (_divided(part, keep) for part in self._parts())
         if self._folder is None:
             divided = iter(known := list(divided))
         gone = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *(each for _, each in divided)]))

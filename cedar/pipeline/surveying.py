@@ -16,7 +16,7 @@ from cedar.operators.expressions import Select
 from cedar.operators.mix import Mix
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
-from cedar.optimizer.live import leave_unread, live_columns
+from cedar.plan.steps.live import leave_unread, live_columns
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.plan import graph
 from cedar.plan.graph import Node

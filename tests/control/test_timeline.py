@@ -169,8 +169,7 @@ def test_work_below_a_cache_counts_for_its_operators() -> None:
             assert found.operators["map(nap)"] >= 0.2, epoch
             assert found.operators["from_items(list of 50)"] < found.operators["map(nap)"]
             assert ("cache() is cold" in found.summary) == (epoch == 0)
-    if executor != "processes":  # which may take longer to start than this run takes
-        assert found.bottleneck == "map(nap)"
+    assert found.bottleneck == "map(nap)"
 
 
 def test_each_member_of_a_chain_gets_what_was_measured_of_it(tmp_path: Any) -> None:

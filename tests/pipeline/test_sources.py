@@ -74,7 +74,7 @@ def test_pipelines_are_joined_by_rows_by_columns_and_in_shares() -> None:
     ("join", "says"),
     [
         (lambda p: cedar.concat(), "concat needs at least one pipeline"),
-        (lambda p: cedar.zip(p, [1]), "zip takes pipelines, not int"),
+        (lambda p: cedar.zip(p, [1]), "zip takes pipelines, not int"),  # type: ignore[list-item]
         (lambda p: cedar.mix([p]), "mix takes a list of pairs"),
         (lambda p: cedar.mix(3), "mix takes a list of pairs"),
         (lambda p: cedar.mix([(["x"], 1.0)]), "mix takes pipelines, not list"),  # type: ignore[list-item]

@@ -34,7 +34,7 @@ from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
 from tests.how_much import LONG
-from tests.waiting import eventually
+from tests.waiting import LIMIT, eventually
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]
 
