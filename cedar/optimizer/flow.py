@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cedar.datasets.base import Read
 from cedar.operators.base import Effects, Operator, RowOperator, StreamOperator
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.loads import Load
+from cedar.optimizer.loads import Load, find_loads
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan, chosen_fields
@@ -134,3 +134,19 @@ def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, f
     kept = {n: size for n, size in before.items() if effects.keeps is None or n in effects.keeps}
     written = {n: load.columns.get(n, 0.0) for n in effects.writes}
     return {n: size for n, size in (kept | written).items() if size}
+
+
+def core_seconds(facts: Facts) -> float:
+    """What the operators of a graph take of a core for each row that is read; 0 before anything is measured."""
+    if facts.profile is None:
+        return 0.0
+    loads = find_loads(facts.root, facts)
+    rate = find_flow(facts.root, facts, loads).rate
+    total = 0.0
+    for node in graph.walk(facts.root):
+        entering = sum(rate[id(child)] for child in node.inputs) if node.inputs else 1.0
+        for inside in node.operator.where if isinstance(node.operator, Scan) else ():
+            total += entering * loads[id(inside)].cpu
+            entering *= loads[id(inside)].keep
+        total += entering * loads[id(node)].cpu if node.inputs else 0.0
+    return total

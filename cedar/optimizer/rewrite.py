@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from cedar.core.errors import CedarError
 from cedar.optimizer.facts import Change, Facts, Refusal, Rule, Step
+from cedar.optimizer.flow import core_seconds
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 from cedar.plan.steps.columns import KeepOrder
 from cedar.plan.steps.sweep import Pass, Sweep, first_line, key_of, one_step
+
+_NOISE = 1.01  # of what a graph is estimated to cost: sums of figures that were measured differ by less
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class Rewriting:
         if key in self._seen:
             return f"{asked.made[0].change.how or 'the change'}: it brings the plan no further"
         self._seen.add(key)
+        before, after = core_seconds(self.facts), core_seconds(facts)
+        if after > before * _NOISE:
+            return f"{asked.made[0].change.how or 'the change'}: it would cost {after / before - 1:.0%} more"
         self.facts = facts
         self.sweeps.append(asked.sweep)
         for each in asked.made:

@@ -8,7 +8,7 @@ from cedar.optimizer.facts import Change, Refusal
 from cedar.optimizer.rules import RULES, push_filter
 from cedar.plan import graph
 from cedar.plan.steps import Reorder, Step
-from tests.optimizer.plan_lines import after, decided, line, rewritten, table
+from tests.optimizer.plan_lines import after, decided, line, measured, rewritten, table
 
 
 def f(x):
@@ -115,3 +115,17 @@ def test_sixty_operators_take_no_time_to_speak_of():
     root, decisions = rewritten(p, *RULES)
     assert len(list(graph.walk(root))) < len(list(graph.walk(p.node)))
     assert len(decisions) > 30
+
+
+def test_a_step_that_costs_more_is_not_taken():
+    def sinks(node, facts):
+        return Change(Reorder((1, 0)), "map", "down") if node.operator.name == "map" and node.inputs[0].inputs else None
+
+    p = table("a", "b").filter(col("b") > 1).map(f, "a")
+    figures = measured(cpu={1: 1e-6, 2: 1e-3}, keep={1: 0.1}, rows={1: 100, 2: 100})
+    root, (refused,) = rewritten(p, sinks, profile=figures)
+    assert root is p.node
+    assert refused.why == "down: it would cost 891% more"
+    root, (done,) = rewritten(p, sinks)
+    assert line(root) == "read -> map(f) -> filter(b > 1)"
+    assert done.applied, "before anything is measured nobody knows"

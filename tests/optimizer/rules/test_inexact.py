@@ -8,10 +8,12 @@ pytest.importorskip("numba")
 import cedar
 from cedar.core.errors import PlanError
 from cedar.operators import image
+from cedar.optimizer.rewrite import rewrite
 from cedar.optimizer.rules import inexact
 from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.saved import plan_from, text_of
+from cedar.plan.steps.facts import facts_of
 from tests.optimizer.plan_lines import decided, rewritten
 
 
@@ -66,8 +68,8 @@ def test_others_that_need_the_whole_image_get_it():
 
 def test_a_saved_plan_says_so_and_needs_leave():
     p = files(image.resize((8, 8)))
-    root, decisions = rewritten(p, inexact, exact=False)
-    plan = Plan(p.node, root, tuple(decisions))
+    done = rewrite(facts_of(p.node, p.node, lambda node: False, exact=False), (inexact,))
+    plan = Plan(p.node, done.root, done.decisions, sweeps=done.sweeps)
     assert "map(Decode), not exact" in str(plan)
     loaded = plan_from(text_of(plan), p)
     assert [getattr(n.operator, "exact", True) for n in graph.walk(loaded.root)] == [True, False, True]
