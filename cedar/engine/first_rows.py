@@ -39,6 +39,7 @@ from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
 from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.steps.scans import can_select
 from cedar.tasks.copying import own_columns
 
 _SECONDS = 0.01  # of work that the rows may take
@@ -140,7 +141,7 @@ class FirstRows:
         if isinstance(source, IterableSource):
             return _Rows(dict(source.first().columns))
         known, names = self._binding.schemas[id(node)], self._named()
-        if known is not None and names is not None and callable(getattr(source, "select", None)):
+        if known is not None and names is not None and can_select(source):
             kept = [name for name in known if name in names]
             if 0 < len(kept) < len(known):
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ class PushFilter(Step):
         below = graph.inputs[0] if graph.inputs else None
         if below is None or graph.operator.condition is None or not isinstance(below.operator, Read):
             return Refusal("it is not a filter by expression above a source")
-        if not callable(getattr(below.operator.source, "select", None)):
+        if not can_select(below.operator.source):
             return Refusal("the source cannot read some columns before others")
         if (why := shared(below, facts)) is not None:
             return Refusal(why)
@@ -69,7 +70,7 @@ class PushColumns(Step):
         if needed is None:
             return Refusal("it is not a source whose columns are known")
         assert isinstance(operator, Read)
-        if not callable(getattr(operator.source, "select", None)):
+        if not can_select(operator.source):
             return Refusal("the source cannot leave columns out")
         if facts.skips(graph) and rows_may_fail(operator.source):
             return Refusal("rows may fail in the other columns, and are then skipped")
@@ -79,9 +80,7 @@ class PushColumns(Step):
         for name, paths in chosen_fields(needed, known).items():
             if name not in chosen or not _covers(chosen[name], paths):
                 return Refusal(f"column {name!r} is read further up")
-        if any(paths is not None for paths in chosen.values()) and not getattr(
-            operator.source, "selects_fields", False
-        ):
+        if any(paths is not None for paths in chosen.values()) and not selects_fields(operator.source):
             return Refusal("the source cannot select fields")
         return Refusal("it reads these columns already") if self.columns == columns_of(graph, facts) else None
 
@@ -126,7 +125,7 @@ def _fields(node: Node, names: tuple[str, ...], facts: Facts) -> dict[str, list[
     """The paths to read of the struct columns that are read in part."""
     assert isinstance(node.operator, Read)
     source = node.operator.source
-    if not getattr(source, "selects_fields", False):
+    if not selects_fields(source):
         return {}
     known = Read(source).schema()
     by_column = {}
@@ -153,3 +152,13 @@ def _least(known: Mapping[str, ColumnType]) -> tuple[str, ...]:
     plain = (n for n, kind in known.items() if isinstance(kind, pa.DataType) and pa.types.is_primitive(kind))
     found = next(plain, None) or next(iter(known), None)
     return () if found is None else (found,)
+
+
+def can_select(source: Any) -> bool:
+    """A source can read some of its columns alone."""
+    return callable(getattr(source, "select", None))
+
+
+def selects_fields(source: Any) -> bool:
+    """A source can read some fields of struct columns alone."""
+    return bool(getattr(source, "selects_fields", False))
