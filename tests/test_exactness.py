@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -30,10 +30,10 @@ EVERY = 12  # of so many loaders on threads, one runs on processes
 class Case:
     """A random pipeline, the seed and epoch of its run, and the whole run on one rank."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, kinds: Sequence[str] = toy_pipelines.ROW_KINDS) -> None:
+        self.seed, self.kinds = seed, kinds
         self.draw = random.Random(seed)
-        self.toy: Toy = toy_pipelines.build(self.draw)
+        self.toy: Toy = toy_pipelines.build(self.draw, kinds=kinds)
         self.loaders = seed  # so that not every pipeline has its processes at the same place
         self.options: dict[str, Any] = {"seed": self.draw.randint(0, 3), "epoch": self.draw.randint(0, 2)}
         self.options["deal"] = "global"  # lanes, where ranks see other batches than one alone, have their own test
@@ -49,7 +49,7 @@ class Case:
 
 
 def same_on_every_executor_however_cut(case: Case) -> None:
-    cut = toy_pipelines.build(random.Random(case.seed), cut=case.draw.randint(1, 99)).pipeline
+    cut = toy_pipelines.build(random.Random(case.seed), cut=case.draw.randint(1, 99), kinds=case.kinds).pipeline
     for pipeline in (case.toy.pipeline, cut):
         loader = pipeline.loader(executor="threads", workers=case.draw.randint(1, 3), **case.options)
         assert run(loader)[0] == case.full
@@ -164,9 +164,13 @@ def test_random_pipelines_that_once_failed() -> None:
     check_seeds([242, 246, 510, 2127, 4756, 101073, 210846, 213710])
 
 
-def check_seeds(seeds: Iterable[int], one: bool = False) -> None:
+def test_random_pipelines_that_split_join_and_leave_out_what_repeats() -> None:
+    check_seeds(range(SEED, SEED + max(CASES // 2, 1)), kinds=[*toy_pipelines.ROW_KINDS, *toy_pipelines.TABLE_KINDS])
+
+
+def check_seeds(seeds: Iterable[int], one: bool = False, kinds: Sequence[str] = toy_pipelines.ROW_KINDS) -> None:
     for seed in seeds:
-        case = Case(seed)
+        case = Case(seed, kinds)
         for check in [PROPERTIES[seed % len(PROPERTIES)]] if one else PROPERTIES:
             try:
                 check(case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ ROW_KINDS = (
     "map filter filter_fn flat_map with_columns random map_batches grouped failing refilled cache "
     "shuffle shuffle shuffle_by take skip repeat sample pack"
 ).split()
+TABLE_KINDS = "split split unique join join".split()
 BATCH_KINDS = "batch_map batch_filter batch_shuffle batch_take batch_skip batch_repeat".split()
 
 
@@ -69,13 +71,15 @@ class Source:
         return [table.slice(a, b - a) for a, b in pairwise(cuts)]
 
 
-def build(draw: random.Random, least: int = 10, cut: int = 0, balanced: bool = False) -> Toy:
+def build(
+    draw: random.Random, least: int = 10, cut: int = 0, balanced: bool = False, kinds: Sequence[str] = ROW_KINDS
+) -> Toy:
     """A random DAG of at least ``least`` operators: mix, zip, concat, shuffle, flat_map, filter, pack and more;
     ``balanced``: its batches are balanced by ``x`` between ranks, and nothing else is done to them.
 
     The same draws give the same pipeline; ``cut`` only changes how its sources cut their rows into chunks.
     """
-    state = _Builder(draw, cut)
+    state = _Builder(draw, cut, kinds)
     pipeline = state.tree(draw.randint(1, 3))
     state.joined = True
     batch_kinds = 0 if balanced else draw.choice([0, 0, 0, 1, 2])
@@ -100,9 +104,10 @@ def fails(x: int) -> int:
 
 
 class _Builder:
-    def __init__(self, draw: random.Random, cut: int) -> None:
+    def __init__(self, draw: random.Random, cut: int, kinds: Sequence[str]) -> None:
         self.draw = draw
         self.cut = cut
+        self.kinds = kinds
         self.names: list[str] = []
         self.sources = 0
         self.packed = False
@@ -134,7 +139,7 @@ class _Builder:
         return cedar.zip(left, right).with_columns(x=col("x") + col(f"z{self.zips}") % 3).drop(f"z{self.zips}")
 
     def grow(self, p: cedar.Pipeline) -> cedar.Pipeline:
-        kind = self.draw.choice(ROW_KINDS)
+        kind = self.draw.choice(self.kinds)
         if kind == "pack" and (self.packed or not self.joined or self.draw.random() < 0.5):
             kind = "map"
         if kind == "sample" and self.names[-1] != "source":  # no rows at all would be an error
@@ -177,6 +182,8 @@ class _Builder:
             return p.map_batches(lambda c: {"x": c["x"] + len(c["x"])}, "x", format="numpy", size=draw.randint(2, 6))
         if kind in ("failing", "refilled"):
             return p.map(fails, "x", dtype=int, on_error=cedar.Skip(refill=kind == "refilled"))
+        if kind in TABLE_KINDS:
+            return self._as_table(p, kind)
         if kind == "cache":
             return p.cache("memory")
         if kind == "map":
@@ -184,6 +191,22 @@ class _Builder:
         self.packed = True
         packed = p.pack(5, "l", fit=draw.choice(["concat", "best"]))
         return packed.map(lambda a, b: int(a.sum() * 7 + b.sum()), "l", "segment_ids", into="x", dtype=int)
+
+    def _as_table(self, p: cedar.Pipeline, kind: str) -> cedar.Pipeline:
+        draw = self.draw
+        if kind == "split":
+            return p.split({"a": 0.7, "b": 0.3}, by=draw.choice([None, "x"]), seed=draw.randint(0, 9))["a"]
+        if kind == "unique":
+            try:
+                return p.unique(["id", "x"], keep=draw.choice(["first", "last"]))
+            except cedar.PipelineError:  # rows that differ from epoch to epoch
+                return p
+        other = pa.table({"x": range(6), "j": [draw.randint(0, 3) for _ in range(6)]})
+        how = draw.choice(["left", "inner", "semi", "anti"])
+        joined = p.join(cedar.from_arrow(other) if draw.random() < 0.3 else other, on="x", how=how)
+        if how in ("semi", "anti"):
+            return joined
+        return joined.with_columns(x=col("x") + col("j").fill_null(0)).drop("j")
 
     def grow_batches(self, p: cedar.Pipeline) -> cedar.Pipeline:
         """An operator whose unit is the batch."""
