@@ -16,10 +16,10 @@ from cedar.operators.expressions import Select
 from cedar.operators.mix import Mix
 from cedar.operators.repeat import Repeat
 from cedar.operators.sample import Sample
-from cedar.plan.steps.live import leave_unread, live_columns
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.plan.steps.live import leave_unread, live_columns
 from cedar.report.progress import Progress
 
 if TYPE_CHECKING:

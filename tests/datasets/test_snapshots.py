@@ -1,6 +1,7 @@
 """Tables of Delta Lake, by deltalake; of Iceberg, by a stand-in for pyiceberg where that is not installed."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -150,7 +151,7 @@ class Table:
 
 
 @pytest.fixture
-def pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
+def pyiceberg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from cedar.core.libraries import library
 
     made = ModuleType("pyiceberg.io.pyarrow")

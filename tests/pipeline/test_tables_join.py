@@ -167,7 +167,7 @@ def test_rows_that_failed_keep_their_slots() -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_latest_and_never_the_future(data: st.DataObject, kind: str, by: bool, tolerance: bool) -> None:
     start = dt.datetime(2024, 1, 1)
-    make = {"int": int, "float": float, "time": lambda n: start + dt.timedelta(hours=n)}[kind]
+    make: Any = {"int": int, "float": float, "time": lambda n: start + dt.timedelta(hours=n)}[kind]
     rows, other = (
         [
             {"t": None if t is None else make(t), "u": u, "n": n}
