@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import Counter
 
 import pytest
 
@@ -26,7 +25,6 @@ from tests.toy_plans_random import outcome
 from tests.toy_wide import Builder
 
 CASES = cases(12)
-taken: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +48,6 @@ def test_random_steps_change_no_row(seed: int, skips: bool) -> None:
         pytest.skip("no such pipeline can run")
     for _ in range(4):
         plan, steps = some_steps(facts_of(pipeline.node, pipeline.node, _skips(policy)), draw)
-        taken.update(step.partition("(")[0] for step in steps)
         verify(lower(plan.root, Choice(), pipeline.node))
         with contextlib.suppress(Unclear):
             why = check_effects(Binding(pipeline.node, policy, Env()), plan)

@@ -55,7 +55,7 @@ def take(facts: Facts, number: int, step: Step) -> tuple[Facts, Sweep] | None:
     return (facts.at(root), made.sweep) if made.taken else None
 
 
-def some_steps(facts: Facts, draw: random.Random, tries: int = 40) -> tuple[Plan, list[str]]:
+def some_steps(facts: Facts, draw: random.Random, tries: int = 100) -> tuple[Plan, list[str]]:
     """A plan of legal steps, and what they are."""
     sweeps: list[Sweep] = []
     taken: list[str] = []
