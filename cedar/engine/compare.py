@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,6 @@ from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.groups.column import plain
-from cedar.operators.base import Operator
-from cedar.plan import graph
-from cedar.plan.data import Plan
-from cedar.plan.graph import Node
 
 
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
@@ -175,20 +171,3 @@ def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> 
         if mismatch is not None:
             return f"batch {number}: {mismatch}"
     return None
-
-
-def tolerated(plan: Plan) -> dict[int, Operator]:
-    """The operators that a plan lets differ within their tolerance, by the id of the node that they stand for."""
-    nodes = graph.walk(plan.root)
-    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
-
-
-def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
-    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
-    done: dict[int, Node] = {}
-    for node in graph.walk(root):
-        inputs = tuple(done[id(child)] for child in node.inputs)
-        operator = instead.get(id(node), node.operator)
-        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        done[id(node)] = node if same else replace(node, operator=operator, inputs=inputs, origin=node)
-    return done[id(root)]

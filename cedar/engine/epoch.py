@@ -20,7 +20,7 @@ from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Str
 from cedar.engine.agree import Agreement, board
 from cedar.engine.any_order import order_told
 from cedar.engine.binding import Binding
-from cedar.engine.compare import as_tolerated, compared, tolerated
+from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
@@ -38,6 +38,7 @@ from cedar.engine.uncounted import offer
 from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
+from cedar.plan.steps.edit import as_tolerated, tolerated
 from cedar.tasks.chain import Step
 
 _log = logging.getLogger("cedar")
@@ -190,7 +191,7 @@ class Job:
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
         store = self.store if written is None else Store()  # of which a plan made some
-        if written is not None and (inexact := tolerated(written)):
+        if written is not None and (inexact := tolerated(written.root)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
         compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share)

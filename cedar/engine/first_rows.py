@@ -22,7 +22,7 @@ from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Split
 from cedar.datasets.iterable import IterableSource
 from cedar.engine.binding import SAMPLE_ROWS, Binding
-from cedar.engine.compare import compared, tolerated
+from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
@@ -39,6 +39,7 @@ from cedar.plan.lower import works
 from cedar.plan.physical import Physical, Work
 from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
+from cedar.plan.steps.edit import tolerated
 from cedar.plan.steps.scans import can_select
 from cedar.tasks.copying import own_columns
 
@@ -293,7 +294,7 @@ class _Few:
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
         self._epochs = (0, 1) if any(each.storage is not None for each in operators) else (0,)
         self._least = min((rows.total for rows in self.rows.values()), default=0)
-        self._instead = tolerated(self.plan)
+        self._instead = tolerated(self.plan.root)
         self._runner = Runner("inline", 1)
 
     def written(self) -> list[list[Block]]:

@@ -23,9 +23,8 @@ def verify(physical: Physical) -> None:
 
 
 class _Stages:
-    def __init__(self, physical: Physical) -> None:
-        self.plan, self.works, self.nodes = physical, physical.works, physical.nodes
-        self.stages = physical.stages
+    def __init__(self, plan: Physical) -> None:
+        self.plan, self.works, self.nodes, self.stages = plan, plan.works, plan.nodes, plan.stages
 
     def check(self) -> None:
         used = {i for stage in self.stages for i in stage.inputs}

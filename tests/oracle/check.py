@@ -23,7 +23,7 @@ from cedar.core.skip import Skip
 from cedar.core.stream import Piece
 from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
-from cedar.engine.compare import compared, tolerated
+from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
@@ -37,6 +37,7 @@ from cedar.plan.graph import Node
 from cedar.plan.lower import works
 from cedar.plan.physical import Physical
 from cedar.plan.planner import Difference
+from cedar.plan.steps.edit import tolerated
 from cedar.tasks.copying import own_columns
 from tests.oracle.sample_rows import SampleRows, made_up
 from tests.oracle.stand_ins import NoStandIn, TwinGraphs
@@ -221,7 +222,7 @@ class _Check:
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         without = frozenset(known - present)
         return TwinGraphs(
-            self.binding.root, rows, self._skips, self.functions, tolerated(self.plan), without, self.vague
+            self.binding.root, rows, self._skips, self.functions, tolerated(self.plan.root), without, self.vague
         )
 
     def _kept(self, node: Node) -> dict[str, Column]:

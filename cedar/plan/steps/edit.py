@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from cedar.operators.base import Operator, Schema
 from cedar.operators.expressions import Select
 from cedar.plan import graph
@@ -104,3 +106,23 @@ def _wanted(rewritten: Schema, written: Schema) -> tuple[str, ...]:
     if rewritten is None or written is None or list(rewritten) == list(written) or set(rewritten) != set(written):
         return ()
     return tuple(written)
+
+
+# ---- what may differ -------------------------------------------------------------------------------------------------
+
+
+def tolerated(root: Node) -> dict[int, Operator]:
+    """The operators of a plan that may differ within their tolerance, by the id of the node that they stand for."""
+    nodes = graph.walk(root)
+    return {id(n.logical): n.operator for n in nodes if n.operator.link is not None and not n.operator.link.exact}
+
+
+def as_tolerated(root: Node, instead: dict[int, Operator]) -> Node:
+    """The graph with some of its operators replaced, by the id of their node; each node names the one it stands for."""
+    done: dict[int, Node] = {}
+    for node in graph.walk(root):
+        inputs = tuple(done[id(child)] for child in node.inputs)
+        operator = instead.get(id(node), node.operator)
+        same = operator is node.operator and all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+        done[id(node)] = node if same else dataclasses.replace(node, operator=operator, inputs=inputs, origin=node)
+    return done[id(root)]
