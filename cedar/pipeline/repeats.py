@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Self
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,9 @@ from cedar.core.columns import Column
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import plain
+from cedar.core.libraries import library
 from cedar.core.ownership import remove_tree, temporary_folder
+from cedar.core.packages import version_of
 from cedar.core.skip import Skip
 from cedar.operators.unique import Keep, Repeats
 from cedar.pipeline.surveying import survey
@@ -30,6 +33,7 @@ _ROW = 24  # bytes of a row's hashes
 _KIND = "unique"
 _PARTS = 64
 _SEED = b"seed"
+_SKETCH = 128  # numbers that stand for a text
 
 
 def find_repeats(
@@ -41,17 +45,62 @@ def find_repeats(
     a chance of 1e-21.
     """
 
+    def dropped(seed: int) -> Hashes | None:
+        with Sightings(memory) as sightings:
+            for block in survey(node, columns, "unique", on_error):
+                sightings.add(_values(block, node), block.live_keys().hash(seed))
+            return sightings.dropped(keep)
+
+    return _kept(key_of(node, on_error, "unique", columns, keep), dropped)
+
+
+def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_error: Skip | None) -> Repeats:
+    """The rows of a node, without shuffles, whose text is like that of an earlier row that stays, by MinHash."""
+    rensa = library("rensa", "near-duplicates", "drop_near_duplicates")
+    bands = next(b for b in (4, 8, 16, 32, 64, _SKETCH) if (1 / b) ** (b / _SKETCH) <= threshold - 0.05 or b == _SKETCH)
+
+    def dropped(seed: int) -> Hashes | None:
+        index = rensa.RMinHashLSH(threshold=threshold, num_perm=_SKETCH, num_bands=bands)
+        sketches: list[Any] = []
+        keys: dict[bool, list[int]] = {True: [], False: []}  # of rows that stay, and of those that go
+        for block in survey(node, (column,), "drop_near_duplicates", on_error):
+            texts = plain(block.columns[column]).to_pylist()
+            for text, key in zip(texts, block.live_keys().hash(seed).tolist(), strict=True):
+                sketch = rensa.RMinHash(num_perm=_SKETCH, seed=0)
+                sketch.update(shingles(text or "", words))
+                like = text and any(sketches[i].jaccard(sketch) >= threshold for i in index.query(sketch))
+                keys[not like].append(key)
+                if text and not like:
+                    index.insert(len(sketches), sketch)
+                    sketches.append(sketch)
+        stay, gone = (np.sort(np.array(keys[side], dtype=np.uint64)) for side in (True, False))
+        return None if len(gone) and _meet([stay], gone) else gone
+
+    asked = ("near duplicates", column, threshold, words, version_of("rensa"))
+    return _kept(key_of(node, on_error, *asked), dropped)
+
+
+def shingles(text: str, words: int) -> list[str]:
+    """The runs of so many words, in lower case, without what is between words; a shorter text is one.
+
+    Example:
+        >>> shingles("The cat, the mat!", 3)
+        ['the cat the', 'cat the mat']
+    """
+    found = re.findall(r"\w+", text.lower())
+    return [" ".join(found[i : i + words]) for i in range(max(len(found) - words + 1, 1))]
+
+
+def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
+    """What a pass finds with row keys that are hashed by the first seed by which none of them meet."""
+
     def make() -> pa.Table:
         for seed in range(16):
-            blocks = survey(node, columns, "unique", on_error)
-            with Sightings(memory) as sightings:
-                for block in blocks:
-                    sightings.add(_values(block, node), block.live_keys().hash(seed))
-                if (dropped := sightings.dropped(keep)) is not None:
-                    return pa.table({"key": dropped}).replace_schema_metadata({_SEED: str(seed).encode()})
+            if (found := dropped(seed)) is not None:
+                return pa.table({"key": found}).replace_schema_metadata({_SEED: str(seed).encode()})
         raise AssertionError("the hashes of row keys meet under every seed")
 
-    stored = kept_table(key_of(node, on_error, "unique", columns, keep), make)
+    stored = kept_table(key, make)
     return Repeats(int((stored.table.schema.metadata or {})[_SEED]), stored)
 
 
@@ -136,12 +185,13 @@ class Sightings:
 
     def dropped(self, keep: Keep) -> Hashes | None:
         """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
-        divided: Iterator[tuple[Hashes, Hashes]] = (_divided(part, keep) for part in self._parts())
-        if self._folder is None:
-            divided = iter(known := list(divided))
-        gone = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *(each for _, each in divided)]))
-        again = known if self._folder is None else (_divided(part, keep) for part in self._parts())
-        return None if len(gone) and _meet((each for each, _ in again), gone) else gone
+        held = None if self._folder is not None else [_divided(part, keep) for part in self._parts()]
+
+        def divided() -> Iterable[tuple[Hashes, Hashes]]:
+            return (_divided(part, keep) for part in self._parts()) if held is None else held
+
+        gone = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *(each for _, each in divided())]))
+        return None if len(gone) and _meet((each for each, _ in divided()), gone) else gone
 
 
 def _divided(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
+import pyarrow as pa
+
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.libraries import library
 from cedar.core.skip import Skip
@@ -18,7 +20,7 @@ from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, boun
 from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
-from cedar.pipeline.repeats import find_repeats
+from cedar.pipeline.repeats import find_near_repeats, find_repeats
 from cedar.pipeline.surveying import require_rows, require_steady, survey, without
 from cedar.plan.graph import Node
 
@@ -117,6 +119,42 @@ class TableMethods:
         require_steady(pipeline, known if names is None else names, "unique")
         node, which = without(pipeline.given, Shuffle), "first" if keep == "any" else keep
         return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
+
+    def drop_near_duplicates(self, column: str, *, threshold: float = 0.8, words: int = 3) -> Pipeline:
+        """Leave out rows whose text is like that of an earlier row, in all of the data. Needs
+        ``cedar-data[near-duplicates]``.
+
+        Two texts are alike where the Jaccard similarity of their runs of words, as MinHash (Broder, 1997) estimates it
+        from 128 numbers, is at least ``threshold``. One pass decides, as that of ``unique`` does, in the order of the
+        sources; it holds about a kilobyte for each row that stays. Null and empty texts stay.
+
+        Args:
+            column: of strings.
+            threshold: from 0 to 1.
+            words: of a run, in lower case, whatever is between them.
+
+        Raises:
+            PipelineError: rensa is not installed, a column that is not there or holds no strings; as of ``unique``.
+
+        Example:
+            >>> import cedar
+            >>> cedar.from_items([{"text": "a b c"}]).drop_near_duplicates("text", threshold=2)
+            Traceback (most recent call last):
+            ...
+            cedar.core.errors.PipelineError: drop_near_duplicates(threshold=2, words=3) ...
+        """
+        number = isinstance(threshold, int | float) and 0 < threshold <= 1
+        if not number or not isinstance(words, int) or words < 1:
+            what = f"drop_near_duplicates(threshold={threshold!r}, words={words!r})"
+            raise PipelineError(what, site=user_site(), fix="a threshold from 0 to 1, and at least one word")
+        pipeline = self._pipeline
+        require_steady(pipeline, (column,), "drop_near_duplicates")
+        kind = pipeline.schema.get(column, "?")
+        if kind not in ("?", pa.large_string()):
+            raise PipelineError(f"drop_near_duplicates: column {column!r} is {kind}, not strings", site=user_site())
+        node = without(pipeline.given, Shuffle)
+        survey = Survey(lambda on_error: find_near_repeats(node, column, threshold, words, on_error))
+        return pipeline.apply(Unique((column,), f"{threshold} {words}", survey, "drop_near_duplicates"))
 
     def join(
         self,
