@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
 from cedar.cache.kept_tables import kept_table, key_of
-from cedar.core.boundary import canonical_types, table_of
-from cedar.core.columns import ColumnType
+from cedar.core.boundary import canonical_type, canonical_types, table_of
+from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.skip import Skip
-from cedar.datasets.to_arrow import to_arrow_table
+from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, Keys
 from cedar.operators.lookup import arranged
 from cedar.operators.shuffle import Shuffle
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
-from cedar.pipeline.surveying import require_rows, require_steady, survey, without
+from cedar.pipeline.surveying import require_rows, require_steady, sampled_types, survey, without
 from cedar.report.describe import frame_of
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ class Side:
 
 
 def _types_of(other: Pipeline) -> dict[str, ColumnType]:
-    known = {name: kind for name, kind in other.schema.items() if isinstance(kind, pa.DataType)}
-    if len(known) < len(other.schema):  # tensors are lists in a table
-        return dict(canonical_types(other.take(1).to_arrow().schema, "join", site=user_site()))
-    return dict(known)
+    known: Mapping[str, Any] = other.schema
+    if any(isinstance(kind, str) for kind in known.values()):
+        known = sampled_types(other)
+    plain = {name: kind for name, kind in known.items() if isinstance(kind, pa.DataType)}
+    return {n: plain[n] if n in plain else canonical_type(arrow_column(n, blank(known[n], 0)).type) for n in known}
 
 
 def as_table(other: Any, method: str) -> pa.Table:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
+from cedar.core.columns import ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.skip import Skip
+from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
-from cedar.operators.base import StreamOperator
+from cedar.operators.base import Env, StreamOperator
 from cedar.operators.expressions import Select
 from cedar.operators.mix import Mix
 from cedar.operators.repeat import Repeat
@@ -24,6 +27,8 @@ from cedar.report.progress import Progress
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
+
+_log = logging.getLogger("cedar")
 
 
 def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Skip | None = None) -> Iterator[Block]:
@@ -46,11 +51,18 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
                 raise PipelineError(f"{method} of a pipeline without end", site=node.site, fix="end it with take(n)")
             progress.position = loader.position
             yield from loader
+            if left_out := sum(loader.report().skipped.values()):
+                _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
 
 
 def without(node: Node, *kinds: type[StreamOperator]) -> Node:
     """The same without operators of some kinds: without ``Shuffle``, rows are in the order of the sources."""
     return graph.replace(node, lambda each: each.inputs[0] if isinstance(each.operator, kinds) else None)
+
+
+def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
+    """Names and types of the columns as a few rows show them; those that fail are passed over."""
+    return Binding(pipeline.node, None, Env(sampling=True)).types(pipeline.node)
 
 
 def require_rows(pipeline: Pipeline, method: str) -> None:

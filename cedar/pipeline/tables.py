@@ -21,7 +21,7 @@ from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
 from cedar.pipeline.repeats import find_near_repeats, find_repeats
-from cedar.pipeline.surveying import require_rows, require_steady, survey, without
+from cedar.pipeline.surveying import require_rows, require_steady, sampled_types, survey, without
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class TableMethods:
             ['y']
         """
         known = self._pipeline.schema
-        return self._pipeline.head(1).columns if known == {"?": "?"} else list(known)
+        return list(sampled_types(self._pipeline) if known == {"?": "?"} else known)
 
     def to_polars(self) -> pl.DataFrame:
         """All rows of an epoch, as a polars frame in memory.

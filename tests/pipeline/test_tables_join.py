@@ -268,3 +268,20 @@ def test_a_state_is_refused_where_another_table_leaves_other_rows() -> None:
                     other.load_state_dict(state)
             else:
                 other.load_state_dict(state)
+
+
+def test_rows_of_the_other_pipeline_that_fail_are_skipped_as_those_of_this_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def checked(x: int) -> int:
+        if x % 4 == 0:
+            raise ValueError("bad")
+        return x
+
+    other = cedar.from_items([{"x": i, "w": i} for i in range(8)]).map(checked, "x")
+    joined = cedar.from_items([{"x": i} for i in range(6)]).join(other, on="x")
+    with pytest.raises(cedar.RowError, match="bad"):
+        list(joined)
+    with joined.loader(on_error=cedar.Skip(), format="arrow", executor="inline") as loader:
+        assert [row["w"] for row in loader] == [None, 1, 2, 3, None, 5]
+    assert "join: 2 row(s) failed in the pass before the epoch" in caplog.text
