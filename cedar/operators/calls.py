@@ -77,7 +77,7 @@ class Call:
                 of calls that are not one after the other, the results are as they are.
         """
         first = bool(n) and env.unsteady is not None and self.blame.index not in env.unsteady
-        if not first and not env.sampling:
+        if not first and not env.sampling and env.apart is None:
             return self._run(env, arguments, n, hashes, keep)
         columns = [list(column) for column in arguments]
         if env.apart is not None:

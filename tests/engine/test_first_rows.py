@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -220,3 +221,19 @@ def unmapped(node: Node) -> Node | None:
     return (
         dataclasses.replace(node, inputs=below.inputs) if below is not None and below.operator.name == "map" else None
     )
+
+
+def deadly(x: int) -> int:
+    if x == 5:
+        os._exit(9)
+    return x
+
+
+@pytest.mark.heavy
+def test_a_function_that_ends_the_process_ends_none_but_workers(tmp_path: Any) -> None:
+    pq.write_table(pa.table({"x": range(40), "z": range(40)}), tmp_path / "t.parquet")
+    p = cedar.read_parquet(str(tmp_path / "t.parquet")).map(deadly, "x", into="y", dtype=int).select("x", "y")
+    with p.batch(8, last="keep").loader(executor="processes", workers=1, on_error=Skip()) as loader:
+        assert loader._plans.first_rows.rewrites(loader.plan), "a column is not read"
+        assert [x for batch in loader for x in batch["x"].tolist()] == [i for i in range(40) if i != 5]
+        assert "scan_columns" in {d.rule for d in loader.plan.decisions if d.applied}
