@@ -230,7 +230,8 @@ def deadly(x: int) -> int:
 
 
 @pytest.mark.heavy
-def test_a_function_that_ends_the_process_ends_none_but_workers(tmp_path: Any) -> None:
+def test_a_function_that_ends_the_process_ends_none_but_workers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedar.engine.first_rows._SECONDS", 1e3)  # all rows are compared
     pq.write_table(pa.table({"x": range(40), "z": range(40)}), tmp_path / "t.parquet")
     p = cedar.read_parquet(str(tmp_path / "t.parquet")).map(deadly, "x", into="y", dtype=int).select("x", "y")
     with p.batch(8, last="keep").loader(executor="processes", workers=1, on_error=Skip()) as loader:
