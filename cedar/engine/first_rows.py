@@ -17,7 +17,7 @@ import numpy as np
 from cedar.cache.cached import Store
 from cedar.core.block import Block
 from cedar.core.columns import Column, cut, type_of
-from cedar.core.errors import CedarError
+from cedar.core.errors import CedarError, WorkerError
 from cedar.core.stream import Piece
 from cedar.datasets.base import BaseSource, Chunk, Read, Split
 from cedar.datasets.iterable import IterableSource
@@ -29,6 +29,7 @@ from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
 from cedar.engine.streams.dealt import Share
 from cedar.engine.task_context import Tasks
+from cedar.executors.recovery import Patience
 from cedar.operators.base import Kernel, Operator, RowOperator, Schema, StreamOperator
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
@@ -58,13 +59,17 @@ class FirstRows:
         binding: the bound operators of the pipeline as written.
         world: ranks that share the run; others may join it.
         strict: a plan whose blocks have to be run again as written is refused, too: another one is faster.
+        patience: how long to wait for a call that hangs.
     """
 
-    def __init__(self, binding: Binding, world: int = 1, *, strict: bool = True) -> None:
+    def __init__(
+        self, binding: Binding, world: int = 1, *, strict: bool = True, patience: Patience | None = None
+    ) -> None:
         self.written = Plan.as_written(binding.root)
         self.world = world
         self._binding = binding
         self._strict = strict
+        self._patience = patience
         self._rows: dict[int, _Rows] = {}  # by the id of a source's node; read once for all plans
 
     def rewrites(self, plan: Plan) -> bool:
@@ -115,8 +120,10 @@ class FirstRows:
         for shrinks in (True, False):  # a function may need batches of the size that the user gave
             going()
             try:
-                few = _Few(self._binding, plan, self._given(rows), self.world, shrinks)
+                few = _Few(self._binding, plan, self._given(rows), self.world, shrinks, self._patience)
                 written = few.written()
+            except WorkerError as error:  # it hangs, or ends processes: once is enough
+                return _Found(Difference(f"the first rows cannot be computed as written: {_line(error)}"))
             except Exception as error:  # noqa: BLE001 - the run meets it, and reports it as the user's
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_line(error)}"
                 continue
@@ -278,6 +285,7 @@ class _Few:
         rows: of each source, by the id of its node.
         world: ranks of the run.
         shrinks: sizes of batches, windows and limits are less than the rows.
+        patience: how long to wait for a call that hangs.
     """
 
     binding: Binding
@@ -285,6 +293,7 @@ class _Few:
     rows: dict[int, _Rows]
     world: int
     shrinks: bool
+    patience: Patience | None = None
     seconds: float = 0.0  # that operators took in all
     _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
 
@@ -295,7 +304,7 @@ class _Few:
         self._epochs = (0, 1) if any(each.storage is not None for each in operators) else (0,)
         self._least = min((rows.total for rows in self.rows.values()), default=0)
         self._instead = tolerated(self.plan.root)
-        self._runner = Runner("inline", 1)
+        self._runner = Runner("inline", 1, patience=self.patience)
 
     def written(self) -> list[list[Block]]:
         """What the pipeline as written gives: the units of each rank and epoch."""

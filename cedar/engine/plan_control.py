@@ -24,6 +24,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.task_context import is_remote
 from cedar.engine.warming import Warming
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
+from cedar.executors.recovery import Patience
 from cedar.operators import beside as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
@@ -48,10 +49,17 @@ class Plans:
         binding: the bound operators of the pipeline as written.
         metrics: the loader's.
         world: ranks that share the run.
+        patience: how long to wait for a call that hangs.
     """
 
     def __init__(
-        self, planner: Planner | None, first: Plan, binding: Binding, metrics: Metrics, world: int = 1
+        self,
+        planner: Planner | None,
+        first: Plan,
+        binding: Binding,
+        metrics: Metrics,
+        world: int = 1,
+        patience: Patience | None = None,
     ) -> None:
         self.planner = planner
         self.current = first
@@ -60,7 +68,7 @@ class Plans:
         self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
-        self.first_rows = FirstRows(binding, world, strict=planner is not None)
+        self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
         self._admitted = False  # the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._lock = threading.Lock()

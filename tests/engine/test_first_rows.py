@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from cedar.plan import graph
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
 from cedar.plan.scan import Scan
+from tests.waiting import LIMIT
 
 called: list[int] = []
 COUNT = iter(range(10**6))
@@ -238,3 +240,24 @@ def test_a_function_that_ends_the_process_ends_none_but_workers(tmp_path: Any, m
         assert loader._plans.first_rows.rewrites(loader.plan), "a column is not read"
         assert [x for batch in loader for x in batch["x"].tolist()] == [i for i in range(40) if i != 5]
         assert "scan_columns" in {d.rule for d in loader.plan.decisions if d.applied}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_a_function_that_hangs_is_not_waited_for(executor: str, source: cedar.Pipeline) -> None:
+    done = threading.Event()
+    calls: list[int] = []
+
+    def hangs(x: int) -> int:
+        calls.append(x)
+        if x == 0:
+            done.wait(LIMIT * 4)
+        return x
+
+    p = source.map(hangs, "x", dtype=int).select("x").batch(8)
+    with p.loader(executor=executor, workers=1, timeout=0.2) as loader:
+        assert loader._plans.first_rows.rewrites(loader.plan), "a column is not read"
+        with pytest.raises(cedar.WorkerError):
+            list(loader)
+        done.set()
+    assert calls.count(0) <= 3, "once for the audit, then by the run"

@@ -79,7 +79,7 @@ class Parts(DataLoaderLike):
             last = Finish(options.format, Marked(binding) if binding.marks else None)
             finish = (Step(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
-        self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world)
+        self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world, Patience(options.timeout))
         store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
         place = functools.partial(meeting_place, options.agree, options.executor)
         self._job = Job(
