@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -117,7 +118,10 @@ class Join(RowOperator):
             if name not in known:
                 raise missing_column(name, list(known), self.label())
         types = dict(self.types)
-        self._compare(known, types)
+        compared = self.__dict__.setdefault("_compared", set())  # plans ask again and again
+        if (key := tuple(known.items())) not in compared:
+            self._compare(known, types)
+            compared.add(key)
         for _, name in self.given:
             if name in known:
                 raise PipelineError(
@@ -140,7 +144,8 @@ class Join(RowOperator):
             shown = ", ".join(f"{a!r} of {known[a]} and {b!r} of {types[b]}" for a, b in zip(left, right, strict=True))
             raise PipelineError(
                 f"{self.label()}: keys do not compare: {shown}: {first_line(error)}",
-                fix="cast one side to the type of the other",
+                fix="cast one side to the type of the other; a tolerance of times is a timedelta, or a string such as "
+                "'2h', and one of numbers is a number",
             ) from error
 
     def prepare(self, on_error: Skip | None) -> None:
@@ -210,6 +215,8 @@ def matched(keys: Keys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame
         return left.join(right, left_on=keys.left, right_on=keys.right, how="inner", maintain_order="left_right")
     time = keys.time
     kind = _common(left.schema[time], right.schema[time])
+    if keys.tolerance is not None and kind.is_temporal() != isinstance(keys.tolerance, str | timedelta):
+        raise pl.exceptions.SchemaError(f"tolerance={keys.tolerance!r} is no distance of {kind}")
     left = left.filter(
         pl.col(time).is_not_null() & ~pl.col(time).is_nan() if kind.is_float() else pl.col(time).is_not_null()
     )
@@ -231,6 +238,8 @@ def _common(left: Any, right: Any) -> Any:
         return pl.Float64
     if isinstance(left, pl.Datetime) and isinstance(right, pl.Datetime) and left.time_zone == right.time_zone:
         return min(left, right, key=lambda kind: ("ns", "us", "ms").index(kind.time_unit))
+    if left != right or left.is_nested():
+        raise pl.exceptions.SchemaError(f"{left} and {right} have no common order")
     return left
 
 

@@ -285,3 +285,24 @@ def test_rows_of_the_other_pipeline_that_fail_are_skipped_as_those_of_this_one(
     with joined.loader(on_error=cedar.Skip(), format="arrow", executor="inline") as loader:
         assert [row["w"] for row in loader] == [None, 1, 2, 3, None, 5]
     assert "join: 2 row(s) failed in the pass before the epoch" in caplog.text
+
+
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "tolerance", "message"),
+    [
+        ("x", NOON, None, "have no common order"),
+        (1, NOON, None, "have no common order"),
+        (NOON.date(), NOON, None, "have no common order"),
+        (1, 1, "2h", "tolerance='2h' is no distance of Int64"),
+        (NOON, NOON, 3, "tolerance=3 is no distance of Datetime"),
+    ],
+)
+def test_times_that_do_not_compare(left: Any, right: Any, tolerance: Any, message: str) -> None:
+    other = pl.DataFrame({"t": [right], "v": [1]})
+    with pytest.raises(cedar.PipelineError, match=message) as caught:
+        list(cedar.from_items([{"t": left}]).join_asof(other, on="t", tolerance=tolerance))
+    assert "'t' of" in str(caught.value)
+    assert __file__ in str(caught.value)
