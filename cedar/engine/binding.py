@@ -90,8 +90,9 @@ class Binding:
     def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
         """A run begins: the environment of its functions; None where it calls none."""
         for node in self.nodes:
-            with graph.prepared(node):
-                node.operator.prepare(self.on_error)
+            if (survey := node.operator.survey) is not None:
+                with graph.prepared(node):
+                    survey.prepare(self.on_error)
         if self.numeric is not None:
             self.numeric = numeric
             self.check_env = replace(self.check_env, numeric=numeric)

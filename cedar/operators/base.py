@@ -28,6 +28,7 @@ from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
 from cedar.core.stream import Stream
 from cedar.operators.marks import Marks
+from cedar.operators.surveys import Survey
 
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
@@ -359,8 +360,8 @@ class Operator(ABC):
         """Whether computing that one of its ``results`` fails on no row, and does nothing else."""
         return False
 
-    def prepare(self, on_error: Skip | None) -> None:
-        """A run begins under this policy: make what the kernel needs to know of all rows."""
+    survey: Survey[Any] | None = None
+    """What the kernel needs to know of all rows: made when a run begins."""
 
     def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
         """Which rows a filter leaves, where their keys alone say so; None where they do not."""

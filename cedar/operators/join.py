@@ -16,7 +16,6 @@ from cedar.core.columns import UNKNOWN, ColumnType, Index
 from cedar.core.errors import PipelineError, missing_column
 from cedar.core.forks import elsewhere
 from cedar.core.groups.column import plain, take_each
-from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.lookup import candidates, key_hashes, taken
 from cedar.operators.stored import StoredTable
@@ -147,9 +146,6 @@ class Join(RowOperator):
                 fix="cast one side to the type of the other; a tolerance of times is a timedelta, or a string such as "
                 "'2h', and one of numbers is a number",
             ) from error
-
-    def prepare(self, on_error: Skip | None) -> None:
-        self.survey.prepare(on_error)
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

@@ -15,7 +15,6 @@ from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain
-from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.merging import by_content
 from cedar.operators.surveys import Survey
@@ -93,9 +92,6 @@ class SplitPart(RowOperator):
 
     def merge_key(self) -> Hashable:
         return by_content(self)
-
-    def prepare(self, on_error: Skip | None) -> None:
-        self.survey.prepare(on_error)
 
     def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
         if self.rule.by is not None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, missing_column
-from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.merging import by_content
 from cedar.operators.stored import StoredTable
@@ -84,9 +83,6 @@ class Unique(RowOperator):
 
     def merge_key(self) -> Hashable:
         return by_content(self)
-
-    def prepare(self, on_error: Skip | None) -> None:
-        self.survey.prepare(on_error)
 
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:

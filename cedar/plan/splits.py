@@ -156,7 +156,7 @@ def _left(source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers 
 
 def _by_keys(node: Node) -> bool:
     """A filter that asks for row keys alone."""
-    return node.operator.keeps_keys(no_keys()) is not None
+    return node.effects.keyed and node.operator.keeps_keys(no_keys()) is not None
 
 
 def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
