@@ -23,7 +23,7 @@ from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
 from cedar.operators.join import Join, Keys
-from cedar.operators.map import Map
+from cedar.operators.map import Collate, Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.mix import Mix
 from cedar.operators.pack import Pack
@@ -66,6 +66,7 @@ CASES = [
     (Map(two, ("a", "b"), ("c", "d")), effects("a b", "c d", per_row=True)),
     (Map(drawn, ("a",), random=True), effects("a", "a", per_row=True, random=True)),
     (Map(dict), effects(None, None, per_row=True)),
+    (Collate(list), effects(None, None, per_row=True)),
     (Map(abs, ("a",), on_error=Skip(refill=True)), effects("a", "a", "1:0..1", per_row=True)),
     (FlatMap(range, ("a",), "b"), effects("a", "b", "1:n", per_row=True)),
     (Explode("a", "b"), effects("a b", "a b", "1:n")),
