@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import mix as mix
     from cedar.pipeline.sources import read_arrow as read_arrow
     from cedar.pipeline.sources import read_csv as read_csv
-    from cedar.pipeline.sources import read_delta as read_delta
     from cedar.pipeline.sources import read_files as read_files
-    from cedar.pipeline.sources import read_iceberg as read_iceberg
     from cedar.pipeline.sources import read_jsonl as read_jsonl
-    from cedar.pipeline.sources import read_lance as read_lance
     from cedar.pipeline.sources import read_parquet as read_parquet
     from cedar.pipeline.sources import read_tar as read_tar
     from cedar.pipeline.sources import read_text as read_text
     from cedar.pipeline.sources import read_vortex as read_vortex
     from cedar.pipeline.sources import zip as zip
+    from cedar.pipeline.versioned import read_delta as read_delta
+    from cedar.pipeline.versioned import read_iceberg as read_iceberg
+    from cedar.pipeline.versioned import read_lance as read_lance
     from cedar.pipeline.writing import Written as Written
     from cedar.plan.data import Plan as Plan
     from cedar.preprocessing import Fitted as Fitted
@@ -74,9 +74,10 @@ _HOMES = {
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",
-        "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_delta", "read_files", "read_iceberg",
-        "read_jsonl", "read_lance", "read_parquet", "read_tar", "read_text", "read_vortex", "zip",
+        "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_files", "read_jsonl", "read_parquet",
+        "read_tar", "read_text", "read_vortex", "zip",
     ),
+    "cedar.pipeline.versioned": ("read_delta", "read_iceberg", "read_lance"),
     "cedar.pipeline.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
     "cedar.preprocessing": ("Fitted", "fit"),

@@ -36,7 +36,7 @@ from cedar.datasets.remote import Remote, kind_of
 from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
-from cedar.datasets.walking import folders_below, local_glob
+from cedar.datasets.walking import braces, folders_below, local_glob
 from cedar.operators.declared import type_from_dtype
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -163,9 +163,6 @@ def _root(file: File) -> str:
     return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
 
-_BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
-
-
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
     """``paths`` as a tuple of strings; ``{a,b}`` and ``{000..127}`` stand for several.
 
@@ -178,25 +175,10 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
             f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
             site=user_site(),
         )
-    strings = tuple(chain.from_iterable(_braces(os.fspath(p)) for p in given))
+    strings = tuple(chain.from_iterable(braces(os.fspath(p)) for p in given))
     if not strings or not all(strings):
         raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
     return strings
-
-
-def _braces(path: str) -> list[str]:
-    """The paths that ``{a,b}`` and ``{000..127}`` stand for, as in a shell; a local file may bear such a name."""
-    match = _BRACES.search(path)
-    if match is None or (not is_remote(path) and os.path.lexists(local_path(path))):
-        return [path]
-    words, first, last = match.groups()
-    if words is not None:
-        middle = words.split(",")
-    else:
-        step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
-        middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
-    rest = _braces(path[match.end() :])
-    return [path[: match.start()] + word + tail for word in middle for tail in rest]
 
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:

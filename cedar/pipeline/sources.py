@@ -27,7 +27,7 @@ StorageOptions = Mapping[str, Any] | None
 Paths = Any  # str | Path | a list of them
 
 
-def _start(make: Callable[[], Any], storage_options: StorageOptions = None) -> Pipeline:
+def start(make: Callable[[], Any], storage_options: StorageOptions = None) -> Pipeline:
     site = user_site()
     try:
         source, stored = make(), as_options(storage_options)
@@ -73,7 +73,7 @@ def read_parquet(
     """
     from cedar.datasets import parquet
 
-    return _start(
+    return start(
         lambda: parquet.read_parquet(paths, columns=columns, schema=schema, verify=verify, manifest=manifest),
         storage_options,
     )
@@ -91,7 +91,7 @@ def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipel
     """
     from cedar.datasets import files
 
-    return _start(lambda: files.read_files(paths), storage_options)
+    return start(lambda: files.read_files(paths), storage_options)
 
 
 def read_text(
@@ -110,7 +110,7 @@ def read_text(
     """
     from cedar.datasets import text
 
-    return _start(lambda: text.read_text(paths, errors=errors), storage_options)
+    return start(lambda: text.read_text(paths, errors=errors), storage_options)
 
 
 def read_csv(
@@ -148,7 +148,7 @@ def read_csv(
     """
     from cedar.datasets import csv
 
-    return _start(
+    return start(
         lambda: csv.read_csv(
             paths, delimiter=delimiter, header=header, column_names=column_names, dtypes=dtypes,
             null_values=null_values, quoting=quoting, columns=columns,
@@ -181,7 +181,7 @@ def read_jsonl(
     """
     from cedar.datasets import jsonl
 
-    return _start(lambda: jsonl.read_jsonl(paths, columns=columns, dtypes=dtypes), storage_options)
+    return start(lambda: jsonl.read_jsonl(paths, columns=columns, dtypes=dtypes), storage_options)
 
 
 def read_arrow(
@@ -198,39 +198,7 @@ def read_arrow(
     """
     from cedar.datasets import arrow
 
-    return _start(lambda: arrow.read_arrow(paths, columns=columns), storage_options)
-
-
-def read_lance(
-    uri: str | os.PathLike[str],
-    *,
-    columns: Sequence[str] | None = None,
-    version: int | str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> Pipeline:
-    """Rows of a Lance data set, in its order. Needs ``cedar-data[lance]``.
-
-    Args:
-        uri: a path or URL, as Lance takes it.
-        columns: which to read; all by default.
-        version: a number or a tag; by default the latest when the pipeline first looks, and from then on that one,
-            whatever is written meanwhile.
-        storage_options: keys, endpoints and so on, for Lance, which does its own requests.
-
-    Raises:
-        SourceError: while opening or reading.
-        PipelineError: ``uri`` is something else, or pylance is not installed.
-
-    Example:
-        >>> import cedar
-        >>> cedar.read_lance(3)
-        Traceback (most recent call last):
-        ...
-        cedar.PipelineError: read_lance: uri must be a string or a path, not 3 ...
-    """
-    from cedar.datasets import lance
-
-    return _start(lambda: lance.read_lance(uri, columns=columns, version=version, storage_options=storage_options))
+    return start(lambda: arrow.read_arrow(paths, columns=columns), storage_options)
 
 
 def read_vortex(
@@ -262,7 +230,7 @@ def read_vortex(
     """
     from cedar.datasets import vortex
 
-    return _start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
+    return start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
 
 
 def read_tar(
@@ -295,7 +263,7 @@ def read_tar(
     """
     from cedar.datasets import tar
 
-    return _start(lambda: tar.read_tar(paths, missing=missing, dot=dot), storage_options)
+    return start(lambda: tar.read_tar(paths, missing=missing, dot=dot), storage_options)
 
 
 def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
@@ -320,7 +288,7 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
     """
     from cedar.datasets import items
 
-    return _start(lambda: items.from_items(rows, names=names, dtypes=dtypes))
+    return start(lambda: items.from_items(rows, names=names, dtypes=dtypes))
 
 
 def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
@@ -333,7 +301,7 @@ def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping
     """
     from cedar.datasets import iterable
 
-    return _start(lambda: iterable.from_iterable(make_iterator, dtypes=dtypes))
+    return start(lambda: iterable.from_iterable(make_iterator, dtypes=dtypes))
 
 
 def from_arrow(table: Any) -> Pipeline:
@@ -346,7 +314,7 @@ def from_arrow(table: Any) -> Pipeline:
     """
     from cedar.datasets import arrow
 
-    return _start(lambda: arrow.from_arrow(table))
+    return start(lambda: arrow.from_arrow(table))
 
 
 def from_polars(frame: Any) -> Pipeline:
@@ -359,7 +327,7 @@ def from_polars(frame: Any) -> Pipeline:
     """
     from cedar.datasets import arrow
 
-    return _start(lambda: arrow.from_polars(frame))
+    return start(lambda: arrow.from_polars(frame))
 
 
 def from_pandas(frame: Any) -> Pipeline:
@@ -372,7 +340,7 @@ def from_pandas(frame: Any) -> Pipeline:
     """
     from cedar.datasets import table
 
-    return _start(lambda: table.from_pandas(frame))
+    return start(lambda: table.from_pandas(frame))
 
 
 def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
@@ -386,70 +354,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
     """
     from cedar.datasets import table
 
-    return _start(lambda: table.from_numpy(arrays))
-
-
-def read_delta(
-    uri: str | os.PathLike[str],
-    *,
-    version: int | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: StorageOptions = None,
-) -> Pipeline:
-    """Rows of a Delta Lake table: those that are in one version of it. Needs ``cedar-data[delta]``.
-
-    Args:
-        uri: a path or URL.
-        version: its number; by default the latest, from now on that one, whatever is written meanwhile. A run that
-            resumes needs the version that its state is of: give it here, as ``p.explain()`` shows it.
-        columns: which to read; all by default. Columns that were added later are null in older files.
-        storage_options: keys, endpoints and so on: see docs/storage.md.
-
-    Raises:
-        SourceError: there is no such table or version, or it has no rows.
-        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which are not
-            in its files.
-
-    Example:
-        >>> import cedar, deltalake, pyarrow as pa, tempfile
-        >>> deltalake.write_deltalake(folder := tempfile.mkdtemp(), pa.table({"x": [1, 2, 3]}))
-        >>> _ = deltalake.DeltaTable(folder).delete("x = 2")
-        >>> [row["x"] for row in cedar.read_delta(folder)], cedar.read_delta(folder, version=0).count()
-        ([1, 3], 3)
-    """
-    from cedar.datasets import snapshots
-
-    return _start(lambda: snapshots.read_delta(uri, version, columns, storage_options), storage_options)
-
-
-def read_iceberg(
-    table: Any,
-    *,
-    snapshot_id: int | None = None,
-    columns: Sequence[str] | None = None,
-    storage_options: StorageOptions = None,
-) -> Pipeline:
-    """Rows of an Iceberg table: those that are in one snapshot of it. Needs ``cedar-data[iceberg]``.
-
-    Args:
-        table: of pyiceberg, such as ``catalog.load_table("db.clicks")``, or the path or URL of a metadata file.
-        snapshot_id: by default the current one, from now on that one.
-        columns, storage_options: as of ``read_delta``.
-
-    Raises:
-        SourceError: there is no such table or snapshot, or it has no rows.
-        PipelineError: pyiceberg is not installed, or files of the snapshot have rows that are deleted elsewhere.
-
-    Example:
-        >>> import cedar
-        >>> cedar.read_iceberg(3)
-        Traceback (most recent call last):
-        ...
-        cedar.core.errors.PipelineError: ...
-    """
-    from cedar.datasets import snapshots
-
-    return _start(lambda: snapshots.read_iceberg(table, snapshot_id, columns, storage_options), storage_options)
+    return start(lambda: table.from_numpy(arrays))
 
 
 def from_huggingface(dataset: Any) -> Pipeline:
@@ -467,7 +372,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
     from cedar.datasets import huggingface
 
     source = huggingface.from_huggingface(dataset)
-    pipeline = _start(lambda: source)
+    pipeline = start(lambda: source)
     for name, kind in huggingface.columns_without_bytes(dataset, source).items():
         pipeline = pipeline.map(huggingface.with_bytes, name, dtype=kind)
     return pipeline
@@ -486,7 +391,7 @@ def from_source(source: Any) -> Pipeline:
     """
     from cedar.datasets import custom
 
-    return _start(lambda: custom.adapt(source))
+    return start(lambda: custom.adapt(source))
 
 
 def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: str) -> Pipeline:

@@ -1,0 +1,105 @@
+"""Functions that begin a pipeline with a table that has versions: Lance, Delta Lake, Iceberg."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cedar.pipeline.core import Pipeline
+from cedar.pipeline.sources import StorageOptions, start
+
+
+def read_lance(
+    uri: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    version: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Pipeline:
+    """Rows of a Lance data set, in its order. Needs ``cedar-data[lance]``.
+
+    Args:
+        uri: a path or URL, as Lance takes it.
+        columns: which to read; all by default.
+        version: a number or a tag; by default the latest when the pipeline first looks, and from then on that one,
+            whatever is written meanwhile.
+        storage_options: keys, endpoints and so on, for Lance, which does its own requests.
+
+    Raises:
+        SourceError: while opening or reading.
+        PipelineError: ``uri`` is something else, or pylance is not installed.
+
+    Example:
+        >>> import cedar
+        >>> cedar.read_lance(3)
+        Traceback (most recent call last):
+        ...
+        cedar.PipelineError: read_lance: uri must be a string or a path, not 3 ...
+    """
+    from cedar.datasets import lance
+
+    return start(lambda: lance.read_lance(uri, columns=columns, version=version, storage_options=storage_options))
+
+
+def read_delta(
+    uri: str | os.PathLike[str],
+    *,
+    version: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> Pipeline:
+    """Rows of a Delta Lake table: those that are in one version of it. Needs ``cedar-data[delta]``.
+
+    Args:
+        uri: a path or URL.
+        version: its number; by default the latest, from now on that one, whatever is written meanwhile. A run that
+            resumes needs the version that its state is of: give it here, as ``p.explain()`` shows it.
+        columns: which to read; all by default. Columns that were added later are null in older files.
+        storage_options: keys, endpoints and so on: see docs/storage.md.
+
+    Raises:
+        SourceError: there is no such table or version, or it has no rows.
+        PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which are not
+            in its files.
+
+    Example:
+        >>> import cedar, deltalake, pyarrow as pa, tempfile
+        >>> deltalake.write_deltalake(folder := tempfile.mkdtemp(), pa.table({"x": [1, 2, 3]}))
+        >>> _ = deltalake.DeltaTable(folder).delete("x = 2")
+        >>> [row["x"] for row in cedar.read_delta(folder)], cedar.read_delta(folder, version=0).count()
+        ([1, 3], 3)
+    """
+    from cedar.datasets import snapshots
+
+    return start(lambda: snapshots.read_delta(uri, version, columns, storage_options), storage_options)
+
+
+def read_iceberg(
+    table: Any,
+    *,
+    snapshot_id: int | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> Pipeline:
+    """Rows of an Iceberg table: those that are in one snapshot of it. Needs ``cedar-data[iceberg]``.
+
+    Args:
+        table: of pyiceberg, such as ``catalog.load_table("db.clicks")``, or the path or URL of a metadata file.
+        snapshot_id: by default the current one, from now on that one.
+        columns, storage_options: as of ``read_delta``.
+
+    Raises:
+        SourceError: there is no such table or snapshot, or it has no rows.
+        PipelineError: pyiceberg is not installed, or files of the snapshot have rows that are deleted elsewhere.
+
+    Example:
+        >>> import cedar
+        >>> cedar.read_iceberg(3)
+        Traceback (most recent call last):
+        ...
+        cedar.PipelineError: ...
+    """
+    from cedar.datasets import snapshots
+
+    return start(lambda: snapshots.read_iceberg(table, snapshot_id, columns, storage_options), storage_options)
