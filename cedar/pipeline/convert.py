@@ -19,7 +19,7 @@ from cedar.datasets.formats import FORMATS
 from cedar.datasets.layouts import SECONDS_PER_BYTE
 from cedar.datasets.storage import Storage
 from cedar.optimizer.budget import Budget
-from cedar.pipeline import sources
+from cedar.pipeline import sources, versioned
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
@@ -34,7 +34,7 @@ READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "parquet": (sources.read_parquet, (".parquet", ".pq")),
     "arrow": (sources.read_arrow, (".arrow", ".feather", ".ipc")),
     "vortex": (sources.read_vortex, (".vortex",)),
-    "lance": (sources.read_lance, (".lance",)),
+    "lance": (versioned.read_lance, (".lance",)),
     "jsonl": (sources.read_jsonl, (".jsonl", ".ndjson")),
     "csv": (sources.read_csv, (".csv",)),
 }
