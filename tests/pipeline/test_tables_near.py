@@ -1,5 +1,6 @@
 """drop_near_duplicates, with a stand-in for rensa that compares whole sets, so that what is like what is known."""
 
+import random
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -88,3 +89,15 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         list(rows.drop_near_duplicates("text"))
     assert "pip install 'cedar-data[near-duplicates]'" in str(caught.value)
     library.cache_clear()
+
+
+@pytest.mark.parametrize(("threshold", "left"), [(0.8, {"first"}), (0.99, {"first", "near"})])
+def test_with_rensa_itself(threshold: float, left: set[str]) -> None:
+    pytest.importorskip("rensa")
+    draw, rows = random.Random(0), []
+    for _ in range(20):
+        words = [f"w{draw.randrange(500)}" for _ in range(60)]
+        near = [*words[:30], "other", *words[31:]]
+        rows += [{"kind": "first", "text": " ".join(words)}, {"kind": "near", "text": " ".join(near)}]
+    found = cedar.from_items(rows).drop_near_duplicates("text", threshold=threshold)
+    assert [row["kind"] for row in found] == [row["kind"] for row in rows if row["kind"] in left]
