@@ -171,7 +171,7 @@ class Reader(ExitStack):
                 raise self._damaged("the index", name, f"has {size} of {part.box.size} values")
 
     def verify_all(self) -> None:
-        """See that everything that the index tells of can be read.
+        """See that everything that the index tells of can be read, and is all of each tensor.
 
         Raises:
             Damaged: as of ``check``.
@@ -179,6 +179,15 @@ class Reader(ExitStack):
         for name, entry in self.entries.items():
             if sum(piece.box.size for piece in entry.pieces) != math.prod(entry.shape):
                 raise self._damaged("the index", name, "is not there wholly")
+        self.verify_pieces()
+
+    def verify_pieces(self) -> None:
+        """See that everything that the index tells of can be read.
+
+        Raises:
+            Damaged: as of ``check``.
+        """
+        for name, entry in self.entries.items():
             for piece in entry.pieces:
                 self._values(name, piece)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 
@@ -36,6 +37,18 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
     runs = _cut(sizes, steps, low, state, weights)
     assert runs is not None
     return runs
+
+
+def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: int = 2) -> int:
+    """The smallest number of steps of a window no step of which saves more than ``most`` bytes; where there is none, as
+    many as operators. See ``plan_window`` for the others.
+
+    Example:
+        >>> choose_window([10] * 6, 320)
+        3
+    """
+    steps = range(1, max(len(sizes), 1))  # more steps never make the largest one larger
+    return 1 + bisect_left(steps, 1, key=lambda n: int(_cut(sizes, n, most, state, weights) is not None))
 
 
 def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:

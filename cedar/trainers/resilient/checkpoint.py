@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from cedar.trainers.resilient.model import Layout, State
 from cedar.trainers.resilient.schedule import Worker
 
 _DATA = ("pipeline", "sources", "seed")  # of the loader's state
-_KINDS = ("master", "first", "second")
+KINDS = ("master", "first", "second")
 
 
 class Checkpoints:
@@ -46,6 +47,8 @@ class Checkpoints:
         self.folder, self.me, self.layout, self.board = folder, me, layout, board
         self.every, self.keep, self.about = every, keep, dict(about or {})
         self.shared_elsewhere = shared_elsewhere
+        self._most = keep  # folders
+        self.wrote = 0, 0.0  # bytes of the last part, and seconds that it took
         self._writing = BackgroundWriter(folder)
         os.makedirs(folder, exist_ok=True)
 
@@ -54,7 +57,10 @@ class Checkpoints:
 
     def save(self, state: State, epoch: Epoch) -> None:
         """Begin to save; all members of a generation do, at the same version."""
-        self._writing.begin(partial(self._write, state, epoch))
+        peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
+        mine = dict(list(self._saved(state).items())[peers.index(self.me) :: len(peers)])
+        about = {"step": state.version, "updates": state.updates, **self.about, **self._more(state, epoch)}
+        self._writing.begin(partial(self._write, mine, about, epoch))
 
     def wait(self) -> None:
         """Until what was begun is written."""
@@ -75,9 +81,19 @@ class Checkpoints:
     def _parts(self, state: State) -> dict[str, Part]:
         return {
             f"{name}.{kind}": Part(piece)
-            for kind in _KINDS
+            for kind in KINDS
             for name, piece in self.layout.pieces(getattr(state, kind)).items()
         }
+
+    def _saved(self, state: State) -> dict[str, Part]:
+        """What this stage writes; its workers share that out."""
+        names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
+        parts = self._parts(state)
+        return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
+
+    def _more(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
+        """To keep with a checkpoint, beside what is kept with all."""
+        return {}
 
     def _check_data(self, path: str, saved: Mapping[str, Any] | None) -> None:
         """Steps mean the same rows only with the same pipeline, files and seed."""
@@ -89,35 +105,31 @@ class Checkpoints:
                 fix="resume with the same text, length, batch and seed",
             )  # fmt: skip
 
-    def _write(self, state: State, epoch: Epoch) -> None:
-        path = path_of(self.folder, state.version)
-        aside = f"{path}.part-{epoch.number}"  # of a generation: what fenced workers write is in nobody's way
+    def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
+        number, version = epoch.number, about["step"]
+        path = path_of(self.folder, version)
+        aside = f"{path}.part-{number}"  # of a generation: what fenced workers write is in nobody's way
         os.makedirs(aside, exist_ok=True)
-        mine, parts = self._share(epoch), self._parts(state)
-        told = write_parts(
-            aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors",
-            {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in mine for kind in _KINDS},
-        )  # fmt: skip
-        number, version = epoch.number, state.version
-        self.board.put(keys.SAVED_PART(number, version, self.me), told)
-        if self.board.count(keys.SAVED(number, version)) == len(epoch.members):
-            self._name(path, aside, state, [keys.SAVED_PART(number, version, worker) for worker in epoch.members])
+        began = time.perf_counter()
+        told = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
+        self.wrote = sum(part.tensor.nbytes for part in mine.values()), time.perf_counter() - began
+        kind = os.path.basename(self.folder)
+        self.board.put(keys.SAVED_PART(kind, number, version, self.me), told)
+        if self.board.count(keys.SAVED(kind, number, version)) == len(epoch.members):
+            parts = [keys.SAVED_PART(kind, number, version, worker) for worker in epoch.members]
+            self._name(path, aside, about, parts)
+            self.board.forget(*parts, keys.SAVED(kind, number, version))
+            self._named(version)
 
-    def _share(self, epoch: Epoch) -> list[str]:
-        """The parameters that this worker writes."""
-        peers = sorted(worker for worker in epoch.members if worker.stage == self.me.stage)
-        names = list(self.layout.shapes)[self.layout.shared if self.shared_elsewhere else 0 :]
-        return names[peers.index(self.me) :: len(peers)]
-
-    def _name(self, path: str, aside: str, state: State, parts: list[Key[list[Any]]]) -> None:
+    def _name(self, path: str, aside: str, about: Mapping[str, Any], parts: list[Key[list[Any]]]) -> None:
         told = self.board.take_all(parts)
         assert told is not None, "all have put what they wrote before they counted"
-        about = {"step": state.version, "updates": state.updates, **self.about}
         write_index(aside, about, [line for lines in told for line in lines])
-        rename_whole(aside, path, self.keep)
-        self.board.put(keys.PERSISTED(), state.version)  # logs from before are not needed any more
-        self.board.forget(*parts)
+        rename_whole(aside, path, self._most)
         for name in os.listdir(self.folder):  # what generations that have ended began
             begun, part, _ = name.partition(".part-")
             if part and NAME.fullmatch(begun) and begun <= os.path.basename(path):
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+    def _named(self, version: int) -> None:
+        self.board.put(keys.PERSISTED(), version)  # logs from before are not needed any more

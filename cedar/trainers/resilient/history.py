@@ -261,7 +261,8 @@ def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
     executor = trainer.executor_of(transport)
     for step in sources.steps:
         trainer.step = step
-        engine.load(trainer.state)
+        frozen = trainer.windows.frozen if trainer.windows is not None and trainer.state.whole_at else ()
+        engine.load(trainer.state, frozen)
         tell = partial(trainer.tell_again, step)
         kept, result = replay_step(executor, trainer.schedule, step, sources, tell)
         assert result.gradient is not None
@@ -272,7 +273,7 @@ def _do_again(trainer: Trainer, sources: Sources, transport: Transport) -> None:
         if step in sources.scales:
             scale = sources.scales[step]
             trainer.history.scaled(step, scale)
-            trainer.state = trainer.optimizer.step(trainer.state, result.gradient, engine.layout, scale)
+            trainer.state = trainer.stepped(trainer.state, result.gradient, scale)
             trainer.pending = None
             trainer.commit(step)
         else:

@@ -26,6 +26,7 @@ from cedar.trainers.resilient.schedule import Costs, Instruction, Mode, Worker
 if TYPE_CHECKING:
     from cedar.trainers.resilient.checkpoint import Checkpoints
     from cedar.trainers.resilient.data import MicroBatches
+    from cedar.trainers.resilient.windows import SparseCheckpoints
 
 
 class Fenced(CedarError):
@@ -81,6 +82,7 @@ def send_state(transport: Transport, to: Worker, state: State, pending: Pending 
     scale = torch.tensor([0.0 if pending is None or pending.scale is None else pending.scale], dtype=torch.float64)
     skipped = pending is not None and pending.scale is None
     numbers = [state.version, state.updates, before.version, before.updates, line, int(skipped)]
+    numbers += [state.whole_at, before.whole_at]
     transport.send(to, torch.tensor(numbers, dtype=torch.int64))
     vectors = [state.master, state.first, state.second]
     if pending is not None:
@@ -92,16 +94,16 @@ def send_state(transport: Transport, to: Worker, state: State, pending: Pending 
 
 def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> tuple[State, Pending | None]:
     """What ``send_state`` sent; ``like`` is a vector of the stage."""
-    transport.expect(source, (6,), torch.int64)
-    version, updates, before, before_updates, line, skipped = transport.receive(source).tolist()
+    transport.expect(source, (8,), torch.int64)
+    version, updates, before, before_updates, line, skipped, *whole = transport.receive(source).tolist()
     transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
     parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
-    state = State(version, updates, *parts[:3])
+    state = State(version, updates, *parts[:3], whole[0])
     if not line:
         return state, None
     transport.expect(source, (1,), torch.float64)
     scale = float(transport.receive(source))
-    old = State(before, before_updates, *parts[3:6])
+    old = State(before, before_updates, *parts[3:6], whole[1])
     return state, Pending(old, parts[6], None if skipped else scale, line)
 
 
@@ -124,10 +126,12 @@ class Member:
     def __init__(  # noqa: PLR0913 - each has a name
         self, me: Worker, job: Job, engine: Engine, optimizer: Optimizer, board: Board, *, newest: Callable[[], int],
         connect: Callable[[Epoch, Waiting], Transport], data: Callable[[], MicroBatches],
-        saver: Checkpoints | None = None, progress: Progress | None = None, since: int = 0,
+        saver: Checkpoints | None = None, windows: SparseCheckpoints | None = None,
+        progress: Progress | None = None, since: int = 0,
     ) -> None:  # fmt: skip
         self.me, self.job, self.engine, self.optimizer, self.board = me, job, engine, optimizer, board
-        self.newest, self.connect, self.open, self.saver, self.since = newest, connect, data, saver, since
+        self.newest, self.connect, self.open, self.since = newest, connect, data, since
+        self.saver, self.windows = saver, windows
         self.progress: Progress = progress or (lambda *_: None)
         self.epoch: Epoch
         self.waiting: Waiting
@@ -177,9 +181,11 @@ class Member:
         return executor
 
     def _restore(self, path: str) -> None:
-        if self.saver is not None and path:
-            self.saver.wait()
-            self.state = self.saver.load(path).to(self.engine.device)
+        for saver in filter(None, (self.saver, self.windows)):
+            saver.wait()
+        saver = self.saver if self.windows is None or not self.windows.holds(path) else self.windows
+        if saver is not None and path:
+            self.state = saver.load(path).to(self.engine.device)
         else:
             self.state = self.engine.begin
         if self.data is not None:
@@ -194,6 +200,14 @@ class Member:
             shared = self.engine.layout.tied
             self.history.add(step, kept, gradient[:shared] if gradient is not None and shared else None)
             self.logged = max(self.logged, self.history.nbytes)
+
+    def stepped(self, state: State, gradient: torch.Tensor, scale: float | None) -> State:
+        """The state after a step; what thaws there has its saved state."""
+        after = self.optimizer.step(state, gradient, self.engine.layout, scale)
+        if not state.whole_at:
+            return after
+        assert self.windows is not None, "the state came from there"
+        return self.windows.thaw(after, state.whole_at)
 
     def _versions(self) -> dict[Worker, int]:
         """How far everybody is; those who join are not in it."""

@@ -98,6 +98,8 @@ class RunOptions(config.RunOptions):
         silence: seconds after which a supervisor without a sign counts as gone.
         patience: seconds after which any wait is given up.
         pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.
+        sparse_window: steps of a sparse checkpoint, each of which saves a part of every stage; 0: none; ``"auto"``: as
+            few as take no longer to write than the steps do, as both were measured.
     """
 
     folder: str = "runs/resilient"
@@ -109,11 +111,14 @@ class RunOptions(config.RunOptions):
     silence: float = 10.0
     patience: float = 600.0
     pace: float = 0.0
+    sparse_window: int | Literal["auto"] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "steps", "threads")
         not_negative(self, "pace")
+        if self.sparse_window != "auto":
+            not_negative(self, "sparse_window")
         if self.serve:
             raise ValueError("serve: this trainer reads its data step by step, again where it must; it is not served")
         for name in ("heartbeat", "silence", "patience"):

@@ -139,7 +139,7 @@ class ResilientPipeline:
     @property
     def replays(self) -> bool:
         """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
-        return self.pipeline.replay and self.run.save_every > 0
+        return self.pipeline.replay and (self.run.save_every > 0 or self.run.sparse_window != 0)
 
     @cached_property
     def shared(self) -> Sharing:

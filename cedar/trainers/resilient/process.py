@@ -140,6 +140,7 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
     from cedar.trainers.resilient.executor.network import SocketTransport
     from cedar.trainers.resilient.member import MovedAway, digest
     from cedar.trainers.resilient.trainer import Trainer
+    from cedar.trainers.resilient.windows import WINDOWS, SparseCheckpoints
 
     made, job, run = setup.pipeline, setup.pipeline.job, setup.pipeline.run
     torch.set_num_threads(run.threads)
@@ -165,9 +166,13 @@ def _train(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard,
         os.path.join(run.folder, CHECKPOINTS), me, engine.layout, board, every=run.save_every, keep=run.keep,
         about=about, shared_elsewhere=me.stage != min(job.tied, default=me.stage),
     )  # fmt: skip
+    windows = SparseCheckpoints(
+        os.path.join(run.folder, WINDOWS), me, engine.layout, board, engine=engine, window=run.sparse_window,
+        stages=job.stages, keep=run.keep, about=about, shared_elsewhere=saver.shared_elsewhere,
+    )  # fmt: skip
     trainer = Trainer(
         me, job, engine, made.rule, board, newest=lambda: beats.generation, connect=connect,
-        data=partial(made.open, setup.lanes), saver=saver,
+        data=partial(made.open, setup.lanes), saver=saver, windows=windows,
         progress=_progress(setup, me, life, row, beats, board), since=board.generation(),
     )  # fmt: skip
     board.report("ready", worker=me, machine=setup.machine)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
@@ -35,6 +35,10 @@ from cedar.trainers.resilient.manager import Manager
 from cedar.trainers.resilient.pipeline import ResilientPipeline
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, check_fork, preload, work
+from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_window
+
+if TYPE_CHECKING:
+    import torch
 
 KEY = "run.key"  # in the run's folder, while the run goes on: who can read it may join
 
@@ -115,7 +119,9 @@ def lead(
     device = device_of(run.device)
     check_fork(device)
     check_folder(run.folder, "resilient", resume=resume)
-    begin_at = newest(folder, thorough=True) if resume else ""
+    windows = os.path.join(run.folder, WINDOWS)
+    begin_at = _latest(folder, windows, run.steps, thorough=True) if resume else ""
+    forget_windows(windows, begin_at)
     name = f"{os.uname().nodename}-{os.getpid()}"
     setup = Setup(pipeline, *listen, name, mishaps=mishaps, lanes=_lanes(begin_at))
     plans, how = os.path.join(run.folder, "plans"), pipeline.pipeline
@@ -135,24 +141,10 @@ def lead(
         if group.machines > 1:
             say_choices([f"workers can join at {listen[0]}:{port}"])
         if not quiet:
-            threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
-            cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
-            begun = f"steps: {step_of(begin_at)} to {run.steps}"
-            say_choices([f"{begun}; {stages} stages of {group.replicas} workers, each with {threads}"])
-            fit = (
-                f", that is {', '.join(map(str, pipeline.memory))} by stage"
-                if isinstance(pipeline.memory, tuple)
-                else ""
-            )
-            say_choices([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
-            say_choices([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
-            shortest = sum(made.optimal for made in planning.plans.values())
-            by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
-            say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
-            say_choices([f"folder: {run.folder}"])
+            _say(pipeline, planning, device, begin_at)
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
         chief = Coordinator(
-            board, stages, group.replicas, machines=group.machines, latest=partial(newest, folder),
+            board, stages, group.replicas, machines=group.machines, latest=partial(_latest, folder, windows, run.steps),
             begin_at=begin_at, silence=run.silence, alone=partial(_alone, pipeline),
         )  # fmt: skip
         return _watch(setup, board, supervisor, chief, planning, quiet=quiet, on_metrics=on_metrics)
@@ -166,6 +158,22 @@ def lead(
         process.join()
         with suppress(OSError):
             os.unlink(os.path.join(run.folder, KEY))
+
+
+def _say(pipeline: ResilientPipeline, planning: Planning, device: torch.device, begin_at: str) -> None:
+    run, how, group = pipeline.run, pipeline.pipeline, pipeline.group
+    threads = f"{run.threads} threads of torch on {device} ({run.device}, as asked), {run.dtype}"
+    cut = f"{group.replicas} x {how.micro_batches} micro-batches of {pipeline.rows} rows"
+    begun = f"steps: {step_of(begin_at)} to {run.steps}"
+    say_choices([f"{begun}; {len(pipeline.stages)} stages of {group.replicas} workers, each with {threads}"])
+    memory = pipeline.memory
+    fit = f", that is {', '.join(map(str, memory))} by stage" if isinstance(memory, tuple) else ""
+    say_choices([f"a step: {cut}, {how.reduction}, activations: {how.memory}{fit}"])
+    say_choices([f"stages step: {pipeline.mode[0]} ({pipeline.mode[1]})"])
+    shortest = sum(made.optimal for made in planning.plans.values())
+    by = f"CP-SAT, {how.exact:g} s each" if how.exact else "list scheduling"
+    say_choices([f"plans ahead: {len(planning.plans)}, by {by}; {shortest} proven to be the shortest"])
+    say_choices([f"folder: {run.folder}"])
 
 
 def _watch(
@@ -264,6 +272,12 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         board.count(keys.LEFT(supervisor.name))
     except RuntimeError as error:
         raise _storeless(error) from error
+
+
+def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:
+    """The checkpoint, or the window, after which the fewest steps are taken again; empty where there is none."""
+    found = [newest(folder, thorough=thorough), newest_window(windows, until, thorough=thorough)]
+    return max(filter(None, found), key=step_of, default="")
 
 
 def _lanes(checkpoint: str) -> int:

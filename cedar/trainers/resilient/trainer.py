@@ -94,6 +94,7 @@ class Trainer(Member):
             schedule: Schedule = serve(self.schedule, self.ahead) if self.ahead else self.schedule
             result = self.executor.run(schedule, self.step, self.kept)
             if result.gradient is None:
+                self._begin_step(state)
                 self.remember(self.step, self.kept, None)
                 self._advance()
             elif job.mode == "sync":
@@ -104,11 +105,17 @@ class Trainer(Member):
             self.durations.tell(self.board, self.me)
             state_bytes = self.state.nbytes + (0 if self.pending is None else self.pending.nbytes)
             self.peak = max(self.peak, state_bytes)
-            if saver is not None and saver.due(self.step) and self.step < job.steps:
+            if saver is not None and saver.due(self.step) and self.step < job.steps and not self.state.whole_at:
                 self._validate()
                 self._tell("STEP", waits=True)  # for the disk, if the last one is not written yet
                 saver.save(self.state, self.epoch)
         self._finish()
+
+    def _begin_step(self, state: State) -> None:
+        """This step is taken from a state that nothing changes any more."""
+        if self.windows is not None:
+            self._tell("STEP", waits=True)  # for the disk, if the last slot is not written yet
+            self.windows.begin_step(state, self.epoch)
 
     def _state_of(self, step: int) -> State:
         if self.state.version == step:
@@ -132,6 +139,7 @@ class Trainer(Member):
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
         self._tell("STEP", waits=True)
+        self._begin_step(self.state)
         board.first(keys.NORM(number, self.step, self.me.stage), result.norm.hex())
         self.tell_losses(result)
         key = keys.DECISION(number, self.step)
@@ -148,7 +156,7 @@ class Trainer(Member):
         scale = self.optimizer.scale(norms)
         self.remember(self.step, self.kept, result.gradient)
         self.history.scaled(self.step, scale)
-        self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, scale)
+        self.state = self.stepped(self.state, result.gradient, scale)
         self.commit(self.step)
         if self.me == self.epoch.members[0]:
             self._forget(number, keys.DECISION, keys.VOTES)
@@ -160,6 +168,7 @@ class Trainer(Member):
         assert result.gradient is not None
         if not self._validate():
             return  # the weights were wrong: the same step again
+        self._begin_step(self.state)
         self.tell_losses(result)
         self.remember(self.step, self.kept, result.gradient)
         self.step_eagerly(result)
@@ -175,7 +184,7 @@ class Trainer(Member):
         self.board.first(keys.NORM(line, version, self.me.stage), result.norm.hex())
         eager = self.optimizer.scale([0.0 * result.norm])  # None where this stage's gradients are not finite
         self.pending = Pending(self.state, result.gradient, eager, line)
-        self.state = self.optimizer.step(self.state, result.gradient, self.engine.layout, eager)
+        self.state = self.stepped(self.state, result.gradient, eager)
 
     def _validate(self) -> bool:
         """Look at the last step with the norms of all stages; False where it has to be taken in another way."""
@@ -187,7 +196,7 @@ class Trainer(Member):
         self.history.scaled(pending.state.version, scale)
         if scale == pending.scale:
             return True
-        self.state = self.optimizer.step(pending.state, pending.gradient, self.engine.layout, scale)
+        self.state = self.stepped(pending.state, pending.gradient, scale)
         self.kept = FinishedWork(self.state.version)
         return False
 
@@ -234,6 +243,8 @@ class Trainer(Member):
         self.waiting.poll(
             lambda: True if self.board.count(keys.FINISHED(number), 0) >= members else None, "the end of the others"
         )
+        if self.windows is not None:
+            self.windows.wait()
         if self.saver is not None:
             self.saver.save(self.state, self.epoch)
             self.saver.wait()

@@ -18,6 +18,7 @@ from cedar.trainers.resilient.member import Job, digest
 from cedar.trainers.resilient.model import AdamW, Engine, Stage, State, Transformer, token_loss
 from cedar.trainers.resilient.schedule import Instruction, Schedule, Worker, grid
 from cedar.trainers.resilient.trainer import Trainer
+from cedar.trainers.resilient.windows import SparseCheckpoints, newest_window
 from tests.trainers.resilient.toy_transport import StrictNetwork, StrictTransport
 
 MODEL = Transformer(vocabulary=17, length=5, layers=2, width=8, heads=2, dropout=0.1)
@@ -137,6 +138,8 @@ class Crew:
         rejoin: dead workers come back.
         clip: of gradients.
         watch: called before each instruction.
+        every: steps between dense checkpoints, in memory.
+        window: steps of a sparse one, in ``folder``.
     """
 
     job: Job = JOB
@@ -146,6 +149,8 @@ class Crew:
     watch: Callable[[Worker, int, int, Instruction], None] = lambda *_: None
     model: Transformer = MODEL
     every: int = 0
+    folder: str = ""
+    window: int = 0
     restores: list[str] = field(default_factory=list)
     generation: int = 0
     digests: dict[Worker, str] = field(default_factory=dict)
@@ -174,7 +179,7 @@ class Crew:
                     replayed.add(Worker(*report["worker"]))
                 elif report["what"] == "unlogged":
                     lost.clear()
-                    self._begin(restore=self.saved.latest(), line=self.generation + 1)
+                    self._begin(restore=self._latest(), line=self.generation + 1)
             lost = {stage for stage in lost if not {w for w in self.members if w.stage == stage} <= replayed}
             if self.dead:
                 dying = [self.dead.pop() for _ in range(len(self.dead))]
@@ -187,7 +192,7 @@ class Crew:
                 lost |= gone
                 replayed = set()
                 if lost:
-                    self._begin(restore=self.saved.latest(), lost=tuple(sorted(lost)))
+                    self._begin(restore=self._latest(), lost=tuple(sorted(lost)))
                     continue
                 self._begin()
                 if self.rejoin:
@@ -206,6 +211,15 @@ class Crew:
         if self.errors:
             raise self.errors[0]
         return self.digests
+
+    def _latest(self) -> str:
+        return newest_window(self.folder, self.job.steps) if self.window else self.saved.latest()
+
+    def _windows(self, worker: Worker, engine: Engine) -> SparseCheckpoints | None:
+        return SparseCheckpoints(
+            self.folder, worker, engine.layout, self.board, engine=engine, window=self.window, stages=self.job.stages,
+            keep=1, shared_elsewhere=worker.stage != min(self.job.tied, default=worker.stage),
+        ) if self.window else None  # fmt: skip
 
     def _begin(self, **more: Any) -> None:
         self.line = more.setdefault("line", getattr(self, "line", 1))
@@ -229,12 +243,14 @@ class Crew:
             return StrictTransport(fifo, worker, waiting)
 
         def work() -> None:
+            mine = engine(worker.stage, self.job.stages, self.model)
             trainer = self.trainers[worker] = Trainer(
-                worker, self.job, engine(worker.stage, self.job.stages, self.model),
+                worker, self.job, mine,
                 AdamW(AdamWOptions(rate=1e-2, schedule="constant", clip=self.clip)), self.board,
                 newest=lambda: self.generation, connect=connect,
                 data=Tokens, progress=progress, since=since,
                 saver=self.saved.of(worker.stage, self.board) if self.every else None,
+                windows=self._windows(worker, mine),
             )  # fmt: skip
             try:
                 self.digests[worker] = digest(trainer.train())

@@ -76,10 +76,13 @@ LOSS: Entry[list[Any]] = Entry("loss/{line}/{step}/{replica}", "losses of a work
 DONE: Entry[float] = Entry("done/{line}/{step}", "when the step was done")
 FINISHED: Entry[int] = Entry("finished/{generation}", "counter: workers that have taken all steps")
 SAVED: Entry[int] = Entry(
-    "saved/{generation}/{version}", "counter: workers that have written their part of a checkpoint"
+    "saved/{folder}/{generation}/{version}", "counter: workers that have written their part of a checkpoint"
 )
-SAVED_PART: Entry[list[Any]] = Entry("saved/{generation}/{version}/{worker}", "the tensors of that part, for the index")
+SAVED_PART: Entry[list[Any]] = Entry(
+    "saved/{folder}/{generation}/{version}/{worker}", "the tensors of that part, for the index"
+)
 PERSISTED: Entry[int] = Entry("persisted", "steps of the newest whole checkpoint: logs from before may go")
+WINDOW: Entry[int] = Entry("window/{stage}", "decision: steps that a window of this stage wants, as it was measured")
 
 # ---- recovery --------------------------------------------------------------------------------------------------------
 

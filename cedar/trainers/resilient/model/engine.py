@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -210,10 +210,11 @@ class Engine:
             {torch.float32: module.float, torch.float64: module.double, torch.bfloat16: module.bfloat16}[dtype]()
         self.names = list(named)
         self.parameters = list(named.values())
+        self._trained = dict(named)
         self.inputs: Signature | None = None
         self.outputs: Signature | None = None
         self._kept: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._waiting: dict[Key, Callable[[], Found]] = {}
+        self._waiting: dict[Key, Callable[[], dict[str, torch.Tensor]]] = {}
         self.losses: dict[Key, float] = {}
 
     def look(self, x: Any) -> None:
@@ -223,9 +224,12 @@ class Engine:
         self.inputs = None if self.first else Signature.of(x)
         self.outputs = None if self.last else Signature.of(output)
 
-    def load(self, state: State) -> None:
-        """Compute with the weights of a state."""
+    def load(self, state: State, frozen: Collection[str] = ()) -> None:
+        """Compute with the weights of a state. ``frozen``: parameters whose gradients nobody needs: they are 0, but not
+        at the first stage, where all gradients come at once.
+        """
         self.layout.put(state.master, zip(self.names, self.parameters, strict=True))
+        self._trained = {n: p for n, p in zip(self.names, self.parameters, strict=True) if n not in frozen}
 
     def reset(self) -> None:
         """Forget every micro-batch."""
@@ -289,15 +293,20 @@ class Engine:
         x, output = self._kept.pop(key)
         gradient = None if gradient is None else gradient.to(self.device)
         if self.first:
-            weights = self.parameters
-            self._waiting[key] = lambda: _found(range(len(weights)), backward_whole(output, gradient, weights))
+            self._waiting[key] = lambda: {
+                name: found
+                for name, found in zip(self.names, backward_whole(output, gradient, self.parameters), strict=True)
+                if found is not None
+            }
             return None
-        of_input, self._waiting[key] = backward_input(output, gradient, x, self.parameters)
+        names = list(self._trained)
+        of_input, later = backward_input(output, gradient, x, list(self._trained.values()))
+        self._waiting[key] = lambda: {names[number]: found for number, found in later()}
         return of_input
 
     def backward_weight(self, key: Key) -> torch.Tensor:
         """B_WEIGHT: the gradients of all weights, ``[size]``."""
-        return self.layout.gather({self.names[number]: gradient for number, gradient in self._waiting.pop(key)()})
+        return self.layout.gather(self._waiting.pop(key)())
 
     def give_up(self, key: Key) -> None:
         """Forget a micro-batch that needs no B_WEIGHT."""

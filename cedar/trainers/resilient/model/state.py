@@ -83,6 +83,7 @@ class State:
     master: torch.Tensor  # weights, float32 or float64 ``[size]``
     first: torch.Tensor  # first moments, the same shape
     second: torch.Tensor  # second moments, the same shape
+    whole_at: int = 0  # of one from a sparse checkpoint: the step before which the last operator thaws; 0: it is whole
 
     @classmethod
     def begin(cls, master: torch.Tensor) -> State:
@@ -90,7 +91,8 @@ class State:
 
     def to(self, device: torch.device) -> State:
         """The same on a device."""
-        return State(self.version, self.updates, self.master.to(device), self.first.to(device), self.second.to(device))
+        vectors = (vector.to(device) for vector in (self.master, self.first, self.second))
+        return State(self.version, self.updates, *vectors, self.whole_at)
 
     @property
     def nbytes(self) -> int:
