@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,7 +17,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.nn import Router, SymiMoE
-from cedar.trainers import AdamWOptions, TorchOptimizer
+from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, RunOptions, TorchOptimizer, Workers
 from cedar.trainers.common.checkpoint import path_of, read_index, steps
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.control.board import Board, Epoch
@@ -24,6 +26,7 @@ from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine, State
 from cedar.trainers.resilient.schedule import Worker
 from cedar.trainers.resilient.windows import SparseCheckpoints, find_operators, newest_window, whole_windows
+from tests.how_much import cases
 from tests.trainers.resilient import toy_grid
 from tests.trainers.resilient.toy_grid import Crew, Killed, job
 
@@ -347,14 +350,97 @@ def test_where_two_neighbours_are_lost_all_go_back_to_the_window(tmp_path: Path,
 @pytest.mark.parametrize("again", [4, 5])
 def test_a_death_while_all_thaw_changes_no_bit(tmp_path: Path, mode: str, again: int) -> None:
     """Also who joins then gets a state from a peer that is not whole yet."""
-    run = crew(tmp_path, mode, 4, kills=lost(0, 8) | lost(1, 8), rejoin=True)
+    run = crew(tmp_path, mode, 4, kills=lost(0, 8) | lost(1, 8))
     fired: list[int] = []
 
     def watch(worker: Worker, step: int, at: int, _: Any) -> None:
         if "restore" in run.restores[1:] and worker == Worker(1, 1) and not fired and (step, at) >= (again, 3):
             fired.append(run.trainers[worker].state.whole_at)
+            run.rejoin = True
             raise Killed
 
     run.watch = watch
     check(run, "restore")
-    assert fired == [7], (run.restores, run.generation, run.members)
+    assert fired == [7]
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+KILLS = cases(4)  # CEDAR_CASES=100 for as many
+
+
+def pipeline(folder: Path, **more: Any) -> ResilientPipeline:
+    how = {"steps": 10 + KILLS * 4, "sparse_window": 3, "save_every": 0, "heartbeat": 30.0, "keep": 1} | more
+    mode = how.pop("mode", "sync")
+    return ResilientPipeline(
+        modules(), functional.cross_entropy, batch, Workers(2), batch=12,
+        optimizer=AdamWOptions(rate=1e-2, schedule="constant", clip=0.3 if mode == "sync" else 0.0),
+        pipeline=PipelineOptions(micro_batches=3, mode=mode), run=RunOptions(folder=str(folder), **how),
+    )  # fmt: skip
+
+
+def ends(record: Any) -> dict[str, str]:
+    return {worker[1]: told["digest"] for worker, told in record.ended.items()}
+
+
+def losses(record: Any) -> dict[int, float]:
+    return {step: loss for step, _, loss in record.steps}
+
+
+PROCESSES = [
+    pytest.mark.heavy,
+    pytest.mark.waits,
+    pytest.mark.timeout(60 + 20 * KILLS),
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and die with their supervisor on Linux"),
+]
+
+
+def processes(test: Any) -> Any:
+    for mark in PROCESSES:
+        test = mark(test)
+    return test
+
+
+@processes
+@pytest.mark.parametrize("mode", MODES)
+def test_workers_and_whole_stages_die_at_random_steps_and_no_bit_changes(tmp_path: Path, mode: str) -> None:
+    """Every third time one worker, else a whole stage; then all places are filled again."""
+    draw, chaos = random.Random(KILLS), []
+    for at in range(KILLS):
+        stage, step = draw.randrange(3), 7 + 4 * at + draw.randrange(2)
+        for replica in [draw.randrange(2)] if at % 3 == 2 else [0, 1]:
+            chaos.append(f"kill={2 * stage + replica}@step{step}:{draw.randrange(8)}")
+        chaos.append(f"rejoin@step{step + 1}")
+    expected = pipeline(tmp_path / "whole", mode=mode, sparse_window=0).train(quiet=True)
+    found = pipeline(tmp_path / "killed", mode=mode).train(quiet=True, chaos=", ".join(chaos))
+    if mode == "sync":  # staggered, a step is told of once one worker has taken it, maybe without the others' losses
+        assert losses(found) == losses(expected)
+    assert ends(found) == ends(expected)
+    assert [event.what for event in found.events].count("replay") >= KILLS // 2
+    assert {Path(event.why).parent.name for event in found.events if event.what == "replay"} == {"windows"}
+
+
+@processes
+def test_a_run_resumes_from_its_windows(tmp_path: Path) -> None:
+    expected = pipeline(tmp_path / "whole", steps=12).train(quiet=True)
+    begun = pipeline(tmp_path / "begun", steps=9)
+    begun.train(quiet=True)
+    for path in (tmp_path / "begun" / "checkpoints").iterdir():
+        path.rename(tmp_path / path.name)  # as if it had been cut off before the end
+    found = replace(begun, run=replace(begun.run, steps=12, sparse_window=2)).train(quiet=True, resume=True)
+    assert [step for step, _, _ in found.steps] == list(range(6, 12))
+    assert losses(found).items() <= losses(expected).items()
+    assert ends(found) == ends(expected)
+
+
+@processes
+def test_auto_measures_how_long_a_window_must_be(tmp_path: Path) -> None:
+    expected = pipeline(tmp_path / "whole", steps=30, sparse_window=0).train(quiet=True)
+    found = pipeline(tmp_path / "auto", steps=30, sparse_window="auto").train(
+        quiet=True, chaos="kill=2@step26:3, kill=3@step26:5"
+    )
+    assert ends(found) == ends(expected)
+    whole = whole_windows(str(tmp_path / "auto" / "windows"))
+    assert whole
+    most = max(len(find_operators(engine(stage))) for stage in range(3))
+    assert all(1 <= last - start + 1 <= most for start, last in whole.items())
