@@ -50,7 +50,6 @@ class Checkpoints:
         self._most = keep  # folders
         self.wrote = 0, 0.0  # bytes of the last part, and seconds that it took
         self._writing = BackgroundWriter(folder)
-        os.makedirs(folder, exist_ok=True)
 
     def due(self, step: int) -> bool:
         return self.every > 0 and step > 0 and step % self.every == 0

@@ -24,11 +24,12 @@ from cedar.trainers.resilient.control.board import Board, Epoch
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine, State
-from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.schedule import Worker, grid
 from cedar.trainers.resilient.windows import SparseCheckpoints, find_operators, newest_window, whole_windows
 from tests.how_much import cases
 from tests.trainers.resilient import toy_grid
 from tests.trainers.resilient.toy_grid import Crew, Killed, job
+from tests.trainers.resilient.toy_grid import engine as tied
 
 WIDTH, STEPS = 6, 9
 MODES = ["sync", "staggered"]
@@ -126,7 +127,7 @@ def trained(
         last = states[-1]
         each(last)
         mine.load(last, how["frozen"]() if "frozen" in how and last.whole_at else ())
-        scale = None if last.version == 3 else 1.0  # a step that was skipped
+        scale = None if last.version == 7 else 1.0  # a step that was skipped
         after = rule.step(last, gradient(mine, last.version), mine.layout, scale)
         states.append(how["thaw"](after, last.whole_at) if last.whole_at else after)
     return states
@@ -269,6 +270,34 @@ def test_a_window_of_another_model_is_told(tmp_path: Path) -> None:
     for other in (engine(0), engine(1, dtype=torch.float64)):
         with pytest.raises(CedarError, match="does not fit this model"):
             sparse(tmp_path, other, 2).load(path_of(str(tmp_path), 0))
+
+
+def test_another_cut_of_the_model_loads_a_window(tmp_path: Path) -> None:
+    """Both stages have the table of tokens; the first one writes it."""
+    board, members = Board(Values()), tuple(grid(2, 1))
+    engines = [tied(stage, 2) for stage in range(2)]
+    for version in range(3):
+        for worker, mine in zip(members, engines, strict=True):
+            saver = SparseCheckpoints(
+                str(tmp_path), worker, mine.layout, board, engine=mine, window=3, stages=2,
+                shared_elsewhere=worker.stage > 0,
+            )  # fmt: skip
+            values = [mine.begin.master + version, mine.begin.master * 2, mine.begin.master * 3]
+            saver.begin_step(State(version, version, *values), Epoch(1, members))
+            saver.wait()
+    whole = tied(0, 1)
+    saver = SparseCheckpoints(
+        str(tmp_path), members[0], whole.layout, board, engine=whole, window=0, stages=1
+    )  # fmt: skip
+    state = saver.load(newest_window(str(tmp_path), 9))
+    expected = whole.begin.master
+    while state.whole_at:
+        after = State(state.version + 1, state.version + 1, state.master + 1, state.first, state.second)
+        state = saver.thaw(after, state.whole_at)
+    assert (state.version, state.updates) == (2, 2)
+    assert torch.allclose(state.master, expected + 2, atol=1e-5)
+    assert torch.equal(state.first, expected * 2)
+    assert torch.equal(state.second, expected * 3)
 
 
 # ---- a grid in threads -----------------------------------------------------------------------------------------------
