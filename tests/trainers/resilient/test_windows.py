@@ -21,6 +21,7 @@ from cedar.trainers import AdamWOptions, PipelineOptions, ResilientPipeline, Run
 from cedar.trainers.common.checkpoint import path_of, read_index, steps
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.resilient.control.board import Board, Epoch
+from cedar.trainers.resilient.control.protocol import WINDOW
 from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.data import MicroBatches, Source
 from cedar.trainers.resilient.model import AdamW, Engine, State
@@ -218,6 +219,28 @@ def test_experts_are_found_in_the_ways_that_they_are_written() -> None:
     assert names(plain) == [{name: None} for name, _ in plain.named_parameters()]
     shared = nn.ModuleDict({"shared_expert": nn.Linear(3, 4)})
     assert names(shared) == [{"shared_expert.weight": None}, {"shared_expert.bias": None}]
+
+
+@pytest.mark.parametrize(("wrote", "expected"), [((1 << 60, 1e-3), 1), ((1, 1e9), 10)])
+def test_auto_wants_as_many_steps_as_the_disk_needs(tmp_path: Path, wrote: tuple[int, float], expected: int) -> None:
+    mine, board, epoch = engine(1), Board(Values()), Epoch(1, (Worker(1, 0),))
+    saver = sparse(tmp_path, mine, "auto", board=board)
+    for version in range(8):
+        if version == 7:
+            saver.wait()
+            saver.wrote = wrote
+        assert board.take(WINDOW(1)) is None
+        saver.begin_step(replace(mine.begin, version=version), epoch)
+    assert board.take(WINDOW(1)) == expected
+    assert whole_windows(str(tmp_path)) == {0: 0}  # what was measured
+    for stage, steps_wanted in ((0, 2), (2, 3)):
+        saver.begin_step(replace(mine.begin, version=8 + stage), epoch)
+        board.put(WINDOW(stage), steps_wanted)
+    saver.begin_step(replace(mine.begin, version=30), epoch)
+    saver.wait()
+    first, last, _ = read_index(path_of(str(tmp_path), 30)).state["window"]
+    assert last - first + 1 == max(3, expected)
+    assert steps(str(tmp_path)) == [0, 30]
 
 
 # ---- windows that count, and those that do not -----------------------------------------------------------------------
@@ -433,12 +456,13 @@ def processes(test: Any) -> Any:
 @processes
 @pytest.mark.parametrize("mode", MODES)
 def test_workers_and_whole_stages_die_at_random_steps_and_no_bit_changes(tmp_path: Path, mode: str) -> None:
-    """Every third time one worker, else a whole stage; then all places are filled again."""
+    """A stage, another one, one worker, two neighbours; then all places are filled again."""
     draw, chaos = random.Random(KILLS), []
     for at in range(KILLS):
         stage, step = draw.randrange(3), 7 + 4 * at + draw.randrange(2)
-        for replica in [draw.randrange(2)] if at % 3 == 2 else [0, 1]:
-            chaos.append(f"kill={2 * stage + replica}@step{step}:{draw.randrange(8)}")
+        workers = [2 * stage + draw.randrange(2)] if at % 4 == 2 else [2 * stage, 2 * stage + 1]
+        for worker in [0, 1, 2, 3] if at % 4 == 3 else workers:
+            chaos.append(f"kill={worker}@step{step}:{draw.randrange(8)}")
         chaos.append(f"rejoin@step{step + 1}")
     expected = pipeline(tmp_path / "whole", mode=mode, sparse_window=0).train(quiet=True)
     found = pipeline(tmp_path / "killed", mode=mode).train(quiet=True, chaos=", ".join(chaos))
