@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -22,9 +23,13 @@ def test_a_device_that_cannot_be_computed_on_is_refused(name, told):
 
 @pytest.mark.parametrize("name", ["auto", "cpu", "cuda"])
 def test_asking_for_a_device_leaves_cuda_to_processes_that_are_forked_later(name):
-    with suppress(CedarError):
-        device_of(name)
-    assert not ask_fork(torch.cuda._is_in_bad_fork)
+    program = (
+        "import torch; from contextlib import suppress; from cedar.core.errors import CedarError\n"
+        "from cedar.trainers.common.compute import ask_fork, device_of\n"
+        f"with suppress(CedarError): device_of({name!r})\n"
+        "print(ask_fork(torch.cuda._is_in_bad_fork))"
+    )  # in a process of its own, in which no other test has asked for CUDA
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "0\n"
 
 
 def test_gpus_are_seen(monkeypatch):
