@@ -129,7 +129,10 @@ def resilient(folder: Path) -> Target:
         for worker in workers
     ]
     about = {"loader": {"seed": 1, "pipeline": "p", "sources": ["s"]}}
-    parts = [Parts(str(folder / "run"), w, e.layout, board, about=about) for w, e in zip(workers, engines, strict=True)]
+    parts = [
+        Parts(str(folder / "run"), worker, engine.layout, board, about=about, shared_elsewhere=worker.stage > 0)
+        for worker, engine in zip(workers, engines, strict=True)
+    ]
     for part, engine in zip(parts, engines, strict=True):
         part.save(State(3, 3, *(getattr(engine.begin, kind) + 1 for kind in _KINDS)), Epoch(1, workers))
         part.wait()
