@@ -467,10 +467,16 @@ class StreamOperator(Operator):
     first: int | None = None  # it takes the first so many units
     cuts: ClassVar[bool] = False  # it leaves units by their place in the order of its input
     repeats: ClassVar[bool] = False  # its input is read more than once
+    shuffles: ClassVar[bool] = False  # its rows come in another order in each epoch
 
     def keeping_rest(self) -> StreamOperator:
         """The same with every row at the end of an epoch, for ranks that need not take equally many steps."""
         return self
+
+    @property
+    def unsteady(self) -> str | None:
+        """Why it gives other rows in each epoch; None where it gives the same."""
+        return None
 
     @property
     def mixing(self) -> Mixing | None:

@@ -53,6 +53,7 @@ class Mix(StreamOperator):
     stop: Stop = "first"
     local: bool = False
     name: ClassVar[str] = "mix"
+    shuffles = True
     shares = True
     inputs: ClassVar[int | None] = None
     alike = True
@@ -66,6 +67,10 @@ class Mix(StreamOperator):
                 site=user_site(),
                 fix='"first" ends with the first input that has nothing left, "all" with the last',
             )
+
+    @property
+    def unsteady(self) -> str | None:
+        return "leaves out other rows in each epoch" if self.stop == "first" else None
 
     def label(self) -> str:
         return f"mix({', '.join(f'{w:g}' for w in self.weights)})"

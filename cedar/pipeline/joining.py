@@ -17,10 +17,9 @@ from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, Keys
 from cedar.operators.lookup import arranged
-from cedar.operators.shuffle import Shuffle
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
-from cedar.pipeline.surveying import require_rows, require_steady, sampled_types, survey, without
+from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
 from cedar.report.describe import frame_of
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())
     rows = pipeline.select(column)
     keys, types = Keys((column,), (column,)), _types_of(rows) | {WEIGHT: pa.float64()}
-    node = without(rows.given, Shuffle)
+    node = in_order(rows.given)
 
     def counted(on_error: Skip | None) -> pa.Table:
         import polars as pl

@@ -16,9 +16,6 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env, StreamOperator
 from cedar.operators.expressions import Select
-from cedar.operators.mix import Mix
-from cedar.operators.repeat import Repeat
-from cedar.operators.sample import Sample
 from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -55,9 +52,23 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
                 _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
 
 
-def without(node: Node, *kinds: type[StreamOperator]) -> Node:
-    """The same without operators of some kinds: without ``Shuffle``, rows are in the order of the sources."""
-    return graph.replace(node, lambda each: each.inputs[0] if isinstance(each.operator, kinds) else None)
+def in_order(node: Node) -> Node:
+    """The same without shuffles: rows are in the order of the sources."""
+    return graph.replace(node, lambda each: each.inputs[0] if shuffles(each) else None)
+
+
+def once(node: Node) -> Node:
+    """The same with each row once, without ``repeat``."""
+
+    def below(each: Node) -> Node | None:
+        return each.inputs[0] if isinstance(each.operator, StreamOperator) and each.operator.repeats else None
+
+    return graph.replace(node, below)
+
+
+def shuffles(node: Node) -> bool:
+    """Its rows are those of its one input, in another order in each epoch."""
+    return isinstance(node.operator, StreamOperator) and node.operator.shuffles and len(node.inputs) == 1
 
 
 def sampled_types(pipeline: Pipeline) -> dict[str, ColumnType]:
@@ -80,16 +91,15 @@ def require_steady(pipeline: Pipeline, columns: Iterable[str] | None, method: st
     live = live_columns(root, graph.schemas(root), None if columns is None else frozenset(columns))
     for node in graph.walk(root):
         effects, needed = node.effects, live[id(node)]
-        if isinstance(node.operator, Sample) or (
-            effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed))
-        ):
+        stream = node.operator if isinstance(node.operator, StreamOperator) else None
+        if stream is not None and stream.unsteady is not None:
+            raise _unsteady(node, method, stream.unsteady)
+        if effects.random and (effects.rows != "1:1" or effects.writes is None or _touches(effects.writes, needed)):
             raise _unsteady(node, method, f"draws other {'rows' if effects.rows != '1:1' else 'values'} in each epoch")
-        if isinstance(node.operator, StreamOperator) and node.operator.cuts and _moved(node):
+        if stream is not None and stream.cuts and _moved(node):
             raise _unsteady(node, method, "leaves other rows in each epoch, as it is above a shuffle or mix")
-        if isinstance(node.operator, Repeat):
+        if stream is not None and stream.repeats:
             raise _unsteady(node, method, "has every row several times")
-        if isinstance(node.operator, Mix) and node.operator.stop == "first":
-            raise _unsteady(node, method, "leaves out other rows in each epoch")
 
 
 def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
@@ -98,9 +108,7 @@ def _touches(writes: frozenset[str], needed: frozenset[str] | None) -> bool:
 
 def _moved(node: Node) -> bool:
     below = [each.operator for each in graph.walk(node) if each is not node]
-    return any(
-        isinstance(each, Mix) or (isinstance(each, StreamOperator) and each.mixing is not None) for each in below
-    )
+    return any(isinstance(each, StreamOperator) and (each.shuffles or each.mixing is not None) for each in below)
 
 
 def _unsteady(node: Node, method: str, why: str) -> PipelineError:

@@ -14,14 +14,12 @@ from cedar.core.skip import Skip
 from cedar.operators.base import RowOperator
 from cedar.operators.explode import Explode
 from cedar.operators.join import How
-from cedar.operators.repeat import Repeat
-from cedar.operators.shuffle import Shuffle
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, bounds_of
 from cedar.operators.surveys import Survey
 from cedar.operators.unique import Keep, Unique
 from cedar.pipeline.joining import WEIGHT, Names, class_weights, join, join_asof
 from cedar.pipeline.repeats import find_near_repeats, find_repeats
-from cedar.pipeline.surveying import require_rows, require_steady, sampled_types, survey, without
+from cedar.pipeline.surveying import in_order, once, require_rows, require_steady, sampled_types, shuffles, survey
 from cedar.plan.graph import Node
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ class TableMethods:
         def moved(on_error: Skip | None) -> Moved:
             census = Census(rule, len(parts))
             columns = () if by is None else (by,)
-            for block in survey(without(below[-1], Shuffle, Repeat), columns, "split", on_error):
+            for block in survey(in_order(once(below[-1])), columns, "split", on_error):
                 if census.add(rule.hashes(block)):
                     break
             return census.moved()
@@ -117,7 +115,7 @@ class TableMethods:
         pipeline = self._pipeline
         known = None if "?" in pipeline.schema else frozenset(pipeline.schema)
         require_steady(pipeline, known if names is None else names, "unique")
-        node, which = without(pipeline.given, Shuffle), "first" if keep == "any" else keep
+        node, which = in_order(pipeline.given), "first" if keep == "any" else keep
         return pipeline.apply(Unique(names, which, Survey(lambda on_error: find_repeats(node, names, which, on_error))))
 
     def drop_near_duplicates(self, column: str, *, threshold: float = 0.8, words: int = 3) -> Pipeline:
@@ -152,7 +150,7 @@ class TableMethods:
         kind = pipeline.schema.get(column, "?")
         if kind not in ("?", pa.large_string()):
             raise PipelineError(f"drop_near_duplicates: column {column!r} is {kind}, not strings", site=user_site())
-        node = without(pipeline.given, Shuffle)
+        node = in_order(pipeline.given)
         survey = Survey(lambda on_error: find_near_repeats(node, column, threshold, words, on_error))
         return pipeline.apply(Unique((column,), f"{threshold} {words}", survey, "drop_near_duplicates"))
 
@@ -335,7 +333,7 @@ def _keeping_keys(node: Node, by: str | None) -> list[Node]:
     Divided there, rows of other parts are neither worked on nor moved about, and they are counted where sources are.
     """
     below = [node]
-    while by is None and (isinstance(node.operator, Shuffle) or _maps_rows(node)):
+    while by is None and (shuffles(node) or _maps_rows(node)):
         (node,) = node.inputs
         below.append(node)
     return below

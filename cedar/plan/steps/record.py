@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from cedar.core.errors import PlanError
-from cedar.plan.places import kind
 from cedar.plan.places import place as place_at
 from cedar.plan.steps import KINDS, Cache, Place, Replace, Step
 from cedar.plan.steps.sweep import Sweep, Taken
@@ -37,11 +36,7 @@ def _fields(step: Step) -> dict[str, Any]:
             f"the plan cannot be saved: its step {type(step).__name__} puts in what only your program has",
             fix="leave out the rule with without=, or give it to every loader with rules=",
         )
-    if isinstance(step, Cache):  # a plan names no folder: what it keeps, it keeps in memory
-        return {"above": step.above}
-    if isinstance(step, Place):
-        return {"places": [kind(place) for place in step.places]}
-    return {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}  # type: ignore[arg-type]
+    return step.fields()
 
 
 def sweeps_of(entries: Sequence[Mapping[str, Any]], cluster: Any = None) -> tuple[Sweep, ...]:

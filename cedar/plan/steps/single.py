@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from cedar.datasets.base import Read
 from cedar.operators.base import Operator
@@ -12,6 +13,7 @@ from cedar.operators.cache import Cache as CacheOperator
 from cedar.operators.chains import Link
 from cedar.plan import graph as graphs
 from cedar.plan.graph import Node
+from cedar.plan.places import kind
 from cedar.plan.steps.commute import is_row_operator, may_skip
 from cedar.plan.steps.edit import rebuilt
 from cedar.plan.steps.facts import Facts, Refusal
@@ -164,6 +166,9 @@ class Cache(Step):
     where: str = "auto"
     layout: bool = False
 
+    def fields(self) -> dict[str, Any]:
+        return {"above": self.above}  # a plan names no folder: what it keeps, it keeps in memory
+
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         chain = chain_below(graph, facts)
         if chain is None:
@@ -228,6 +233,9 @@ class Place(Step):
     """
 
     places: tuple[str, ...]
+
+    def fields(self) -> dict[str, Any]:
+        return {"places": [kind(place) for place in self.places]}
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         nodes = graphs.walk(graph)

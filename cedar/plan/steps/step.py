@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cedar.plan.graph import Node
 from cedar.plan.steps.facts import Facts, Refusal
@@ -21,6 +22,10 @@ class Step(ABC):
     @abstractmethod
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
         """Why it may not be taken at this node; None where it may."""
+
+    def fields(self) -> dict[str, Any]:
+        """What a saved plan says of it: plain values by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     @abstractmethod
     def apply(self, graph: Node, facts: Facts) -> Node:
