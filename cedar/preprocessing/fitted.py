@@ -12,9 +12,8 @@ from typing import Any
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.core.whole_files import write_whole
 from cedar.operators.base import Operator
-from cedar.operators.shuffle import Shuffle
 from cedar.pipeline.core import Pipeline
-from cedar.pipeline.surveying import require_steady, survey, without
+from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
 from cedar.report.describe import frame_of, parts
 
@@ -130,7 +129,7 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     require_steady(pipeline, columns, "fit")
     learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
     try:
-        blocks = survey(without(pipeline.given, Shuffle), columns, "fit")
+        blocks = survey(in_order(pipeline.given), columns, "fit")
         for part in parts(map(frame_of, blocks)):
             for _, each in learners:
                 for column, learner in each.items():

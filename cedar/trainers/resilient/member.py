@@ -98,12 +98,12 @@ def receive_state(transport: Transport, source: Worker, like: torch.Tensor) -> t
     version, updates, before, before_updates, line, skipped, *whole = transport.receive(source).tolist()
     transport.expect(source, (len(like) * (7 if line else 3),), like.dtype)
     parts = [part.clone() for part in torch.split(transport.receive(source).to(like), len(like))]
-    state = State(version, updates, *parts[:3], whole[0])
+    state = State(version, updates, parts[0], parts[1], parts[2], whole[0])
     if not line:
         return state, None
     transport.expect(source, (1,), torch.float64)
     scale = float(transport.receive(source))
-    old = State(before, before_updates, *parts[3:6], whole[1])
+    old = State(before, before_updates, parts[3], parts[4], parts[5], whole[1])
     return state, Pending(old, parts[6], None if skipped else scale, line)
 
 
@@ -181,8 +181,8 @@ class Member:
         return executor
 
     def _restore(self, path: str) -> None:
-        for saver in filter(None, (self.saver, self.windows)):
-            saver.wait()
+        for each in filter(None, (self.saver, self.windows)):
+            each.wait()
         saver = self.saver if self.windows is None or not self.windows.holds(path) else self.windows
         if saver is not None and path:
             self.state = saver.load(path).to(self.engine.device)

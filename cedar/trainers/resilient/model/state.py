@@ -91,8 +91,8 @@ class State:
 
     def to(self, device: torch.device) -> State:
         """The same on a device."""
-        vectors = (vector.to(device) for vector in (self.master, self.first, self.second))
-        return State(self.version, self.updates, *vectors, self.whole_at)
+        master, first, second = (vector.to(device) for vector in (self.master, self.first, self.second))
+        return State(self.version, self.updates, master, first, second, self.whole_at)
 
     @property
     def nbytes(self) -> int:
