@@ -1,7 +1,7 @@
-"""Kept tables: what a pass over data found for lookups, in files that workers, ranks and later runs share.
+"""Kept tables: the results of passes over data, in files that workers, ranks and later runs share.
 
-Each is an Arrow file in a folder of its own, below the user's cache folder, where its key names all that it follows
-from. What has no such key lies in a temporary folder, until the process ends. The least recently used make room.
+Each is an Arrow file in a folder of its own in the user's cache folder, named by a key of everything that it depends
+on. A table without a key is in a temporary folder until the process ends. The least recently used are removed first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger("cedar")
 
 
 def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
-    """Stands for the rows of a node, under a policy, and for what is asked of them; None where nothing can."""
+    """Identifies the rows of a node under a policy, and what is asked of them; None if a part cannot be identified."""
     record = Describer()(fingerprint(node, node))
     sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
     identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
@@ -46,7 +46,7 @@ def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
 
 
 def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:
-    """The table of this key, which is made where it is not there: by one process, while others on the machine wait."""
+    """The table of this key. One process makes it if it does not exist; others on the machine wait for that."""
     folder = None if key is None else private_folder(_FOLDER)
     if folder is None or key is None:
         return StoredTable(_written(make(), os.path.join(_temporary(), f"{os.urandom(8).hex()}.arrow")))
@@ -85,7 +85,7 @@ def _written(table: pa.Table, path: str) -> str:
 
 
 def _evict(folder: str, used: str) -> None:
-    """Remove the tables that were not asked for the longest, beyond what all may have; not the one at hand."""
+    """Remove the least recently used tables while all exceed the budget; never the one in use."""
     for old in surplus(_entries(folder), _BUDGET):
         if old.name != used:
             remove_tree(old.name, KIND)

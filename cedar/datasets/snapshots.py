@@ -123,7 +123,8 @@ def read_iceberg(
         number = None if snapshot is None else snapshot.snapshot_id
         shown = f"read_iceberg({redact_url(root)}, snapshot_id={number})"
         if snapshot is None:
-            raise SourceError(f"read_iceberg({redact_url(root)}): there is no snapshot {snapshot_id or ''}".rstrip())
+            which = "no current snapshot: it has no rows yet" if snapshot_id is None else f"no snapshot {snapshot_id}"
+            raise SourceError(f"read_iceberg({redact_url(root)}): the table has {which}")
         scan = table.scan(snapshot_id=number)
         tasks = list(scan.plan_files())
         _refuse(shown, table, scan, tasks)

@@ -83,7 +83,7 @@ class FirstRows:
         """The first difference between a plan and the pipeline as written; functions of the user are called.
 
         Args:
-            going: called before functions are; raises where nobody waits for the audit any more.
+            going: called before functions are; raises if the run has ended.
         """
         root = self._binding.root
         key = self._works(plan), self.world, self._binding.on_error, self._strict
@@ -102,7 +102,7 @@ class FirstRows:
             return None
 
     def _found(self, plan: Plan, going: Callable[[], None]) -> Difference | None:
-        """More and more rows, as long as functions take no time; nobody knows before how long they take."""
+        """Compares ever more rows while the functions are fast; how long they take is not known in advance."""
         rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
         left = _SECONDS
         while True:
@@ -212,7 +212,7 @@ class FewRows(BaseSource):
 
     Args:
         rows: column by column; ``total`` of them.
-        known: names and types, as far as the source tells them.
+        known: names and types, as far as the source declares them.
         columns: those that are read; None is all.
         streaming, counted: what its splits are like.
     """
@@ -394,7 +394,7 @@ class _Few:
 
     @property
     def _without(self) -> frozenset[str]:
-        """Columns of sources that were not read: nobody names them but the optimizer."""
+        """Columns of sources that were not read: only the optimizer names them."""
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))
 

@@ -212,7 +212,7 @@ def matched(keys: Keys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame
     time = keys.time
     kind = _common(left.schema[time], right.schema[time])
     if keys.tolerance is not None and kind.is_temporal() != isinstance(keys.tolerance, str | timedelta):
-        raise pl.exceptions.SchemaError(f"tolerance={keys.tolerance!r} is no distance of {kind}")
+        raise pl.exceptions.SchemaError(f"tolerance={keys.tolerance!r} is not a distance between values of {kind}")
     left = left.filter(
         pl.col(time).is_not_null() & ~pl.col(time).is_nan() if kind.is_float() else pl.col(time).is_not_null()
     )
@@ -266,7 +266,7 @@ def _with_others(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.Ar
 
 
 def _of_rows(block: Block, left: Index, columns: dict[str, Any], several: bool) -> Block:
-    """The block's live rows ``left``, ascending, beside these columns."""
+    """The block's live rows ``left``, in ascending order, with these columns added."""
     if not several:
         if len(left) == len(block):
             return block.with_columns(columns)

@@ -92,7 +92,7 @@ class Unique(RowOperator):
 
 @dataclass(frozen=True)
 class UniqueRows:
-    """The kernel. A sample tells types alone: of its rows all stay."""
+    """The kernel. A sample is for types only: all of its rows stay."""
 
     survey: Survey[Repeats]
     row_wise: ClassVar[bool] = True  # a block may be cut

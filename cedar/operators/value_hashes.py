@@ -46,6 +46,6 @@ def _mixed(words: Any, seed: int) -> Hashes:
 
 
 def _of_objects(values: Any) -> Any:
-    texts = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 is 0.0
-    digests = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts)
+    strings = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 is 0.0
+    digests = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in strings)
     return np.fromiter(digests, dtype=np.uint64, count=len(values)).view(np.int64)

@@ -296,8 +296,8 @@ NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
         ("x", NOON, None, "have no common order"),
         (1, NOON, None, "have no common order"),
         (NOON.date(), NOON, None, "have no common order"),
-        (1, 1, "2h", "tolerance='2h' is no distance of Int64"),
-        (NOON, NOON, 3, "tolerance=3 is no distance of Datetime"),
+        (1, 1, "2h", "tolerance='2h' is not a distance between values of Int64"),
+        (NOON, NOON, 3, "tolerance=3 is not a distance between values of Datetime"),
     ],
 )
 def test_times_that_do_not_compare(left: Any, right: Any, tolerance: Any, message: str) -> None:

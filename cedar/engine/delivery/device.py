@@ -149,7 +149,7 @@ def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -
     done: dict[int, Any] = {}
 
     def once(tensor: Any) -> Any:
-        if isinstance(tensor, ndarray):  # of dates or texts, which torch has not
+        if isinstance(tensor, ndarray):  # of dates or strings, for which torch has no dtype
             return tensor
         if id(tensor) not in done:
             done[id(tensor)] = tensor, fn(tensor)  # the tensor is kept, so that its id stays its own
