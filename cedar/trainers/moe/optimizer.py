@@ -258,7 +258,8 @@ class SymiOptimizer(Optimizer):
         collected = [part.shards.collect(part.gradients(), part.hosts).div_(scale) for part in self.parts]
         if self.mean:
             collected = [gradients.div_(self.group.size) for gradients in collected]
-        own = [[p.grad is not None for p in parameters]] + [[*part.odd()] for part in self.parts]
+        has = [flag for part in self.parts for flag in part.trained()]
+        own = [has] + [[*part.odd()] for part in self.parts]
         votes = self._votes(collected, [*chain.from_iterable(own)])
         outcome = logged or self._judge(votes)
         flags = votes[:, _FIXED:].any(0).tolist()

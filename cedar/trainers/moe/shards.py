@@ -142,6 +142,12 @@ class ExpertPart:
         names = {row: f"{self.layer.name}.{row}" for row in range(self.shards.rows)}
         yield self.layer.weights, names, self.shards.size
 
+    def trained(self) -> Sequence[bool]:
+        """Whether this rank has a gradient of it; frozen experts of a replay had one if any token was routed here."""
+        weights = self.layer.weights
+        replays = bool(self.shards.frozen) and weights.requires_grad and bool(self.layer.counts.sum())
+        return [weights.grad is not None or replays]
+
     def gradients(self) -> torch.Tensor:
         """What this rank has computed, ``[held, size]``."""
         weights = self.layer.weights
@@ -212,6 +218,10 @@ class DensePart:
     def owned(self) -> Iterator[tuple[nn.Parameter, dict[int, str], int]]:
         for at, (p, name) in enumerate(zip(self.parameters, self.names, strict=True)):
             yield p, {at: name}, p.numel()
+
+    def trained(self) -> Sequence[bool]:
+        """Whether this rank has a gradient, for each parameter."""
+        return [p.grad is not None for p in self.parameters]
 
     def gradients(self) -> torch.Tensor:
         size = self.shards.group.size

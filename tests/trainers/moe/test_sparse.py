@@ -74,6 +74,20 @@ def test_every_iteration_of_a_window_is_recovered_bit_for_bit(crew, text, tmp_pa
         assert len({layer.replicas for record in records[2:7] for layer in record.layers}) > 2
 
 
+def test_experts_without_tokens_are_stepped_in_a_replay_as_they_were(crew, text, tmp_path):
+    """Tokens go to frozen experts alone in some steps, and AdamW still moves those that have thawed."""
+    chosen = options(
+        text,
+        slots=6,
+        data={"batch": 2, "length": 3},
+        experts={"experts": 12, "top_k": 1},
+        optimizer={"rate": 1e-2},
+    )
+    stops = (6, 8, 9)
+    for equal, _, _ in crew.run(recovered, chosen, str(tmp_path), 3, 9, (), stops, ranks=2):
+        assert equal == [True] * len(stops)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("window", [1, 4])
 def test_windows_of_any_length_recover_and_save_what_the_formula_says(text, tmp_path, window):
