@@ -14,7 +14,7 @@ _lock = forks.Lock()
 def kind_of(where: str) -> str:
     """``memory``, ``disk`` or ``url``: what an argument of ``cache()`` names.
 
-    Example:
+    Examples:
         >>> [kind_of(w) for w in ("auto", "kept", "file:///tmp/kept", "s3://bucket/kept")]
         ['memory', 'disk', 'disk', 'url']
     """
@@ -36,7 +36,7 @@ def load_seconds_per_byte(where: str) -> float:
     Args:
         where: as ``cache(where)`` takes it.
 
-    Example:
+    Examples:
         >>> load_seconds_per_byte("memory") < load_seconds_per_byte("s3://bucket/kept")
         True
     """

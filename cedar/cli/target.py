@@ -23,7 +23,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
     Raises:
         PipelineError: there is no such module, file or name, it raises, or it is no pipeline.
 
-    Example:
+    Examples:
         >>> from cedar.cli import load_pipeline
         >>> load_pipeline("json:dumps")
         Traceback (most recent call last):

@@ -27,7 +27,7 @@ def of_numbers(
         kind: of Arrow, as wide as they are; None: int64.
         missing: where a null is, whatever stands there.
 
-    Example:
+    Examples:
         >>> of_numbers(np.array([3, 1])).to_pylist()
         [3, 1]
         >>> of_numbers(np.array([3, 1]), missing=np.array([False, True])).to_pylist()
@@ -43,7 +43,7 @@ def of_numbers(
 def of_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
     """Truth values as an array of Arrow.
 
-    Example:
+    Examples:
         >>> of_flags(np.array([True, False])).to_pylist()
         [True, False]
     """
@@ -57,7 +57,7 @@ def _bits(flags: npt.NDArray[np.bool_]) -> pa.Buffer:
 def of_array(values: npt.NDArray[Any]) -> pa.Array:
     """An array of one dimension as one of Arrow, which shares the memory of numbers.
 
-    Example:
+    Examples:
         >>> of_array(np.array([1.5])).type
         DataType(double)
     """
@@ -72,7 +72,7 @@ def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.A
     Raises:
         UnicodeEncodeError: a text with half of a surrogate pair.
 
-    Example:
+    Examples:
         >>> of_texts(["a", ""], pa.large_string()).to_pylist()
         ['a', '']
     """
@@ -85,7 +85,7 @@ def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.A
 def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
     """Copies of arrays of floats, all of one length and each with some null, with NaN where a null is.
 
-    Example:
+    Examples:
         >>> [values.tolist() for values in floats([pa.array([1.5, None]), pa.array([None, 2.5])])]
         [[1.5, nan], [nan, 2.5]]
     """
@@ -104,7 +104,7 @@ def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """Whole numbers or floats as they lie in memory; in the place of a null is anything.
 
-    Example:
+    Examples:
         >>> numbers(of_numbers(np.array([3, 1]))).tolist()
         [3, 1]
     """

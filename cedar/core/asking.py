@@ -116,7 +116,7 @@ class StopScope:
 class WhileWanted:
     """The arguments of so many calls, which end at the next one once the run of this thread is over, at no cost of any.
 
-    Example:
+    Examples:
         >>> with WhileWanted([range(3), "abc"], 3) as arguments:
         ...     list(map(lambda i, letter: i * letter, *arguments))
         ['', 'b', 'cc']

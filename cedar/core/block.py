@@ -46,7 +46,7 @@ class Block:
         dead: slot to the reason why it has no row.
         aligned: False for a batch that a user function resized, whose rows no longer correspond to slots.
 
-    Example:
+    Examples:
         >>> import numpy as np, pyarrow as pa
         >>> from cedar.core.cursor import Keys
         >>> block = Block({"x": pa.array([1, 2, 3])}, Keys(np.arange(3)))

@@ -43,7 +43,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     Raises:
         NoColumn: unions, structs with two fields of one name, decimals of more digits than 76.
 
-    Example:
+    Examples:
         >>> canonical_type(pa.map_(pa.string(), pa.int32()))
         LargeListType(large_list<item: struct<key: large_string, value: int32>>)
     """
@@ -118,7 +118,7 @@ def canonical_types(
     Raises:
         CedarError: as ``error``: two fields of one name, or a type that no column has; names both.
 
-    Example:
+    Examples:
         >>> canonical_types(pa.schema([("x", pa.string())]), "here")
         {'x': DataType(large_string)}
     """
@@ -143,7 +143,7 @@ def as_column(values: Any) -> Any:
     Raises:
         TypeError: something else, or an Arrow type that no column has (``NoColumn``).
 
-    Example:
+    Examples:
         >>> as_column(pa.array([[1], None], pa.list_view(pa.int8()))).type
         LargeListType(large_list<item: int8>)
     """

@@ -116,7 +116,7 @@ _spare = _Spare()
 def let_go() -> int:
     """Give the memory that lies idle back to the system; its bytes.
 
-    Example:
+    Examples:
         >>> array = empty((1 << 20,), "uint8")
         >>> del array
         >>> _ = let_go()
@@ -140,7 +140,7 @@ def _rounded(size: int) -> int:
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """An array like ``numpy.empty``; its memory is used again when the array and all views of it are gone.
 
-    Example:
+    Examples:
         >>> array = empty((2, 3), "uint8")
         >>> array.shape, array.flags.writeable
         ((2, 3), True)
@@ -180,7 +180,7 @@ class Room:
 class Place:
     """The place of a task's rows in their batch.
 
-    Example:
+    Examples:
         >>> place = Place(Room(8), 2, 3)
         >>> place.array("x", 3, (5,), "float32").shape
         (3, 5)
@@ -201,7 +201,7 @@ class Place:
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
     """One view of arrays that lie in one piece of memory, one after the other; None where they do not.
 
-    Example:
+    Examples:
         >>> whole = np.arange(6).reshape(3, 2)
         >>> joined([whole[:1], whole[1:]]).tolist(), joined([whole[1:], whole[:1]])
         ([[0, 1], [2, 3], [4, 5]], None)

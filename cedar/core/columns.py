@@ -93,7 +93,7 @@ def take(column: Column, index: Index) -> Column:
 def take_arrays(arrays: Sequence[pa.Array], index: Index) -> list[pa.Array]:
     """The rows at ``index`` of Arrow arrays of one length; none of them is negative.
 
-    Example:
+    Examples:
         >>> [array.to_pylist() for array in take_arrays([pa.array([7, 8]), pa.array(["a", None])], np.array([1, 0]))]
         [[8, 7], [None, 'a']]
     """

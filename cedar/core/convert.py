@@ -88,7 +88,7 @@ def to_numpy(column: Column, name: str, keys: Keys | None = None) -> Any:
     Raises:
         RowError: nulls in a column whose dtype cannot hold them.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> from cedar.core.convert import to_numpy
         >>> to_numpy(pa.array([1.5, None]), "x").tolist()
@@ -133,7 +133,7 @@ def to_torch(column: Column, name: str, keys: Keys | None = None) -> Any:
         RowError: nulls in a column whose dtype cannot hold them.
         PipelineError: a column without a torch dtype, such as decimals.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> from cedar.core.convert import to_torch
         >>> to_torch(pa.array([1, 2]), "x")
@@ -166,7 +166,7 @@ def to_arrow(column: Column, name: str) -> pa.Array:
     Raises:
         PipelineError: a dtype, or objects, that Arrow cannot hold.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from cedar.core.convert import to_arrow
         >>> to_arrow(np.zeros((2, 3), dtype=np.float32), "x").type

@@ -58,7 +58,7 @@ def mix64_array(values: Hashes) -> Hashes:
 def hash_names(names: Sequence[str]) -> Ints:
     """int64[names]: a hash of each, the same in every process and on every machine.
 
-    Example:
+    Examples:
         >>> hash_names(["a.parquet", "day=1/a.parquet"]).tolist()
         [2233263537669486555, 1513619954463838812]
     """
@@ -140,7 +140,7 @@ class Keys:
     def ends(self) -> tuple[int, int, int, int, int, int] | tuple[()]:
         """Source, file and row of the first row and of the last; nothing of no rows.
 
-        Example:
+        Examples:
             >>> Keys(np.array([4, 7, 9]), file=2).ends
             (0, 2, 4, 0, 2, 9)
         """

@@ -65,7 +65,7 @@ def digest_of(value: Any, *, data: bool = True) -> str:
         value: anything.
         data: False leaves out what a run may change: lists, dicts, sets, the state of objects, and data in globals.
 
-    Example:
+    Examples:
         >>> digest_of(lambda x: x + 1) == digest_of(lambda x: x + 1), digest_of([1, 2]) == digest_of([2, 1])
         (True, False)
     """
@@ -79,7 +79,7 @@ def examine(value: Any, name: str = "") -> PartDigests:
         value: anything.
         name: what paths begin with; a function's own name by default.
 
-    Example:
+    Examples:
         >>> def scaled(scale):
         ...     return lambda x: x * scale[0]
         >>> examine(scaled([3])) == examine(scaled([3])), examine(scaled([3])) == examine(scaled([4]))

@@ -187,7 +187,7 @@ class CedarError(Exception):
         done: what was done about it.
         fix: what to do next.
 
-    Example:
+    Examples:
         >>> from cedar.core.errors import CedarError
         >>> print(CedarError("no column 'agee'", fix="did you mean 'age'?"))
         no column 'agee'

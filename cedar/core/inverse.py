@@ -37,7 +37,7 @@ class InverseKeyedJaggedTensor(Container):
     Raises:
         PipelineError: parts that do not fit together.
 
-    Example:
+    Examples:
         >>> import cedar, numpy as np
         >>> a = cedar.JaggedTensor(np.array([1, 2, 1, 2, 3]), np.array([0, 2, 4, 5]))
         >>> b = cedar.JaggedTensor(np.array([9, 9, 9]), np.array([0, 1, 2, 3]))

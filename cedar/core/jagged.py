@@ -29,7 +29,7 @@ class JaggedTensor(Container):
     Raises:
         PipelineError: offsets that are not one-dimensional, or empty.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from cedar.core.jagged import JaggedTensor
         >>> ids = JaggedTensor(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))

@@ -23,7 +23,7 @@ def library(name: str, extra: str, feature: str) -> Any:
     Raises:
         PipelineError: it is not installed.
 
-    Example:
+    Examples:
         >>> library("json", "all", "read_json").loads("[1]")
         [1]
     """

@@ -21,7 +21,7 @@ def let_go(library: str) -> int:
     Returns:
         The bytes that were in memory.
 
-    Example:
+    Examples:
         >>> let_go("libunheard")
         0
     """

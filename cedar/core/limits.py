@@ -41,7 +41,7 @@ class Limits:
         Raises:
             PipelineError: a variable holds neither.
 
-        Example:
+        Examples:
             >>> os.environ["CEDAR_MAX_JSON_DEPTH"] = "200"
             >>> Limits.of_environment().json_depth
             200
@@ -94,7 +94,7 @@ class Account:
         where: the URL, for the error.
         limits: how much that may be, as ``split_bytes``.
 
-    Example:
+    Examples:
         >>> account = Account("a.tar", Limits(split_bytes=100))
         >>> account.take(60, "member '1.jpg'")
         >>> account.give(60)

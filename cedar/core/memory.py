@@ -13,7 +13,7 @@ def by_process() -> dict[int, int]:
 
     Pages of files are shared by processes that map the same, and are counted once: as those of the one with most.
 
-    Example:
+    Examples:
         >>> import os
         >>> by_process().get(os.getpid(), 0) >= 0
         True
@@ -34,7 +34,7 @@ def by_process() -> dict[int, int]:
 def resident() -> int:
     """Bytes that this process and all below it hold, pages of files counted once; 0 without /proc.
 
-    Example:
+    Examples:
         >>> resident() >= 0
         True
     """

@@ -40,7 +40,7 @@ class NumericEnvironment:
         flush: denormal numbers are zero, as in the caller's thread.
         matmul: torch's precision of float32 products, as in the caller's process.
 
-    Example:
+    Examples:
         >>> print(NumericEnvironment(polars=4))
         1 thread of BLAS, 1 of OpenMP and torch, 4 of polars, denormals kept, float32 products "highest"
     """

@@ -53,7 +53,7 @@ def file_of(module: str) -> str | None:
 def version_of(module: str) -> str:
     """The version of the package that a module belongs to; Python's for the standard library.
 
-    Example:
+    Examples:
         >>> import numpy
         >>> version_of("numpy.linalg") == numpy.__version__
         True

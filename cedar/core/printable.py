@@ -14,7 +14,7 @@ def printable(text: str) -> str:
     r"""``text`` with escapes such as ``\x1b`` in place of control characters, which could move a terminal's cursor,
     set its title, or make a line read as another. Newlines and tabs stay.
 
-    Example:
+    Examples:
         >>> print(printable("a\x1b[2Jb"))
         a\x1b[2Jb
     """
@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     r"""As ``printable``, for a name within a line: it cannot begin a line of its own.
 
-    Example:
+    Examples:
         >>> print(one_line("a\nb"))
         a\nb
     """

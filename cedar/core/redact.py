@@ -41,7 +41,7 @@ def redact(text: str) -> str:
     Local paths stay as they are, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
     16,000 letters loses its middle. Control characters are escaped.
 
-    Example:
+    Examples:
         >>> redact("cannot list s3://me:secret@bucket/a?.csv or https://host/b.csv?sig=abc")
         'cannot list s3://***@bucket/a?.csv or https://host/b.csv?***'
         >>> redact("storage_options={'secret_key': 'abc', 'region': 'eu'}")
@@ -62,7 +62,7 @@ def redact(text: str) -> str:
 class StorageOptions(Mapping[str, Any]):
     """Options of a filesystem, such as endpoints and keys, whose secrets are shown nowhere.
 
-    Example:
+    Examples:
         >>> options = StorageOptions({"endpoint_url": "http://here", "secret": "hunter2"})
         >>> options, redact("denied for hunter2"), options.mark == StorageOptions({**options, "secret": "new"}).mark
         (StorageOptions(***), 'denied for ***', True)
@@ -132,7 +132,7 @@ class RedactedError(Exception):
 def redacted(error: BaseException) -> BaseException:
     """The error, to be the cause of another: its texts, and those of its own causes, redacted, in place if they can be.
 
-    Example:
+    Examples:
         >>> redacted(OSError("no answer from https://host/x?token=abc"))
         OSError('no answer from https://host/x?***')
     """

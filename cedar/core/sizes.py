@@ -15,7 +15,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 def as_int(value: Any) -> Any:
     """Whole numbers of NumPy and torch as an int; anything else, such as True, as it is.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> as_int(np.int64(3)), as_int(3.0), as_int(True)
         (3, 3.0, True)
@@ -31,7 +31,7 @@ def as_int(value: Any) -> Any:
 def size_text(size: float) -> str:
     """A number of bytes for people.
 
-    Example:
+    Examples:
         >>> size_text(3 << 40), size_text(3 << 29), size_text(512)
         ('3TiB', '1.5GiB', '512B')
     """
@@ -48,7 +48,7 @@ def parse_bytes(text: str, argument: str) -> int:
     Raises:
         PipelineError: the text is no size.
 
-    Example:
+    Examples:
         >>> parse_bytes("2KiB", "window")
         2048
     """

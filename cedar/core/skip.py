@@ -29,7 +29,7 @@ class Skip:
     Raises:
         PipelineError: a rate outside 0 to 1, or a negative count.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.Skip(max_rate=0.01).max_rate
         0.01

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 def temporary_name(path: str, owner: str = "") -> str:
     """A hidden name beside a file that no other process gives, for as long as the file is not whole.
 
-    Example:
+    Examples:
         >>> len(temporary_name("a", "job1")), temporary_name("out/a.json", "job1")[:20]
         (23, 'out/.a.json.tmp-job1')
     """

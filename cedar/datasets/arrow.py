@@ -200,7 +200,7 @@ def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], w
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
     """The source behind ``cedar.read_arrow``: Arrow IPC files, Feather version 2 among them.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa, pyarrow.feather
         >>> pyarrow.feather.write_feather(pa.table({"x": [1, 2]}), "t.feather")
         >>> source = read_arrow("t.feather")

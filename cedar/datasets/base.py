@@ -160,7 +160,7 @@ def numbered_rows(split: Split) -> tuple[Index, Index]:
 
     What sources return of ``row_keys(split)``: then the rows of ``Pipeline.split`` are counted from metadata.
 
-    Example:
+    Examples:
         >>> files, rows = numbered_rows(Split(file=2, start=10, rows=3))
         >>> files.tolist(), rows.tolist()
         ([2, 2, 2], [10, 11, 12])
@@ -209,7 +209,7 @@ def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str)
     Raises:
         PipelineError: ``source`` has no such column.
 
-    Example:
+    Examples:
         >>> selected({"a": int, "b": str}, ["b"], "read_rows()")
         {'b': <class 'str'>}
     """

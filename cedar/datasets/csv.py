@@ -370,7 +370,7 @@ def read_csv(
     Raises:
         PipelineError: an argument cannot be.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("t.csv").write_text("x,y")
         >>> read_csv("t.csv").schema()

@@ -295,7 +295,7 @@ def adapt(source: Any) -> BaseSource:
     Raises:
         PipelineError: a method is missing.
 
-    Example:
+    Examples:
         >>> class Squares:
         ...     def splits(self):
         ...         return [range(0, 3), range(3, 5)]

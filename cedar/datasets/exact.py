@@ -29,7 +29,7 @@ class Inexact(ValueError):
 def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
     """The rows in which a float is so large that it may be a whole number which was rounded.
 
-    Example:
+    Examples:
         >>> rounded_rows({"x": pa.array([1.5, 2.0**60, None])}).tolist()
         [1]
     """

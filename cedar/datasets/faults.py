@@ -54,7 +54,7 @@ def fault_of(error: BaseException) -> Fault | None:
     Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads pass. The causes
     of an error are looked at too, as filesystems wrap what their client says.
 
-    Example:
+    Examples:
         >>> fault_of(ConnectionResetError())
         Fault(kind='connection reset', wait=None)
         >>> fault_of(FileNotFoundError("a.parquet"))

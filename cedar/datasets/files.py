@@ -160,7 +160,7 @@ def read_files(paths: Paths) -> FilesSource:
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("a.bin").write_bytes(b"abc")
         >>> source = read_files("*.bin")

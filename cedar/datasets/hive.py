@@ -113,7 +113,7 @@ def _is_int(text: str) -> bool:
 def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
     """Which files satisfy a row-wise predicate of these columns; None where it asks for more, or fails for a value.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> satisfied({"day": lambda: pa.array([1, 2, None])}, pl.col("day") > 1).tolist()
         [False, True, False]
@@ -135,7 +135,7 @@ def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -
 def folder_of(names: list[str], values: list[Any]) -> str:
     """The folder of the rows with these values, such as ``date=2024-01-01/hour=7``.
 
-    Example:
+    Examples:
         >>> folder_of(["n", "s", "b"], [7, "7", True])
         'n=7/s=%37/b=true'
     """

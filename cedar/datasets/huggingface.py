@@ -27,7 +27,7 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     Raises:
         PipelineError: it is something else.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> class Dataset:  # what datasets.Dataset has
         ...     data = pa.table({"x": [1, 2]})

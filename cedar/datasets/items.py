@@ -241,7 +241,7 @@ def from_items(
     Raises:
         PipelineError: ``rows`` is something else, or names that are not distinct strings.
 
-    Example:
+    Examples:
         >>> source = from_items([(1, "a"), (2, "b")], names=("x", "y"))
         >>> [chunk.columns["x"].to_pylist() for split in source.splits() for chunk in source.read(split)]
         [[1, 2]]

@@ -148,7 +148,7 @@ def from_iterable(
     Raises:
         PipelineError: an iterator is given instead of the function that makes it.
 
-    Example:
+    Examples:
         >>> def count():
         ...     for i in range(3):
         ...         yield {"x": i}

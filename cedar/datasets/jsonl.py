@@ -258,7 +258,7 @@ def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table
 def _without(text: str, wanted: Container[str] | None, texts: Container[str]) -> str:
     """A line with the wanted keys alone (None: all), where the values of ``texts`` are strings: their own JSON text.
 
-    Example:
+    Examples:
         >>> _without('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
         '{"a":"[1.50, {}]","c":"x"}'
     """
@@ -358,7 +358,7 @@ def read_jsonl(
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("t.jsonl").write_text('{"x": 1, "y": [0.5]}')
         >>> read_jsonl("t.jsonl").schema()

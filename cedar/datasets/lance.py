@@ -204,7 +204,7 @@ def read_lance(
     Raises:
         PipelineError: ``uri`` is no string or path.
 
-    Example:
+    Examples:
         >>> read_lance("clicks.lance").describe()
         'read_lance(.../clicks.lance)'
     """

@@ -106,7 +106,7 @@ def checked(given: Any) -> Layout:
 def told(layout: Mapping[str, Sequence[str]]) -> str:
     """A layout in words.
 
-    Example:
+    Examples:
         >>> told({"a": ["delta", "none"], "b": ["plain", "lz4"], "c": ["delta", "none"]})
         'delta: a, c; plain, lz4: b'
     """

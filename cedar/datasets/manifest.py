@@ -107,7 +107,7 @@ def write_manifest(
         PipelineError: ``out`` is something else, or the manifest of other paths.
         SourceError: no file matches, a file cannot be read, or the manifest cannot be written.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"x": [1, 2]}), "a.parquet")
         >>> write_manifest("*.parquet", "x.manifest").read, write_manifest("*.parquet", "x.manifest").read

@@ -315,7 +315,7 @@ def read_parquet(
     Raises:
         PipelineError: ``paths`` or ``columns`` is not a string or a list of strings.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}), "t.parquet")
         >>> source = read_parquet("t.parquet", columns=["x"])

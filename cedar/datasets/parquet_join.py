@@ -24,7 +24,7 @@ _ROW_GROUP: Rules = {
 class RowGroups:
     """The row groups of a file that is being written.
 
-    Example:
+    Examples:
         >>> import io, pyarrow as pa, pyarrow.parquet as pq
         >>> groups, file = RowGroups(), bytearray(MAGIC)
         >>> for xs in [1, 2], [3]:

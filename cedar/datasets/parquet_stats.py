@@ -46,7 +46,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
         known: the bounds of a column or of a field of a struct column; None where nothing is known.
         types: of the columns.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> from cedar.datasets.truth import Bounds
         >>> bounds = Bounds(10, 0, pa.array([1, 5]))

@@ -46,7 +46,7 @@ def write_parquet(
         PipelineError: there are data files already, a column of Python objects.
         SourceError: a file cannot be written.
 
-    Example:
+    Examples:
         >>> import numpy as np, pyarrow as pa
         >>> from cedar.core.cursor import Keys
         >>> block = Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))
@@ -113,7 +113,7 @@ def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
 def group_rows(row_bytes: float, many: int = 1) -> int:
     """A power of two of rows of so many bytes that take about 64 MiB, ``many`` times that.
 
-    Example:
+    Examples:
         >>> group_rows(8.0), group_rows(1 << 20), group_rows(1 << 20, 4)
         (65536, 64, 256)
     """

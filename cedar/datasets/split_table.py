@@ -33,7 +33,7 @@ class SplitTable(Sequence[Split]):
     Raises:
         ValueError: arrays of different lengths, of more than one dimension, or of other values than integers.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> splits = SplitTable(file=np.arange(1_000_000), rows=1000)
         >>> len(splits), splits[7]

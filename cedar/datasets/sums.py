@@ -104,7 +104,7 @@ class Sums:
 def around(start: int, stop: int, size: int) -> tuple[int, int]:
     """The range of whole blocks that holds bytes ``start`` to ``stop`` of a file of ``size``.
 
-    Example:
+    Examples:
         >>> around(70_000, 70_010, 100_000)
         (65536, 100000)
     """
@@ -114,7 +114,7 @@ def around(start: int, stop: int, size: int) -> tuple[int, int]:
 def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Write the checksums of local files beside them; the paths of what was written.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("a.vortex").write_bytes(b"data")
         >>> write_sums(["a.vortex"])

@@ -94,7 +94,7 @@ def from_arrow(table: Any) -> TableSource:
     Raises:
         PipelineError: it is something else, two columns have the same name, or a type is none of a column: a union.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> from_arrow(pa.table({"x": [1, 2]})).schema()
         {'x': DataType(int64)}
@@ -118,7 +118,7 @@ def from_polars(frame: Any) -> TableSource:
         PipelineError: it is something else (a LazyFrame is to be collected first), or holds Python objects or
             integers of 128 bits.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from_polars(pl.DataFrame({"x": [1, 2]})).schema()
         {'x': DataType(int64)}

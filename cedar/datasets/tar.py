@@ -258,7 +258,7 @@ def read_tar(
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths, or another option.
 
-    Example:
+    Examples:
         >>> import io, tarfile
         >>> with tarfile.open("t.tar", "w") as archive:
         ...     for name in ("0001.cls", "0001.jpg"):

@@ -161,7 +161,7 @@ def read_text(
     Raises:
         PipelineError: ``paths`` or ``errors`` is something else.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("t.txt").write_text("one two")
         >>> source = read_text("t.txt").select(["line", "text"])

@@ -75,7 +75,7 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
     Raises:
         PipelineError: a column of Python objects, or one whose type changes.
 
-    Example:
+    Examples:
         >>> import numpy as np, pyarrow as pa
         >>> from cedar.core.cursor import Keys
         >>> to_arrow_table([Block({"x": pa.array([1, 2])}, Keys(np.arange(2)))]).num_rows

@@ -38,7 +38,7 @@ def machine(measure: bool = True) -> Machine:
             set of versions, kept in a file of the user's cache directory. False never measures or waits: it takes
             what is kept, else the defaults.
 
-    Example:
+    Examples:
         >>> machine(measure=False).cores > 0
         True
     """

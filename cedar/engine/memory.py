@@ -44,7 +44,7 @@ class MemoryAllowance:
 def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
     """What a run may have, where so much is held, of it by its cache.
 
-    Example:
+    Examples:
         >>> allowed(1000, 600, 200)
         MemoryAllowance(ahead=50, cache=250, idle=True)
         >>> allowed(1000, 1100, 200)
@@ -125,7 +125,7 @@ class Bound:
 def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
     """What is held, by whom: this process, what is known of what it holds, its workers, other processes, libraries.
 
-    Example:
+    Examples:
         >>> named({4: 10, memory.FILES: 2}, 0, 0)["files"]
         2
     """

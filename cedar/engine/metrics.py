@@ -295,7 +295,7 @@ class Report:
     def html(self, path: str | os.PathLike[str]) -> None:
         """Write all of it as one page, which needs no network.
 
-        Example:
+        Examples:
             >>> import cedar, pathlib
             >>> with cedar.from_items([{"x": 1}]).loader() as loader:
             ...     rows = list(loader)

@@ -50,7 +50,7 @@ T = TypeVar("T")
 class Arrivals:
     """Tells one thread that waits when some future is done.
 
-    Example:
+    Examples:
         >>> arrivals, read = Arrivals(), Future()
         >>> another = arrivals.another()
         >>> arrivals.notes(read).set_result(None)
@@ -80,7 +80,7 @@ class Arrivals:
 class UntakenResults(Arrivals):
     """Results of tasks that are there, and that nobody has taken yet.
 
-    Example:
+    Examples:
         >>> untaken, done = UntakenResults(), Future()
         >>> untaken.add(done).set_result(Result([], Timing()))
         >>> untaken.nbytes()

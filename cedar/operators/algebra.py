@@ -37,7 +37,7 @@ def pointwise(fn: F) -> F:
     Raises:
         PipelineError: ``fn`` cannot be called.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from cedar.operators.algebra import algebra_of, pointwise
         >>> @pointwise
@@ -95,7 +95,7 @@ def algebra_of(fn: Any) -> Algebra | None:
 
     A subclass is not what its base class was marked as.
 
-    Example:
+    Examples:
         >>> import functools
         >>> from cedar.operators.algebra import algebra_of, spatial
         >>> def crop(image, size):

@@ -50,7 +50,7 @@ class Balance(StreamOperator):
             operator deals or makes batches above it, or sees batches below it.
         RowError: while running, a cost that is null, NaN, infinite or negative, or a function that fails.
 
-    Example:
+    Examples:
         >>> from cedar.operators.balance import Balance
         >>> Balance("tokens").label()
         "balance('tokens')"
@@ -125,7 +125,7 @@ def placed(costs: Sequence[Weights]) -> list[Index]:
     Args:
         costs: for each batch, the cost of each slot; NaN for one without a row, which stays in its batch.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> [rows.tolist() for rows in placed([np.array([9.0, 8.0]), np.array([1.0, 2.0])])]
         [[0, 2], [1, 3]]

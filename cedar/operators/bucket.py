@@ -40,7 +40,7 @@ class BucketByLength(StreamOperator):
         PipelineError: boundaries or sizes that do not fit; a column that is missing or has no length.
         RowError: while running, a missing value.
 
-    Example:
+    Examples:
         >>> from cedar.operators.bucket import BucketByLength
         >>> BucketByLength("tokens", (128, 512), (64, 16, 4)).label()
         "bucket_by_length('tokens')"

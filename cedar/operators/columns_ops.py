@@ -22,7 +22,7 @@ class Drop(RowOperator):
     Raises:
         PipelineError: no names, or something that is no name.
 
-    Example:
+    Examples:
         >>> from cedar.operators.columns_ops import Drop
         >>> Drop(("raw", "tmp")).label()
         'drop(raw, tmp)'
@@ -68,7 +68,7 @@ class Rename(RowOperator):
     Raises:
         PipelineError: something that is no name, or one name for two columns.
 
-    Example:
+    Examples:
         >>> from cedar.operators.columns_ops import rename
         >>> rename({"y": "label"}).label()
         'rename(y -> label)'

@@ -24,7 +24,7 @@ class Concat(StreamOperator):
     Raises:
         PipelineError: the inputs' columns or types differ, or some give batches and others rows.
 
-    Example:
+    Examples:
         >>> from cedar.operators.concat import Concat
         >>> Concat().label()
         'concat'
@@ -67,7 +67,7 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
     Raises:
         PipelineError: the differences, input by input.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> from cedar.operators.concat import agreed
         >>> agreed("concat", [{"x": pa.int64()}, {"x": pa.int64()}])

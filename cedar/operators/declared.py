@@ -34,7 +34,7 @@ _SEQUENCES = (list, tuple, collections.abc.Sequence)
 def type_from_annotation(annotation: Any) -> ColumnType | None:
     """The column type that an annotation declares; None where it leaves it open (``np.ndarray`` has no shape).
 
-    Example:
+    Examples:
         >>> print(type_from_annotation(list[int] | None))
         large_list<item: int64>
     """
@@ -99,7 +99,7 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     Raises:
         PipelineError: it names no type of column.
 
-    Example:
+    Examples:
         >>> print(type_from_dtype("float32"), type_from_dtype(list[str]))
         float large_list<item: large_string>
     """

@@ -33,7 +33,7 @@ class Dedup(RowOperator):
     Raises:
         PipelineError: a column in two groups, or an empty group.
 
-    Example:
+    Examples:
         >>> Dedup((("items", "actions"),)).label()
         'dedup(items+actions)'
     """

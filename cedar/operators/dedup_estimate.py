@@ -33,7 +33,7 @@ def factor(samples: float, repeats: float) -> float:
         samples: rows of one session in a batch, S.
         repeats: the share of rows that equal the row before them in their session, d.
 
-    Example:
+    Examples:
         >>> round(factor(16, 0.95), 2), factor(16, 1.0), factor(16, 0.0)
         (9.14, 16.0, 1.0)
     """
@@ -43,7 +43,7 @@ def factor(samples: float, repeats: float) -> float:
 def sliding_factor(samples: float, length: float, shift: float) -> float:
     """The same for histories of ``length`` that slide by ``shift`` values from row to row, held as slices.
 
-    Example:
+    Examples:
         >>> round(sliding_factor(16, 50, 1), 1)
         12.3
     """

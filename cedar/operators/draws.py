@@ -18,7 +18,7 @@ _STEP = 0x9E3779B97F4A7C15  # of splitmix64
 def keyed_generator(key: int, seed: int) -> np.random.Generator:
     """A generator of its own for the row whose key hashes to ``key``; both are 64-bit words.
 
-    Example:
+    Examples:
         >>> keyed_generator(7, 1).random() == keyed_generator(7, 1).random() != keyed_generator(8, 1).random()
         True
     """
@@ -53,7 +53,7 @@ class Draws:
     The numbers of a row follow from its word alone (splitmix64), so they are the same in any block. Nothing is used
     up: the same call gives the same numbers again, so ask for all that a row needs at once, or say where to go on.
 
-    Example:
+    Examples:
         >>> draws = Draws(np.array([3, 7], dtype=np.uint64))
         >>> draws.uniform(2).shape, bool((draws.uniform(1, first=1) == draws.uniform(2)[:, 1:]).all())
         ((2, 2), True)

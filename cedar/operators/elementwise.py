@@ -47,7 +47,7 @@ _PYTHON = frozenset("AnonymousFunction FoldHorizontal ReduceHorizontal CumReduce
 def check_elementwise(expr: pl.Expr) -> str | None:
     """None for a row-wise expression; else the reason for its refusal, naming the offending part.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.elementwise import check_elementwise
         >>> check_elementwise(pl.col("x").fill_null(0) * 2)
@@ -63,7 +63,7 @@ def check_elementwise(expr: pl.Expr) -> str | None:
 def columns_of(expr: pl.Expr) -> frozenset[str] | None:
     """The columns that an expression reads; None where a selector (``col("^a.*$")``) leaves it to the schema.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.elementwise import columns_of
         >>> sorted(columns_of(pl.col("a") + pl.col("b")))
@@ -78,7 +78,7 @@ def columns_of(expr: pl.Expr) -> frozenset[str] | None:
 def fields_of(expr: pl.Expr) -> dict[str, frozenset[tuple[str, ...]] | None]:
     """For each column that an expression reads, the fields of it that are read, as paths; None is the whole column.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.elementwise import fields_of
         >>> read = fields_of(pl.col("a").struct.field("b").struct.field("c") + pl.col("d"))
@@ -213,7 +213,7 @@ def _without_nulls(node: Json) -> Json:
 def literals(expr: pl.Expr) -> list[Json]:
     """The numbers and texts that an expression names; what else it names is left out.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.elementwise import literals
         >>> literals((pl.col("a") > 5) & pl.col("b").is_in(["x", "y"]))

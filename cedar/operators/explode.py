@@ -33,7 +33,7 @@ class Explode(RowOperator):
         PipelineError: no columns, columns that hold no lists, or fields whose names are taken.
         RowError: while running, lists of different lengths in a row.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"user": 1, "shown": [7, 8], "click": [0, 1]}])
         >>> list(rows.apply(Explode("shown", "click")))

@@ -42,7 +42,7 @@ def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgement:
         expr: passed by ``check_elementwise``, and fits the frame.
         frame: of no rows, with the types of the columns.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.expression_effects import judge
         >>> frame = pl.LazyFrame(schema={"n": pl.Int64, "t": pl.List(pl.Int64)})

@@ -423,7 +423,7 @@ def known(name: str) -> Kind | None:
 def groups_of(dtype: PolarsDataType) -> Groups:
     """The group of a type, and those of all that it holds.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.expression_kinds import groups_of
         >>> sorted(groups_of(pl.List(pl.Int64)))

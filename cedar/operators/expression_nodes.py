@@ -29,7 +29,7 @@ def tree(expr: pl.Expr) -> Node:
     Raises:
         PipelineError: one of many hundreds of operators around one another.
 
-    Example:
+    Examples:
         >>> import polars as pl
         >>> from cedar.operators.expression_nodes import tree
         >>> tree(pl.col("a").alias("b"))

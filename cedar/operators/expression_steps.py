@@ -420,7 +420,7 @@ def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
 def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
     """True where no row can make an expression fail on columns of these types; None: they are not known.
 
-    Example:
+    Examples:
         >>> import polars as pl, pyarrow as pa
         >>> from cedar.operators.expression_steps import never_fails
         >>> types = {"a": pa.int64(), "s": pa.large_string()}

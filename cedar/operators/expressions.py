@@ -33,7 +33,7 @@ class WithColumns(RowOperator):
     Raises:
         PipelineError: an expression that is not row-wise; says which part of it.
 
-    Example:
+    Examples:
         >>> from cedar import col
         >>> from cedar.operators.expressions import with_columns
         >>> with_columns(total=col("a") + col("b")).label()
@@ -91,7 +91,7 @@ class FilterExpression(RowOperator):
     Raises:
         PipelineError: a predicate that is not row-wise.
 
-    Example:
+    Examples:
         >>> from cedar import col
         >>> from cedar.operators.expressions import FilterExpression
         >>> sorted(FilterExpression(col("label") == 1).effects().reads)
@@ -149,7 +149,7 @@ class FilterExpression(RowOperator):
 class Select(RowOperator):
     """Keeps the given columns and results alone, in that order. Plain columns are moved, not copied.
 
-    Example:
+    Examples:
         >>> from cedar.operators.expressions import select
         >>> select("a", "b").label()
         'select(a, b)'

@@ -20,7 +20,7 @@ def as_fill(value: Any, label: str) -> Fill:
     Raises:
         PipelineError: at the user's line, for anything else.
 
-    Example:
+    Examples:
         >>> as_fill({"labels": -100}, "pack")
         (('labels', -100),)
     """

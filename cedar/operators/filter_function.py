@@ -36,7 +36,7 @@ class FilterFunction(RowOperator):
     Raises:
         PipelineError: ``fn`` cannot be called so.
 
-    Example:
+    Examples:
         >>> FilterFunction(lambda age: age > 17, ("age",)).effects().rows
         '1:0..1'
     """

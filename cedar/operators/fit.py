@@ -50,7 +50,7 @@ def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] 
     Raises:
         ValueMismatch: the first value that does not fit.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> build_column([1, 2.5, None], pa.float64()).to_pylist()
         [1.0, 2.5, None]

@@ -44,7 +44,7 @@ class FlatMap(RowOperator):
     Raises:
         PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
 
-    Example:
+    Examples:
         >>> FlatMap(str.split, ("text",), into="word").label()
         'flat_map(split)'
     """

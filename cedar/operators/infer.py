@@ -64,7 +64,7 @@ def infer_type(values: Sequence[Any]) -> ColumnType:
     Raises:
         ValueMismatch: kinds that no column holds together.
 
-    Example:
+    Examples:
         >>> print(infer_type([1, None, 2.5]), infer_type([[1], []]))
         double large_list<item: int64>
     """

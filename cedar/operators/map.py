@@ -52,7 +52,7 @@ class Map(RowOperator):
     Raises:
         PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
 
-    Example:
+    Examples:
         >>> Map(abs, ("x",), into="y").effects().writes
         frozenset({'y'})
     """

@@ -53,7 +53,7 @@ class MapBatches(RowOperator):
     Raises:
         PipelineError: ``fn`` cannot be called so, ``into`` names nothing, an unknown format, or a size below 1.
 
-    Example:
+    Examples:
         >>> MapBatches(lambda table: table, ("x",)).label()
         'map_batches(<lambda>)'
     """

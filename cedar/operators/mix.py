@@ -42,7 +42,7 @@ class Mix(StreamOperator):
         PipelineError: weights that are not numbers above zero, one per input; inputs whose columns differ, or of which
             some give batches and others rows.
 
-    Example:
+    Examples:
         >>> from cedar.operators.mix import Mix
         >>> Mix((0.7, 0.3)).label()
         'mix(0.7, 0.3)'

@@ -49,7 +49,7 @@ class Pack(StreamOperator):
         PipelineError: a bad length or fit; columns that are missing or no lists of numbers, or cannot hold ``value``.
         RowError: while running, missing values, or columns of different length in a row.
 
-    Example:
+    Examples:
         >>> from cedar.operators.pack import Pack
         >>> Pack(2048, ("tokens",)).label()
         "pack(2048, 'tokens')"

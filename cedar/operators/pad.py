@@ -39,7 +39,7 @@ class Pad(RowOperator):
         PipelineError: ``to=None`` outside of batches, a length that is none, a column that is no list of numbers.
         RowError: while running, a list longer than ``to``, or a null one.
 
-    Example:
+    Examples:
         >>> import numpy as np, pyarrow as pa
         >>> from cedar.core.block import Block
         >>> from cedar.core.cursor import Keys

@@ -16,7 +16,7 @@ from cedar.operators.take import whole
 def lap_of(outer: int, passes: int) -> int:
     """The lap of pass ``passes`` inside lap ``outer`` of the repeats above.
 
-    Example:
+    Examples:
         >>> from cedar.operators.repeat import lap_of
         >>> lap_of(0, 3)
         3
@@ -35,7 +35,7 @@ class Repeat(StreamOperator):
         PipelineError: ``n`` is negative or no whole number; while running, if an input without units would be
             repeated for ever.
 
-    Example:
+    Examples:
         >>> from cedar.operators.repeat import Repeat
         >>> Repeat(2).label(), Repeat().label()
         ('repeat(2)', 'repeat()')

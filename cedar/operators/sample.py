@@ -52,7 +52,7 @@ class Sample(StreamOperator):
             or more rows to draw than there are.
         RowError: while running, a weight that is null, NaN, infinite or negative.
 
-    Example:
+    Examples:
         >>> from cedar.operators.sample import Sample
         >>> Sample("clicks", n=100).label()
         "sample('clicks', n=100)"

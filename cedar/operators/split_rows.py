@@ -134,7 +134,7 @@ def bounds_of(fractions: Mapping[str, float]) -> tuple[int, ...]:
     Raises:
         PipelineError: fractions that are not positive numbers whose sum is 1, or names that are not strings.
 
-    Example:
+    Examples:
         >>> bounds_of({"train": 0.75, "val": 0.25}) == (3 << 62,)
         True
     """

@@ -17,7 +17,7 @@ class Survey(Generic[T]):
     Args:
         make: makes the pass, under a policy for rows that fail.
 
-    Example:
+    Examples:
         >>> survey = Survey(lambda on_error: 3)
         >>> survey.prepare(None)
         >>> survey.value

@@ -19,7 +19,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     Raises:
         PipelineError: at the user's line, if it is no whole number or below ``least``.
 
-    Example:
+    Examples:
         >>> from cedar.operators.take import whole
         >>> whole(3, "take(n)")
         3
@@ -65,7 +65,7 @@ class Take(_OfUnits):
     Raises:
         PipelineError: ``n`` is negative or no whole number.
 
-    Example:
+    Examples:
         >>> from cedar.operators.take import Take
         >>> Take(10).label()
         'take(10)'
@@ -147,7 +147,7 @@ class SkipRows(_OfUnits):
     Raises:
         PipelineError: ``n`` is negative or no whole number.
 
-    Example:
+    Examples:
         >>> from cedar.operators.take import SkipRows
         >>> SkipRows(10).label()
         'skip(10)'

@@ -19,7 +19,7 @@ _NULL = 0x6E756C6C  # what a null counts as
 def value_hashes(column: Column, seed: int) -> Hashes:
     """uint64[rows]: equal values of a column have one hash. A null has one, too.
 
-    Example:
+    Examples:
         >>> a, b, c = value_hashes(pa.array([7, 7, 8]), seed=0).tolist()
         >>> a == b, a == c
         (True, False)

@@ -25,7 +25,7 @@ SAMPLE = ("sample", "weight")
 def weight_columns(weights: Any) -> list[str]:
     """The columns that ``weights`` (a column's name, a polars expression, or None) reads.
 
-    Example:
+    Examples:
         >>> from cedar.operators.weights import weight_columns
         >>> weight_columns("clicks")
         ['clicks']

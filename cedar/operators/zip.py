@@ -48,7 +48,7 @@ class Zip(StreamOperator):
     Raises:
         PipelineError: a column name that two inputs have, batches beside rows, or batches of different length.
 
-    Example:
+    Examples:
         >>> from cedar.operators.zip import Zip
         >>> Zip().label()
         'zip'

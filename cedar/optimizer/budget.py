@@ -29,7 +29,7 @@ class Budget:
     Raises:
         PipelineError: a figure that is none, at the user's line.
 
-    Example:
+    Examples:
         >>> Budget(cpus=4, memory="2GiB").memory_bytes
         2147483648
     """

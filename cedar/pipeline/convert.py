@@ -124,7 +124,7 @@ def convert(
         PipelineError: what cannot be told apart or written, a pipeline that reads something else.
         SourceError: what cannot be read, or rows that are missing after all.
 
-    Example:
+    Examples:
         >>> import cedar, pyarrow as pa, pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"x": range(1000), "y": range(1000)}), "in.parquet")
         >>> made = cedar.convert("in.parquet", "out", format="arrow")
@@ -356,7 +356,7 @@ def optimize_layout(
     Raises:
         PipelineError: the budget names no place, the pipeline has no end, or reads no files.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> written = cedar.from_items([{"x": i} for i in range(6)]).write("rows")
         >>> p = cedar.read_parquet("rows").map(float, "x").shuffle().batch(2)

@@ -40,7 +40,7 @@ class Several(Protocol):
 class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     """Columns in, columns out. Made by ``cedar.read_*`` and ``cedar.from_*``; nothing runs until it is iterated.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"x": 1}, {"x": 2}]).map(lambda x: x * 10, "x")
         >>> list(rows)
@@ -67,7 +67,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def apply(self, operator: Operator | Several) -> Pipeline:
         """This pipeline with an operator on top: also one that is not part of the package, or what ``fit`` learned.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> from cedar.operators.take import Take
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).apply(Take(1)).count()
@@ -92,7 +92,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
     def schema(self) -> dict[str, ColumnType | str]:
         """Names and types, without running; "?" where only a run can tell.
 
-        Example:
+        Examples:
             >>> import cedar, pyarrow as pa
             >>> cedar.from_arrow(pa.table({"x": [1.0]})).schema
             {'x': double}

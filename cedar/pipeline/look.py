@@ -33,7 +33,7 @@ class LookMethods:
         Args:
             format: "mermaid" gives the operators alone, as a flow chart; "html" a picture of them and the text.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": 1}]).batch(2)
             >>> "batch(2" in p.explain()
@@ -57,7 +57,7 @@ class LookMethods:
         Raises:
             CedarError: whatever the pipeline itself raises.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": i} for i in range(100)]).head(3)["x"].to_list()
             [0, 1, 2]
@@ -85,7 +85,7 @@ class LookMethods:
             PipelineError: numbers that are none.
             CedarError: whatever the source raises.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> sheet = cedar.from_items([{"x": -1}]).map(abs, "x").filter(lambda x: x > 1, "x").inspect()
             >>> [cell.values.get("x") or cell.end for cell in sheet.rows[0].cells]
@@ -104,7 +104,7 @@ class LookMethods:
             PipelineError: a pipeline without end.
             CedarError: whatever the pipeline itself raises.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> found = cedar.from_items([{"x": i, "s": "a"} for i in range(5)]).describe()
             >>> found.rows, found.columns["x"].mean, found.columns["s"].top

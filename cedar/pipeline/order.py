@@ -41,7 +41,7 @@ class OrderMethods:
             by: keep rows of one value of this column together.
             interleave: with ``by``, mix so many groups row by row.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(5)]).shuffle(seed=1)
             >>> sorted(row["x"] for row in p)
@@ -73,7 +73,7 @@ class OrderMethods:
             PipelineError: both ``n`` and ``fraction``, or weights that are none; while running, more rows to draw
                 without replacement than there are.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"w": 0.0}, {"w": 1.0}]).sample("w", n=3).count()
             3
@@ -107,7 +107,7 @@ class OrderMethods:
             local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
                 alone, and may get different numbers of batches.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> [b["x"].tolist() for b in cedar.from_items([{"x": i} for i in range(5)]).batch(2)]
             [[0, 1], [2, 3], [4]]
@@ -130,7 +130,7 @@ class OrderMethods:
         Raises:
             PipelineError: the input gives rows and not batches, or ``by`` is no cost.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"n": n} for n in (9, 8, 1, 2)]).batch(2).balance("n")
             >>> [[b["n"].tolist() for b in p.loader(rank=rank, world=2)] for rank in range(2)]
@@ -143,7 +143,7 @@ class OrderMethods:
     ) -> Pipeline:
         """Batches of rows of similar length.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": [1] * n} for n in (1, 9, 2, 8)])
             >>> [len(b["x"]) for b in p.bucket_by_length("x", [5], [2, 2])]
@@ -171,7 +171,7 @@ class OrderMethods:
         Raises:
             PipelineError: columns that are not lists of numbers, or whose type cannot hold ``value``.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> rows = [{"t": [1, 2, 3], "labels": [2, 3, 9]}]
             >>> row = next(iter(cedar.from_items(rows).pack(4, "t", "labels", value={"labels": -100})))
@@ -183,7 +183,7 @@ class OrderMethods:
     def take(self, n: int, *, local: bool = False) -> Pipeline:
         """The first ``n`` rows, or batches.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": i} for i in range(5)]).take(2).count()
             2
@@ -193,7 +193,7 @@ class OrderMethods:
     def skip(self, n: int, *, local: bool = False) -> Pipeline:
         """All but the first ``n`` rows, or batches.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": i} for i in range(5)]).skip(2).count()
             3
@@ -203,7 +203,7 @@ class OrderMethods:
     def repeat(self, n: int | None = None) -> Pipeline:
         """The pipeline ``n`` times over, or for ever; shuffles and draws differ each time.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}]).repeat(3).count()
             3
@@ -226,7 +226,7 @@ class OrderMethods:
         Raises:
             PipelineError: no such column, one that holds no lists, or one in two groups.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"ids": [1, 2]}, {"ids": [1, 2]}, {"ids": [3]}]).dedup([["ids"]]).batch(3)
             >>> group = next(iter(p))["ids"]

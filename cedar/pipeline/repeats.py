@@ -83,7 +83,7 @@ def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_
 def shingles(text: str, words: int) -> list[str]:
     """The runs of so many words, in lower case, without what is between words; a shorter text is one.
 
-    Example:
+    Examples:
         >>> shingles("The cat, the mat!", 3)
         ['the cat the', 'cat the mat']
     """

@@ -58,7 +58,7 @@ class RowMethods:
             PipelineError: the arguments do not fit the function.
             RowError: while running, ``fn`` failed on a row, or its result does not fit the column's type.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"a": 1, "b": 2}])
             >>> list(p.map(lambda a, b: a + b, "a", "b", into="c"))
@@ -79,7 +79,7 @@ class RowMethods:
     ) -> Pipeline:
         """Call ``fn``, which returns an iterable, and make a row of each item.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> list(cedar.from_items([{"n": 2}]).flat_map(range, "n", into="i"))
             [{'n': 2, 'i': 0}, {'n': 2, 'i': 1}]
@@ -91,7 +91,7 @@ class RowMethods:
 
         Several expressions must all hold, as in polars.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> from cedar import col
             >>> cedar.from_items([{"x": 1}, {"x": 5}]).filter(col("x") > 2, col("x") < 9).count()
@@ -115,7 +115,7 @@ class RowMethods:
         Without ``size``, ``fn`` must be row-wise (tested on samples), because a block's size must not show; with
         ``size``, it sees exactly that many rows (the last group may be shorter). It returns as many rows as it got.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": 1.0}, {"x": 2.0}])
             >>> [row["x"] for row in p.map_batches(lambda c: {"x": c["x"] * 2}, "x", format="numpy")]
@@ -126,7 +126,7 @@ class RowMethods:
     def with_columns(self, /, *expressions: Any, **named: Any) -> Pipeline:
         """Add or replace columns by elementwise polars expressions.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> from cedar import col
             >>> list(cedar.from_items([{"x": 1}]).with_columns(y=col("x") + 1))
@@ -137,7 +137,7 @@ class RowMethods:
     def select(self, /, *names: Any, **expressions: Any) -> Pipeline:
         """Only these columns: names, or expressions.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).select("y"))
             [{'y': 2}]
@@ -147,7 +147,7 @@ class RowMethods:
     def drop(self, *names: Any) -> Pipeline:
         """Without these columns: names, or lists of them.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1, "y": 2}]).drop("y"))
             [{'x': 1}]
@@ -157,7 +157,7 @@ class RowMethods:
     def rename(self, names: Mapping[str, str] | None = None, /, **named: str) -> Pipeline:
         """Columns renamed: {old: new}, or ``old="new"``.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
@@ -169,7 +169,7 @@ class RowMethods:
 
         ``value`` fills the rest; a dict has a value by column, and the other columns get 0.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> [r["x"].tolist() for r in cedar.from_items([{"x": [1, 2]}]).pad("x", to=3)]
             [[1, 2, 0]]
@@ -189,7 +189,7 @@ class RowMethods:
         Raises:
             PipelineError: ``where`` or ``version`` is no text, or empty.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}]).map(abs, "x").cache("memory").count()
             1

@@ -133,7 +133,7 @@ class RunMethods:
             PipelineError: arguments that do not fit, or rank and world set twice, differently.
             PlanError: an executor that is not there, or a plan of another pipeline.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
             >>> len(loader), [batch["x"].sum() for batch in loader]
@@ -191,7 +191,7 @@ class RunMethods:
         Raises:
             PipelineError: columns of Python objects, or a pipeline without end.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}]).to_arrow().num_rows
             1
@@ -249,7 +249,7 @@ class RunMethods:
                 a column that the format cannot hold; a pipeline without end.
             SourceError: a file cannot be written, or one that was is gone.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(5)])
             >>> written = p.write("out", rows_per_file=2)
@@ -283,7 +283,7 @@ class RunMethods:
         Raises:
             PipelineError: columns of Python objects, or a place that holds other data already.
 
-        Example:
+        Examples:
             >>> import cedar, tempfile
             >>> files = cedar.from_items([{"x": 1}]).write_parquet(tempfile.mkdtemp() + "/out")
             >>> cedar.read_parquet(files).count()
@@ -306,7 +306,7 @@ class RunMethods:
     def count(self) -> int:
         """The number of rows (or batches) of an epoch: from metadata where that is enough, else by running it.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).count()
             2
@@ -331,7 +331,7 @@ class RunMethods:
         Raises:
             CedarError: whatever the pipeline itself raises.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> profile = cedar.from_items([{"x": i} for i in range(100)]).map(str, "x").profile(seconds=0.1)
             >>> [figures.label for figures in profile.operators.values()]
@@ -357,7 +357,7 @@ class RunMethods:
             PlanError: a profile of another pipeline.
             CedarError: whatever the pipeline itself raises while it is measured.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(1000)]).map(lambda x: x + 1, "x", into="y")
             >>> plan = p.filter(cedar.col("x") > 500).optimize()

@@ -64,7 +64,7 @@ def read_parquet(
         SourceError: while listing or reading; no file matches, or files whose schemas differ.
         PipelineError: ``manifest`` is something else, or of other paths.
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pyarrow as pa, pyarrow.parquet as pq
         >>> path = tempfile.mkdtemp() + "/a.parquet"
         >>> pq.write_table(pa.table({"x": [1, 2]}), path)
@@ -82,7 +82,7 @@ def read_parquet(
 def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
     """A row per file: path, bytes.
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> _ = (folder / "a.bin").write_bytes(b"hi")
@@ -101,7 +101,7 @@ def read_text(
 
     ``errors`` says what happens to bytes that are no UTF-8: "strict" raises, "replace" puts a mark in their place.
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
         >>> _ = path.write_text("one\ntwo")
@@ -139,7 +139,7 @@ def read_csv(
         columns: read these alone.
         storage_options: of the filesystem, see docs/storage.md.
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
         >>> _ = path.write_text("x,y\n1,a\n")
@@ -172,7 +172,7 @@ def read_jsonl(
         dtypes: types of some columns. A column of type ``str`` keeps values that are not strings as their JSON text.
         storage_options: of the filesystem, see docs/storage.md.
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
         >>> _ = path.write_text('{"x": 1}\n{"x": {"y": 2}}\n')
@@ -189,7 +189,7 @@ def read_arrow(
 ) -> Pipeline:
     """Rows of Arrow IPC files (.arrow, .feather).
 
-    Example:
+    Examples:
         >>> import cedar, tempfile, pyarrow as pa, pyarrow.feather as feather
         >>> path = tempfile.mkdtemp() + "/a.feather"
         >>> feather.write_feather(pa.table({"x": [1]}), path)
@@ -221,7 +221,7 @@ def read_vortex(
             that were written.
         PipelineError: vortex-data is not installed.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.read_vortex(3)
         Traceback (most recent call last):
@@ -252,7 +252,7 @@ def read_tar(
     Raises:
         SourceError: while reading; a sample with other extensions than the first ones, a damaged shard.
 
-    Example:
+    Examples:
         >>> import cedar, io, tarfile, tempfile
         >>> path = tempfile.mkdtemp() + "/a.tar"
         >>> with tarfile.open(path, "w") as tar:
@@ -279,7 +279,7 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
     Raises:
         PipelineError: ``rows`` is something else; the error says what to use for it.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> list(cedar.from_items([{"x": 1}]))
         [{'x': 1}]
@@ -294,7 +294,7 @@ def from_items(rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping
 def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping[str, Any] | None = None) -> Pipeline:
     """Rows of an iterator that ``make_iterator()`` returns; resumable by skipping, one split.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.from_iterable(lambda: iter([{"x": 1}, {"x": 2}])).count()
         2
@@ -307,7 +307,7 @@ def from_iterable(make_iterator: Callable[[], Iterator[Any]], *, dtypes: Mapping
 def from_arrow(table: Any) -> Pipeline:
     """Rows of an Arrow table.
 
-    Example:
+    Examples:
         >>> import cedar, pyarrow as pa
         >>> cedar.from_arrow(pa.table({"x": [1, 2]})).count()
         2
@@ -320,7 +320,7 @@ def from_arrow(table: Any) -> Pipeline:
 def from_polars(frame: Any) -> Pipeline:
     """Rows of a polars frame.
 
-    Example:
+    Examples:
         >>> import cedar, polars as pl
         >>> cedar.from_polars(pl.DataFrame({"x": [1, 2]})).count()
         2
@@ -333,7 +333,7 @@ def from_polars(frame: Any) -> Pipeline:
 def from_pandas(frame: Any) -> Pipeline:
     """Rows of a pandas frame, with the levels of its index that have names as columns; NaN and None are null.
 
-    Example:
+    Examples:
         >>> import cedar, pandas as pd
         >>> cedar.from_pandas(pd.DataFrame({"x": [1, 2]})).count()
         2
@@ -346,7 +346,7 @@ def from_pandas(frame: Any) -> Pipeline:
 def from_numpy(arrays: Mapping[str, Any]) -> Pipeline:
     """Rows of arrays by column, each of shape (rows, ...), as of a dict or of ``numpy.load`` of an .npz file.
 
-    Example:
+    Examples:
         >>> import cedar, numpy as np
         >>> p = cedar.from_numpy({"image": np.zeros((4, 28, 28), np.uint8), "label": np.arange(4)})
         >>> next(iter(p.batch(4)))["image"].shape
@@ -362,7 +362,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
 
     Images and audio are structs of bytes and path, whether the files are in the dataset or only their paths.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.from_huggingface([1])
         Traceback (most recent call last):
@@ -381,7 +381,7 @@ def from_huggingface(dataset: Any) -> Pipeline:
 def from_source(source: Any) -> Pipeline:
     """Rows of your own source: an object with ``splits()`` and ``read(split)``.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> class Numbers:
         ...     def splits(self): return [0, 10]
@@ -417,7 +417,7 @@ def mix(
 ) -> Pipeline:
     """Rows of several pipelines in given shares; the position in the mixed stream decides whose turn it is.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> a, b = (cedar.from_items([{"x": v}] * 5) for v in (0, 1))
         >>> cedar.mix([(a, 0.5), (b, 0.5)], stop="all").count()
@@ -435,7 +435,7 @@ def mix(
 def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipeline:
     """Columns of several pipelines, or of a list of them, side by side, up to the end of the shortest.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> list(cedar.zip(cedar.from_items([{"x": 1}]), cedar.from_items([{"y": 2}])))
         [{'x': 1, 'y': 2}]
@@ -446,7 +446,7 @@ def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipel
 def concat(*pipelines: Pipeline | Iterable[Pipeline]) -> Pipeline:
     """The rows of several pipelines, or of a list of them, one after the other.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.concat(cedar.from_items([{"x": 1}]), cedar.from_items([{"x": 2}])).count()
         2

@@ -57,7 +57,7 @@ class TableMethods:
         Raises:
             PipelineError: fractions that do not add up to 1, a column that is not there, or a pipeline of batches.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> parts = cedar.from_items([{"x": i} for i in range(1000)]).split({"train": 0.9, "val": 0.1})
             >>> parts["train"].count() + parts["val"].count(), 60 < parts["val"].count() < 140
@@ -102,7 +102,7 @@ class TableMethods:
             PipelineError: a column that is not there or holds Python objects, a pipeline of batches, or rows below
                 that differ from epoch to epoch.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> rows = cedar.from_items([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "c"}])
             >>> list(rows.unique("id"))
@@ -134,7 +134,7 @@ class TableMethods:
         Raises:
             PipelineError: rensa is not installed, a column that is not there or holds no strings; as of ``unique``.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"text": "a b c"}]).drop_near_duplicates("text", threshold=2)
             Traceback (most recent call last):
@@ -184,7 +184,7 @@ class TableMethods:
             PipelineError: keys that are not there, are not unique in ``other``, or are of types that do not compare;
                 an ``other`` that is something else.
 
-        Example:
+        Examples:
             >>> import cedar, polars as pl
             >>> items = pl.DataFrame({"item": [1, 2], "price": [0.5, 2.0]})
             >>> list(cedar.from_items([{"item": 2}, {"item": 3}]).join(items, on="item"))
@@ -210,7 +210,7 @@ class TableMethods:
         Raises:
             PipelineError: as of ``join``.
 
-        Example:
+        Examples:
             >>> import cedar, polars as pl
             >>> prices = pl.DataFrame({"t": [1, 5], "price": [10, 50]})
             >>> list(cedar.from_items([{"t": 4}, {"t": 5}, {"t": 0}]).join_asof(prices, on="t"))
@@ -231,7 +231,7 @@ class TableMethods:
             PipelineError: a column that is not there, a pipeline of batches, or classes that differ by epoch.
             RowError: while running, a row without a class.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> rows = cedar.from_items([{"y": int(i < 10)} for i in range(1000)])
             >>> 400 < sum(row["y"] for row in rows.balance_classes("y")) < 600
@@ -250,7 +250,7 @@ class TableMethods:
             PipelineError: no columns, or one that does not hold lists.
             RowError: while running, lists of different lengths in a row.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> list(cedar.from_items([{"user": 1, "items": [7, 8]}]).explode("items"))
             [{'user': 1, 'items': 7}, {'user': 1, 'items': 8}]
@@ -260,7 +260,7 @@ class TableMethods:
     def limit(self, n: int) -> Pipeline:
         """The first ``n`` rows, or batches: another name for ``take``.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": i} for i in range(5)]).limit(2).count()
             2
@@ -271,7 +271,7 @@ class TableMethods:
     def columns(self) -> list[str]:
         """The names of the columns, without running where metadata tell them.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1, "y": 2}]).drop("x").columns
             ['y']
@@ -285,7 +285,7 @@ class TableMethods:
         Raises:
             PipelineError: columns of Python objects, or a pipeline without end.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).to_polars()["x"].sum()
             3
@@ -300,7 +300,7 @@ class TableMethods:
         Raises:
             PipelineError: pandas is not installed, columns of Python objects, or a pipeline without end.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> int(cedar.from_items([{"x": 1}, {"x": 2}]).to_pandas()["x"].sum())
             3

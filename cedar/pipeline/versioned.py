@@ -30,7 +30,7 @@ def read_lance(
         SourceError: while opening or reading.
         PipelineError: ``uri`` is something else, or pylance is not installed.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.read_lance(3)
         Traceback (most recent call last):
@@ -63,7 +63,7 @@ def read_delta(
         PipelineError: deltalake is not installed, or the table has deletion vectors or renamed columns, which are not
             in its files.
 
-    Example:
+    Examples:
         >>> import cedar, deltalake, pyarrow as pa, tempfile
         >>> deltalake.write_deltalake(folder := tempfile.mkdtemp(), pa.table({"x": [1, 2, 3]}))
         >>> _ = deltalake.DeltaTable(folder).delete("x = 2")
@@ -93,7 +93,7 @@ def read_iceberg(
         SourceError: there is no such table or snapshot, or it has no rows.
         PipelineError: pyiceberg is not installed, or files of the snapshot have rows that are deleted elsewhere.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> cedar.read_iceberg(3)
         Traceback (most recent call last):

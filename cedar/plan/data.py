@@ -99,7 +99,7 @@ class Plan:
         Raises:
             PlanError: the file cannot be written, or a step puts in an operator that only a program has.
 
-        Example:
+        Examples:
             >>> import cedar, os, tempfile
             >>> p = cedar.from_items([{"x": 1}]).batch(1)
             >>> path = os.path.join(tempfile.mkdtemp(), "plan.json")

@@ -53,7 +53,7 @@ def forget_all() -> list[Any]:
 def kind(place: str) -> str:
     """What a saved plan calls a place.
 
-    Example:
+    Examples:
         >>> kind("processes"), kind("tls://10.0.0.1:8786")
         ('processes', 'cluster')
     """

@@ -126,7 +126,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
 def shown(plan: Plan) -> str:
     """A node a line, for people.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> from cedar.plan.data import Plan
         >>> print(shown(Plan.as_written(cedar.from_items([{"x": 1}]).take(1).node)))

@@ -43,7 +43,7 @@ class Scan(Read):
 def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, list[str] | None]:
     """Columns, and the paths of the fields that are chosen of each; None is all of it.
 
-    Example:
+    Examples:
         >>> chosen_fields(["a.b", "a.c.d", "x.y"], ["a", "x.y"])
         {'a': ['b', 'c.d'], 'x.y': None}
     """

@@ -25,7 +25,7 @@ _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocab
 class Fitted:
     """What preprocessors learned: ``p.apply(fitted)`` applies it, ``fitted["x"]`` shows what is known of a column.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"x": 1.0, "c": "a"}, {"x": 3.0, "c": "b"}, {"x": 2.0, "c": "b"}])
         >>> fitted = cedar.fit(rows, cedar.preprocessing.StandardScaler("x"), cedar.preprocessing.Vocabulary("c"))
@@ -108,7 +108,7 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     Raises:
         PipelineError: columns that are not there or have another type, or two steps for one column.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"age": 20}, {"age": 40}])
         >>> [row["age"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.StandardScaler("age")))]

@@ -37,7 +37,7 @@ class Vocabulary:
         seen: how many values were counted, with repetitions; rare: how many of them are not in it.
         null: what ``transform`` makes of nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> p = cedar.from_items([{"tags": [7, 7, 9]}, {"tags": [7, 9, 4]}])
         >>> words = cedar.fit(p, cedar.preprocessing.Vocabulary("tags", min_count=2))["tags"]

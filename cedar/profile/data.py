@@ -73,7 +73,7 @@ class Profile:
     def table(self) -> str:
         """The figures as text of at most 100 columns, sources first.
 
-        Example:
+        Examples:
             >>> figures = OperatorProfile("map(decode)", 8, 1000, wall=2e-4, cpu=2e-4, gil=1.0)
             >>> profile = Profile("", {0: figures}, Machine(cores=2, memory=2**30), rows=1000, seconds=0.25)
             >>> print(profile.table())

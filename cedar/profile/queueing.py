@@ -12,7 +12,7 @@ _STEPS = 30
 def cores_kept(share: float, workers: int) -> float:
     """How many cores so many workers keep busy that hold one lock for a share of their work.
 
-    Example:
+    Examples:
         >>> cores_kept(0.0, 4), cores_kept(1.0, 4), round(cores_kept(0.5, 2), 2)
         (4.0, 1.0, 1.6)
     """
@@ -27,7 +27,7 @@ def cores_kept(share: float, workers: int) -> float:
 def lock_share(cores: float, workers: int) -> float:
     """The share of their work in which so many workers hold a lock, where they keep so many cores busy.
 
-    Example:
+    Examples:
         >>> round(lock_share(1.6, 2), 2), lock_share(1.0, 2), round(lock_share(4.0, 4), 2)
         (0.5, 1.0, 0.0)
     """

@@ -113,7 +113,7 @@ def cluster(  # noqa: PLR0913 - each has a name
         SourceError: something cannot be read or written, or another process is at the same ``out``.
         WorkerError: no scheduler answers.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"user": [1, 2, 1, 2], "ts": [0, 1, 2, 3]}), "log.parquet")
         >>> made = cluster("log.parquet", "clustered", session="user", sort="ts")

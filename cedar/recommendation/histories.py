@@ -75,7 +75,7 @@ def history(
     Raises:
         PipelineError: another ``at``, or ``n`` below 1.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> events = pa.table({"user": [1, 1, 1], "ts": [0, 60, 9999], "item": [7, 8, 9]})
         >>> add_sessions(events, "user", "ts", gap=30, histories=[history("item", 2)])["hist_item"].to_pylist()

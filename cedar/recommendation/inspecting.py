@@ -109,7 +109,7 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
         PipelineError: a column that is not there.
         RowError: a row whose session is null.
 
-    Example:
+    Examples:
         >>> import pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"s": [1, 2, 1, 2], "h": [[5], [6], [5], [6]]}), "log.parquet")
         >>> found = inspect("log.parquet", session="s", batch=2)
@@ -241,7 +241,7 @@ def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipe
     Raises:
         SourceError: it is not clustered; names a row.
 
-    Example:
+    Examples:
         >>> import pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"s": [1, 1, 2, 2]}), "log.parquet")
         >>> read_clustered("log.parquet", session="s").count()

@@ -35,7 +35,7 @@ def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int 
         RowError: while reading, a line with another number of fields, or a field that is no number.
         SourceError: no such files.
 
-    Example:
+    Examples:
         >>> import gzip
         >>> line = "\t".join(["1", "5", *[""] * 12, "68fd1e64", *["0000000a"] * 25])
         >>> with gzip.open("day_0.gz", "wt") as file:
@@ -77,7 +77,7 @@ def kuairand(paths: Any) -> Pipeline:
         SourceError: no such files, or files with different headers.
         RowError: while reading, a field that is no number.
 
-    Example:
+    Examples:
         >>> with open("log_standard.csv", "w") as file:
         ...     _ = file.write("user_id,video_id,time_ms,is_click\n0,3784,1649400000000,1\n")
         >>> list(kuairand("log_standard.csv"))
@@ -111,7 +111,7 @@ def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
     Raises:
         RowError: while reading, a line of another form.
 
-    Example:
+    Examples:
         >>> with open("behaviors.tsv", "w") as file:
         ...     _ = file.write("1\tU8\t11/11/2019 9:05:58 AM\tN5 N7\tN10-0 N11-1\n")
         >>> for row in mind("behaviors.tsv"):
@@ -171,7 +171,7 @@ def otto(paths: Any, *, explode: bool = True) -> Pipeline:
     Raises:
         RowError: while reading, a line that is no such session.
 
-    Example:
+    Examples:
         >>> with open("otto.jsonl", "w") as file:
         ...     _ = file.write('{"session": 3, "events": [{"aid": 7, "ts": 1661724000278, "type": "clicks"}]}\n')
         >>> list(otto("otto.jsonl"))
@@ -199,7 +199,7 @@ def yambda(paths: Any, *, explode: bool = True) -> Pipeline:
     Raises:
         SourceError: files without ``uid``.
 
-    Example:
+    Examples:
         >>> import pyarrow.parquet as pq
         >>> pq.write_table(pa.table({"uid": [1], "timestamp": [[5, 10]], "item_id": [[7, 8]]}), "likes.parquet")
         >>> list(yambda("likes.parquet"))

@@ -118,7 +118,7 @@ def _without_nulls(kind: Any) -> Any:
 def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
     """Row groups of at least ``rows`` rows, the last one of a part aside; none ends within a session.
 
-    Example:
+    Examples:
         >>> group_cuts(np.array([True, False, True, False, False, True]), 3)
         [(0, 5), (5, 6)]
     """

@@ -39,7 +39,7 @@ def split_by_time(
     Raises:
         PipelineError: a column that is not there, or null where ``session`` is given.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"s": s, "ts": ts} for s, ts in [(1, 0), (1, 5), (2, 9), (2, 12)]])
         >>> [[row["ts"] for row in part] for part in split_by_time(rows, time="ts", at=10, session="s")]
@@ -97,7 +97,7 @@ def split_by_session(
         PipelineError: a column that is not there or of another type, or a share out of range.
         RowError: while running, a session that is null.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"s": i // 3} for i in range(3000)])
         >>> train, evaluation = split_by_session(rows, session="s", evaluation=0.2)
@@ -120,7 +120,7 @@ def split_by_session(
 class SessionDraw(Transform):
     """A number below a million for each key, the same on every machine; a null key fails.
 
-    Example:
+    Examples:
         >>> SessionDraw(0)("a") == SessionDraw(0)("a") != SessionDraw(1)("a")
         True
     """

@@ -29,7 +29,7 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 6
 def text(value: Any) -> str:
     """A value on one line.
 
-    Example:
+    Examples:
         >>> text(1 / 3), text(np.zeros((40, 60, 3), np.uint8)), text(b"1234")
         ('0.333333', 'uint8 (40, 60, 3)', '4 bytes')
     """

@@ -65,7 +65,7 @@ class Sheet:
     def html(self, path: str | os.PathLike[str]) -> None:
         """Write it as one page, which needs no network and runs no script.
 
-        Example:
+        Examples:
             >>> import cedar, pathlib
             >>> cedar.from_items([{"x": -1}]).map(abs, "x").inspect().html("sheet.html")
             >>> "map(abs)" in pathlib.Path("sheet.html").read_text()

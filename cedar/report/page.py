@@ -29,7 +29,7 @@ _RATE, _WAIT, _MEMORY = "#1d4ed8", "#b91c1c", "#15803d"
 def page(report: Report, spans: Sequence[Shown] = ()) -> str:
     """A page that needs nothing from a network; with a timeline of the spans that were recorded.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> loader = cedar.from_items([{"x": 1}]).loader(executor="inline")
         >>> page(loader.report()).startswith("<!doctype html>")

@@ -34,7 +34,7 @@ def boxes(root: Node, labels: Mapping[int, str]) -> list[Box]:
 def mermaid(shown: Sequence[Box]) -> str:
     """Text that Mermaid draws, as GitHub and notebooks do.
 
-    Example:
+    Examples:
         >>> print(mermaid([Box("read", ()), Box("batch(2)", (0,))]))
         flowchart TB
           n0["read"]

@@ -47,7 +47,7 @@ class Remaining:
     def of(self, elapsed: float, epoch: int, done: int, total: int | None) -> tuple[float, float | None] | None:
         """The share that is done, 0 to 1, and the seconds left; None where the whole is not known.
 
-        Example:
+        Examples:
             >>> Remaining().of(50.0, 0, 25, 100)
             (0.25, 150.0)
         """
@@ -133,7 +133,7 @@ class Progress(Observer):
 def clock(seconds: float) -> str:
     """Minutes and seconds, hours where there are some.
 
-    Example:
+    Examples:
         >>> clock(75.2), clock(7384)
         ('1:15', '2:03:04')
     """

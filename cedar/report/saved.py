@@ -18,7 +18,7 @@ _SHARES = ("operators", "loader_time", "skipped", "dedup")
 def to_json(report: Report) -> dict[str, Any]:
     """Plain values.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> report = cedar.from_items([{"x": 1}]).loader(executor="inline").report()
         >>> of_json(to_json(report)) == report

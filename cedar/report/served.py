@@ -39,7 +39,7 @@ def served_by(pid: int) -> list[str]:
     Raises:
         PipelineError: it serves none.
 
-    Example:
+    Examples:
         >>> import cedar, os
         >>> with cedar.from_items([{"x": 1}]).loader(serve="127.0.0.1:0") as loader:
         ...     cedar.served_by(os.getpid()) == [loader.url]

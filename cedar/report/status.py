@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def status(loader: Loader) -> dict[str, Any]:
     """A report as JSON-able values; names end in their unit, seconds where there is none.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> loader = cedar.from_items([{"x": 1}]).loader(executor="inline")
         >>> rows = list(loader)
@@ -73,7 +73,7 @@ class Figure:
 def figures(report: Report) -> Iterator[Figure]:
     """What Prometheus and OpenTelemetry are told.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> loader = cedar.from_items([{"x": 1}, {"x": 2}]).loader(executor="inline")
         >>> rows = list(loader)

@@ -13,7 +13,7 @@ _INDENT = 7  # a word of five letters and a gap
 def headed(head: str, items: Iterable[str], room: int | None = None, more: str = "") -> list[str]:
     """Lines behind a word that names them, wrapped; in ``room`` lines, and how many items did not fit.
 
-    Example:
+    Examples:
         >>> headed("NOTE", ["one", "two", "three"], room=2)
         ['NOTE   one', '       ... 2 more']
     """
@@ -32,7 +32,7 @@ def headed(head: str, items: Iterable[str], room: int | None = None, more: str =
 def chained(first: str, parts: Sequence[str], detail: str) -> list[str]:
     """``first``, the parts with arrows between, and a remark in brackets: on as many lines as needed.
 
-    Example:
+    Examples:
         >>> chained("  1. read  ", ["a", "b"], "2 splits")
         ['  1. read  a -> b   [2 splits]']
     """

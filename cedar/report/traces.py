@@ -28,7 +28,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
     Raises:
         PipelineError: the file cannot be read, or is no trace of cedar; or the page cannot be written.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> with cedar.from_items([{"x": 1}]).batch(1).loader(trace="run.json") as loader:
         ...     rows = list(loader)
@@ -58,7 +58,7 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
         PipelineError: one cannot be read, or does not say when its clock or an event began; or the file cannot be
             written.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> for name in "ab":
         ...     with cedar.from_items([{"x": 1}]).batch(1).loader(trace=f"{name}.json") as loader:

@@ -13,7 +13,7 @@ def predict(schedule: Schedule, durations: Durations, iterations: int = 1) -> Ti
 def error(predicted: float, measured: float) -> float:
     """How far a prediction is off, as a share of what was measured.
 
-    Example:
+    Examples:
         >>> error(0.95, 1.0)
         0.05
     """

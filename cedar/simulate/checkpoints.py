@@ -68,7 +68,7 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
         mtbf: seconds between failures.
         alone: what one stage takes for an iteration without waiting for others, over ``iteration``.
 
-    Example:
+    Examples:
         >>> [scheme.every for scheme in schemes(CheckpointOptions(1e9, storage=1.0), 3.0, 600.0)]
         [42, 5, 2, 2]
     """
@@ -111,7 +111,7 @@ def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, sec
         seconds: of the job.
         seed: of the draws.
 
-    Example:
+    Examples:
         >>> effective(Scheme("none", every=1), 1.0, 0.0, mtbf=1e12, seconds=1000)
         1.0
     """

@@ -171,7 +171,7 @@ class Quantiles(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantiles:
         """
-        Example:
+        Examples:
             >>> Quantiles.of([3.0, 1.0, 2.0])
             Quantiles(low=1.0, middle=2.0, high=3.0)
         """

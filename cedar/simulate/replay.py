@@ -93,7 +93,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
         seconds: the trace's length.
         seed: of the draws.
 
-    Example:
+    Examples:
         >>> random_trace(2, failure=100, repair=10, seconds=0).events
         (Event(seconds=0.0, kind='add', node='node0'), Event(seconds=0.0, kind='add', node='node1'))
     """
@@ -111,7 +111,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
 def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worker]:
     """So many dead workers, at random, at least one where the rate is more than 0; each stage keeps one.
 
-    Example:
+    Examples:
         >>> len(random_dead(Problem(4, 8, 8), 0.1))
         3
     """
@@ -165,7 +165,7 @@ def resilient_time(problem: Problem) -> float:
 def drop_replica_time(problem: Problem) -> float:
     """A dead worker takes its whole pipeline out; the others share its micro-batches (torchft's unit of failure).
 
-    Example:
+    Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
         >>> drop_replica_time(Problem(4, 3, 6, frozenset({Worker(2, 1)})))
         36
@@ -209,7 +209,7 @@ def throughput_bound(problem: Problem) -> float:
     The work of the stage with f dead takes at least that long. The 1 leaves out what a split backward wins without
     failures, too: a plan may be above it, and stands beside its own fault-free plan for that reason.
 
-    Example:
+    Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
         >>> throughput_bound(Problem(4, 8, 8, frozenset({Worker(0, i) for i in range(4)})))
         0.6875
@@ -324,7 +324,7 @@ def replay(
         pause: seconds that each change costs; the step at hand is lost, too: half of one, on average.
         seconds: when to end; by default with the last event.
 
-    Example:
+    Examples:
         >>> from cedar.simulate import random_trace
         >>> replay(Problem(2, 2, 2), random_trace(4, 1e9, 1, 100), seconds=70).steps
         10.0

@@ -72,7 +72,7 @@ def _advice(kind: str) -> str:
 def culprit(value: Any) -> Culprit | None:
     """The innermost object in ``value`` that cannot be pickled; None where all of it can, each by itself.
 
-    Example:
+    Examples:
         >>> import threading
         >>> def decode(x, lock=threading.Lock()):
         ...     return x

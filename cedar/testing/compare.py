@@ -21,7 +21,7 @@ def taken(loader: cedar.Loader, most: int | None = None) -> list[Any]:
 def plain(value: Any) -> Any:
     """A value as something that is equal where it is the same bit by bit: type, shape and bytes.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> plain(np.array([np.nan])) == plain(np.array([np.nan]))
         True
@@ -59,7 +59,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
 def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "batch") -> str | None:
     """Where two runs differ first: batch, column and row, or their number; None where they are the same.
 
-    Example:
+    Examples:
         >>> first_difference([{"x": np.array([1, 2])}], [{"x": np.array([1, 3])}])
         "batch 0, column 'x', row 1: 3, not 2"
     """

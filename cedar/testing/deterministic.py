@@ -39,7 +39,7 @@ def assert_deterministic(
     Raises:
         AssertionError: two ways differ; it names the first batch, column and row.
 
-    Example:
+    Examples:
         >>> import cedar, cedar.testing
         >>> numbers = cedar.from_items([{"x": i} for i in range(20)]).shuffle(seed=1)
         >>> cedar.testing.assert_deterministic(numbers.batch(4), executors=["threads"])

@@ -46,7 +46,7 @@ def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterato
     Raises:
         PipelineError: the rate is not above 0.
 
-    Example:
+    Examples:
         >>> import cedar, cedar.testing
         >>> numbers = cedar.from_items([{"x": i} for i in range(1000)]).map(abs, "x", dtype=int).batch(10)
         >>> loader = numbers.loader(executor="processes", workers=1)
@@ -118,7 +118,7 @@ def crash(how: How = "segfault") -> NoReturn:
     Raises:
         PipelineError: there is no such way.
 
-    Example:
+    Examples:
         >>> import cedar, cedar.testing
         >>> def decode(x: int) -> int:
         ...     return cedar.testing.crash("exit") if x == 7 else x

@@ -44,7 +44,7 @@ def assert_resumable(
     Raises:
         AssertionError: something was lost, repeated, or in another order; it names the first difference.
 
-    Example:
+    Examples:
         >>> import cedar, cedar.testing
         >>> numbers = cedar.from_items([{"x": i} for i in range(50)]).shuffle(seed=1).batch(4, last="keep")
         >>> cedar.testing.assert_resumable(numbers, executors=["inline", "threads"])

@@ -70,7 +70,7 @@ def flaky(
         seed: another one fails other requests.
         log: a local file to which each request, of any process, adds a line: "pid operation path fault".
 
-    Example:
+    Examples:
         >>> import cedar, fsspec
         >>> fsspec.filesystem("memory").pipe_file("/lines.txt", b"one two")
         >>> url = flaky("memory://lines.txt", status=0.5, seed=3)

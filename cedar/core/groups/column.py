@@ -86,7 +86,7 @@ class GroupColumn:
         sharing: the same object for all columns of a group.
         fresh: the values are those that the rows were told apart by.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> columns = grouped({"a": pa.array([[1], [1], [2]]), "b": pa.array([[5], [5], [5]])})
         >>> columns["a"].values.to_pylist(), columns["b"].values.to_pylist(), columns["a"].sharing.inverse.tolist()

@@ -31,7 +31,7 @@ def distinct(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
     Returns:
         (inverse int32[rows], first int64[distinct rows]): ``first`` ascends.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> inverse, first = distinct([pa.array([[1, 2], [1, 2], [], None])])
         >>> inverse.tolist(), first.tolist()
@@ -47,7 +47,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
     That is so for lists of numbers without nulls which differ in each two of the distinct rows, such as those that
     change together; None for others, and where all rows are distinct.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> lists = pa.array([[1, 2], [1, 2], [3]], pa.large_list(pa.int64()))
         >>> distinct_rows([lists])[2][0].to_pylist()
@@ -74,7 +74,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
 def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
     """``distinct`` of rows that mostly differ: None where all do, which the first columns often tell.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> repeated([pa.array([1, 2, 1]), pa.array([5, 5, 6])])
         >>> inverse, first = repeated([pa.array([1, 2, 1])])

@@ -17,7 +17,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
         offsets: int64[rows + 1].
         rows: integers [n], of the framework of ``offsets``.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> values, offsets = gather(np.array([7, 8, 9]), np.array([0, 2, 3]), np.array([1, 0, 1]))
         >>> values.tolist(), offsets.tolist()
@@ -43,7 +43,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
 def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
     """Where values stand that lie in stretches, in NumPy: (places int64[total], offsets int64[stretches + 1]).
 
-    Example:
+    Examples:
         >>> places, offsets = stretches(np.array([7, 2]), np.array([2, 1]))
         >>> places.tolist(), offsets.tolist()
         ([7, 8, 2], [0, 2, 3])

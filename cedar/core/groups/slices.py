@@ -53,7 +53,7 @@ class Slices:
         Raises:
             ValueError: another number of values came back, or nulls.
 
-        Example:
+        Examples:
             >>> import pyarrow as pa, pyarrow.compute as pc
             >>> held = slices_of(pa.array([[1, 2, 3], [2, 3, 4]], pa.large_list(pa.int64())))
             >>> held.mapped(lambda ids: pc.add(ids, 10)).plain().to_pylist()
@@ -80,7 +80,7 @@ def slices_of(lists: pa.Array, most: int = 8) -> Slices:
         lists: a column of lists of numbers; no nulls.
         most: the largest shift that is looked for; each one that is tried costs a pass over the rows left.
 
-    Example:
+    Examples:
         >>> import pyarrow as pa
         >>> held = slices_of(pa.array([[1, 2, 3], [2, 3, 4], [3, 4, 5], [9]], pa.large_list(pa.int64())))
         >>> held.values.tolist(), held.starts.tolist(), held.lengths.tolist()

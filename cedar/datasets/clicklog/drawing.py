@@ -175,7 +175,7 @@ def write_sessions(
     Raises:
         PipelineError: there are data files already, or a number is too small.
 
-    Example:
+    Examples:
         >>> written = write_sessions("sessions", rows=2000, log=ClickLog(samples=4), rows_per_file=1500)
         >>> len(written.urls), written.rows, 0.6 < written.bayes_auc < 1.0
         (2, 2000, True)

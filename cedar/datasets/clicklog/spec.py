@@ -52,7 +52,7 @@ class ClickLog:
     Raises:
         PipelineError: a number out of range, or a name twice.
 
-    Example:
+    Examples:
         >>> ClickLog(samples=4).columns()[:6]
         ['session_id', 'user_id', 'ts', 'item_id', 'category', 'hist_items']
     """

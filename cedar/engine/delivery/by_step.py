@@ -49,7 +49,7 @@ class ByStep(Reporting):
         Raises:
             PipelineError: there is no such step, or no such row in it.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(10)]).map(str, "x").batch(4)
             >>> print(p.loader().locate(1, 2).row)
@@ -87,7 +87,7 @@ class ByStep(Reporting):
         Raises:
             PipelineError: the epoch has no end.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(10)]).shuffle().batch(5)
             >>> [place] = p.loader(seed=1).where("from_items(list of 10)", 6)

@@ -98,7 +98,7 @@ class DataLoaderLike:
         Args:
             world: when loading, the number of ranks of the run that saved, where it was another one.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> loader = cedar.from_items([{"x": 1}]).batch(1).loader()
             >>> list(loader.stateful().state_dict())

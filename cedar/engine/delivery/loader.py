@@ -42,7 +42,7 @@ class Loader(ByStep, Resharding, Generic[T]):
     ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
     the epoch again; after ``load_state_dict`` it goes on where the state says.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> pipeline = cedar.from_items([{"x": i} for i in range(10)]).batch(4, last="keep")
         >>> with pipeline.loader() as loader:

@@ -62,7 +62,7 @@ class Reporting(LoaderPosition):
     def position(self) -> tuple[int, int | None]:
         """How many units of this epoch were handed over, batches or rows, and how many there are, where that is known.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> loader = cedar.from_items([{"x": i} for i in range(4)]).batch(2).loader(executor="inline")
             >>> next(iter(loader)) and loader.position()

@@ -46,7 +46,7 @@ class Resharding(LoaderPosition):
             ResumeError: the ranks stand at different steps, or are of different pipelines.
             WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one stands where it stood.
 
-        Example:
+        Examples:
             >>> import cedar
             >>> p = cedar.from_items([{"x": i} for i in range(8)]).batch(2)
             >>> loader = p.loader(rank=0, world=2, agree="ranks")

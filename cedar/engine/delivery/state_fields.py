@@ -143,7 +143,7 @@ _STATE: dict[str, Test] = {
 def fault_of(state: dict[str, Any]) -> str | None:
     """Why a state is none, or None where it is whole: which field is missing or holds what it cannot.
 
-    Example:
+    Examples:
         >>> fault_of({"cedar": "1"})
         "'cedar' is '1'"
     """

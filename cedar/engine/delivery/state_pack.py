@@ -25,7 +25,7 @@ _MOST = 16 << 20  # bytes: 4,096 ranks that changed 200 times; a few bytes of da
 def packed(state: dict[str, Any]) -> dict[str, Any]:
     """The state, with ``packed`` if it would be a large one.
 
-    Example:
+    Examples:
         >>> from cedar.engine.delivery.state_pack import packed, unpacked
         >>> state = {"cedar": 3, "open": {"0": [7, 8, 9] * 1000}, "begun": {}}
         >>> list(packed(state)), unpacked(packed(state)) == state | {"cedar": 4}

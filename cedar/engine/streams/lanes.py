@@ -26,7 +26,7 @@ UNTOLD = (
 def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
     """The lane of each split: the largest first, each to the lane that has least so far.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> lanes_of(np.array([1.0, 4.0, 2.0, 2.0]), 2).tolist()
         [0, 0, 1, 1]

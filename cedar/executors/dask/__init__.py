@@ -13,7 +13,7 @@ _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 def names_cluster(executor: Any) -> bool:
     """Whether it is a Dask client, or the address of a scheduler; imports nothing.
 
-    Example:
+    Examples:
         >>> names_cluster("tcp://10.0.0.1:8786"), names_cluster("threads")
         (True, False)
     """

@@ -311,7 +311,7 @@ def check_versions(client: Any, where: str) -> None:
 def differing(versions: Mapping[str, Any]) -> Iterator[str]:
     """What differs, a part of the cluster and a library each, from what ``Client.get_versions`` returned.
 
-    Example:
+    Examples:
         >>> def part(version):
         ...     return {"packages": {"cedar": version, "python": "3.11.7.final.0"}}
         >>> found = {"client": part("0.1.0"), "scheduler": part("0.1.0"), "workers": {"tcp://a:1": part(None)}}

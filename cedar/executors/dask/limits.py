@@ -14,7 +14,7 @@ _SECONDS = {
 def seconds(name: str) -> float:
     """The limit of that name.
 
-    Example:
+    Examples:
         >>> seconds("connect")
         5.0
     """

@@ -23,7 +23,7 @@ _log = logging.getLogger("cedar")
 class Board:
     """Slots, taken for the time of a task's attempt.
 
-    Example:
+    Examples:
         >>> board = Board()
         >>> place = board.take()
         >>> board.read(place) is None

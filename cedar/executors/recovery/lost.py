@@ -13,7 +13,7 @@ _LOST = frozenset({"KilledWorker", "FutureCancelledError", "FuturesCancelledErro
 def is_lost(error: BaseException) -> bool:
     """True for the death of a worker, whatever the executor calls it.
 
-    Example:
+    Examples:
         >>> from concurrent.futures.process import BrokenProcessPool
         >>> is_lost(BrokenProcessPool("a process died")), is_lost(ValueError("the function's own"))
         (True, False)

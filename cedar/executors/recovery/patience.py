@@ -41,7 +41,7 @@ class StallTimer:
         clock: seconds that only go on.
         look: between two looks.
 
-    Example:
+    Examples:
         >>> time = iter([0.0, 1.0, 2.0, 3.0])
         >>> still = StallTimer(lambda: next(time), 1.0)
         >>> [still.look({"one": state})["one"] for state in ("a", "a", "b")]
@@ -77,7 +77,7 @@ class Pulse:
 def pulse(pid: int) -> Pulse | None:
     """Of a process of this machine; None where that is not known.
 
-    Example:
+    Examples:
         >>> import os
         >>> found = pulse(os.getpid())
         >>> found is None or found.state == "R"

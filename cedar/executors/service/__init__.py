@@ -37,7 +37,7 @@ class Service:
         PipelineError: figures that are none, or a host beyond loopback without certificates.
         WorkerError: it does not start.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> with cedar.Service(workers=1) as service:  # doctest: +SKIP
         ...     loader = pipeline.loader(executor=service.address)

@@ -40,7 +40,7 @@ class Policy:
             signals: the last of each loader that runs.
             have: how many there are.
 
-        Example:
+        Examples:
             >>> waits = Signal("r", "train", 0, buffered=0, ahead=4, waiting=0.6, rows_per_second=900, busy=2.0)
             >>> Policy(1, 8).wanted([waits], have=2)
             3

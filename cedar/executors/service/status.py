@@ -92,7 +92,7 @@ class ServiceStatus:
     def __str__(self) -> str:
         """As plain text.
 
-        Example:
+        Examples:
             >>> print(ServiceStatus("tcp://a:1", (JobStatus("train", 0, 3, 4, 0.0, 1200.0, 0.8),)))
             job    rank  buffered  waits  rows/s  workers busy
             train  0     3 of 4    0%     1,200   0.8

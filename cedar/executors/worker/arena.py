@@ -52,7 +52,7 @@ class Slots:
     Args:
         capacity: bytes; a multiple of 64.
 
-    Example:
+    Examples:
         >>> slots = Slots(256)
         >>> slots.take(100), slots.take(64), slots.take(100)
         (0, 128, None)

@@ -91,7 +91,7 @@ class Wire:
     Large buffers go through an arena of the receiver, and lie there until nothing refers to them any more. What finds
     no room there goes through the socket: nobody waits for room.
 
-    Example:
+    Examples:
         >>> import socket
         >>> here, there = (Wire(end) for end in socket.socketpair())
         >>> here.send(encode({"rows": [1, 2]}))

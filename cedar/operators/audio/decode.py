@@ -57,7 +57,7 @@ class Decode(_Files):
     A file that is truncated, damaged, or holds NaN or infinity has no result. A file of no samples gives a clip of no
     samples. Formats without a length in their header (MP3, Ogg) that are cut off give what is there.
 
-    Example:
+    Examples:
         >>> import io, numpy as np, soundfile
         >>> file = io.BytesIO()
         >>> soundfile.write(file, np.full((8000, 2), 0.25), 8000, format="WAV")
@@ -103,7 +103,7 @@ class DecodeRandom(_Files):
     Of WAV and FLAC files only the part is decoded, so damage elsewhere is not seen; formats with loss are decoded up to
     the end of the part.
 
-    Example:
+    Examples:
         >>> import io, numpy as np, soundfile
         >>> from cedar.operators.draws import Draws
         >>> file = io.BytesIO()
@@ -144,7 +144,7 @@ class DecodeRandom(_Files):
 class Rate(_Files):
     """The sampling rate of a file in Hz, int64, from its header.
 
-    Example:
+    Examples:
         >>> import io, numpy as np, soundfile
         >>> file = io.BytesIO()
         >>> soundfile.write(file, np.zeros(10), 44100, format="WAV")

@@ -40,7 +40,7 @@ class Plan:
 def plan(n: int) -> Plan:
     """The stages for ``n`` values.
 
-    Example:
+    Examples:
         >>> plan(400).radices.tolist(), plan(14).radices.tolist()
         ([4, 4, 5, 5], [2, 7])
     """

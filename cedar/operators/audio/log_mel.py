@@ -55,7 +55,7 @@ class LogMel(ClipTransform):
     Silence has a result: the floor. A clip too short for a frame (or, with ``center``, for its reflection: of
     n_fft // 2 samples or fewer), or with NaN or infinity, has none.
 
-    Example:
+    Examples:
         >>> clip = np.sin(np.arange(16000, dtype=np.float32) * 0.4)
         >>> spectrogram = LogMel(rate=16000, n_fft=400, hop_length=160, n_mels=80)(clip)
         >>> spectrogram.shape, int(spectrogram[:, 50].argmax())
@@ -203,7 +203,7 @@ def to_mel(hertz: Any, scale: Scale) -> Floats:
     "htk" is 2595 log10(1 + f / 700) (O'Shaughnessy, Speech Communication, 1987; HTK). "slaney" is linear to 1 kHz and
     logarithmic above (Slaney, Auditory Toolbox, 1998).
 
-    Example:
+    Examples:
         >>> to_mel([0, 700, 1000], "slaney").round(9).tolist()
         [0.0, 10.5, 15.0]
     """
@@ -237,7 +237,7 @@ def mel_filters(
 
     With norm "slaney" each is divided by half its width in Hz, so that its area is 1.
 
-    Example:
+    Examples:
         >>> mel_filters(8, 8, 2, 0, 4, "htk", None).round(2)
         array([[0.  , 0.75, 0.5 , 0.  , 0.  ],
                [0.  , 0.  , 0.5 , 0.75, 0.  ]])

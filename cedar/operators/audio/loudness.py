@@ -33,7 +33,7 @@ class Gain(_SameShape):
     Args:
         db: from -200 to 200.
 
-    Example:
+    Examples:
         >>> Gain(20.0)(np.float32([0.25]))
         array([2.5], dtype=float32)
     """
@@ -56,7 +56,7 @@ class RandomGain(_SameShape):
         low: in dB, from -200; negative is softer.
         high: in dB, to 200.
 
-    Example:
+    Examples:
         >>> from cedar.operators.draws import Draws
         >>> clip = RandomGain(-6.0, 6.0)(np.float32([0.5]), draws=Draws(np.array([7], dtype=np.uint64)))
         >>> bool(0.25 < clip[0] < 1.0)
@@ -100,7 +100,7 @@ class Normalize(_SameShape):
     Silence, a clip of equal samples for "standard", becomes zeros; a clip of no samples stays so. NaN and infinity have
     no result.
 
-    Example:
+    Examples:
         >>> Normalize()(np.float32([0.25, -0.5]))
         array([ 0.5, -1. ], dtype=float32)
     """

@@ -68,7 +68,7 @@ class TimeMask(_Mask):
         share: the most that a mask may be of all frames.
         value: what is put there.
 
-    Example:
+    Examples:
         >>> from cedar.operators.draws import Draws
         >>> masked = TimeMask(3)(np.ones((2, 8), np.float32), draws=Draws(np.array([5], dtype=np.uint64)))
         >>> masked.shape, bool((masked[0] == masked[1]).all()), bool((masked[0] == 0).sum() <= 3)
@@ -100,7 +100,7 @@ class FrequencyMask(_Mask):
         count: how many masks.
         value: what is put there.
 
-    Example:
+    Examples:
         >>> from cedar.operators.draws import Draws
         >>> masked = FrequencyMask(3)(np.ones((8, 2), np.float32), draws=Draws(np.array([5], dtype=np.uint64)))
         >>> bool((masked[:, 0] == masked[:, 1]).all())

@@ -34,7 +34,7 @@ class Resample(ClipTransform):
 
     A clip of no samples stays so. Its length becomes samples x rate / source, rounded.
 
-    Example:
+    Examples:
         >>> clip = np.sin(np.arange(48000, dtype=np.float32) / 100)
         >>> Resample(16000, source=48000)(clip).shape, Resample(16000)(clip, 48000).shape
         ((16000,), (16000,))

@@ -38,7 +38,7 @@ class Crop(ClipTransform):
         length: in samples: seconds times the rate.
         start: the first sample.
 
-    Example:
+    Examples:
         >>> Crop(2, start=1)(np.float32([1, 2, 3, 4]))
         array([2., 3.], dtype=float32)
     """
@@ -81,7 +81,7 @@ class RandomCrop(ClipTransform):
     Args:
         length: in samples: seconds times the rate.
 
-    Example:
+    Examples:
         >>> from cedar.operators.draws import Draws
         >>> RandomCrop(2)(np.float32([1, 2, 3, 4]), draws=Draws(np.array([7], dtype=np.uint64))).shape
         (2,)
@@ -126,7 +126,7 @@ class Pad(ClipTransform):
         longer: what becomes of longer clips: "fail", or "crop" to their first ``length`` samples.
         channels: of all clips, for an array (rows, length, channels); None for clips of (samples,).
 
-    Example:
+    Examples:
         >>> Pad(4)(np.float32([1, 2]))
         array([1., 2., 0., 0.], dtype=float32)
     """
@@ -181,7 +181,7 @@ class Trim(ClipTransform):
         frame: samples of a frame.
         hop: samples from a frame to the next; where the cuts may be.
 
-    Example:
+    Examples:
         >>> clip = np.concatenate([np.zeros(4096), np.ones(1000), np.zeros(4096)]).astype(np.float32)
         >>> Trim(frame=256, hop=64)(clip).shape
         (1216,)

@@ -44,7 +44,7 @@ class TimeStretch(ClipTransform):
 
     A clip of no samples stays so; NaN and infinity have no result.
 
-    Example:
+    Examples:
         >>> TimeStretch(2.0)(np.sin(np.arange(16000, dtype=np.float32) * 0.1)).shape
         (8000,)
     """
@@ -73,7 +73,7 @@ class RandomTimeStretch(ClipTransform):
         low, high: factors from 0.01 to 100, as ``speed`` of ``time_stretch``.
         n_fft, hop_length: as for ``time_stretch``.
 
-    Example:
+    Examples:
         >>> from cedar.operators.draws import Draws
         >>> draws = Draws(np.array([5], dtype=np.uint64))
         >>> bool(500 <= len(RandomTimeStretch(0.5, 2.0)(np.zeros(1000, np.float32), draws=draws)) <= 2000)

@@ -41,7 +41,7 @@ class GaussianBlur(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but images of uint8.
 
-    Example:
+    Examples:
         >>> image = np.array([[[0], [0], [255], [0], [0]]], dtype=np.uint8)
         >>> GaussianBlur(3, sigma=1.0)(image)[0, :, 0].tolist()
         [0, 70, 115, 70, 0]
@@ -103,7 +103,7 @@ class GaussianBlur(PixelTransform):
 def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> list[Weights]:
     """The weights of a Gaussian kernel that matter, for each sigma: float32, an odd number of them.
 
-    Example:
+    Examples:
         >>> [found.round(3).tolist() for found in weights(3, [1.0, 0.1])]
         [[0.27399998903274536, 0.4519999921321869, 0.27399998903274536], [1.0]]
     """

@@ -116,7 +116,7 @@ class Grayscale(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but such images.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> image = np.array([[[255, 0, 0], [10, 20, 30]]], dtype=np.uint8)
         >>> Grayscale()(image)[0].tolist(), Grayscale(3)(image)[0].tolist()

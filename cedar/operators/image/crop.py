@@ -34,7 +34,7 @@ class Crop(Spatial):
     Raises:
         PipelineError: arguments that do not fit, or a column of anything but images.
 
-    Example:
+    Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
         >>> Crop(1, 1, 2, 2)(image)[:, :, 0].tolist(), Crop(1, 1, 2, 3, fill=0)(image)[:, :, 0].tolist()
         ([[5, 6], [8, 9]], [[5, 6, 0], [8, 9, 0]])
@@ -81,7 +81,7 @@ class CenterCrop(Spatial):
     Raises:
         PipelineError: arguments that do not fit, or a column of anything but images.
 
-    Example:
+    Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
         >>> CenterCrop(1)(image)[:, :, 0].tolist(), CenterCrop((1, 5))(image)[:, :, 0].tolist()
         ([[5]], [[0, 4, 5, 6, 0]])

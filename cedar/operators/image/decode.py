@@ -40,7 +40,7 @@ class Decode(ImageTransform):
     Fails on rows without bytes, of no known format, cut off or damaged, or with more pixels in the header than
     ``CEDAR_MAX_PIXELS`` (134 million).
 
-    Example:
+    Examples:
         >>> import io
         >>> from PIL import Image
         >>> file = io.BytesIO()

@@ -36,7 +36,7 @@ class PhotometricDistort(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but such images.
 
-    Example:
+    Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
         >>> PhotometricDistort(p=0.0)(image, draws=Draws(np.array([5], dtype=np.uint64)))[0, 0].tolist()
         [200, 100, 50]

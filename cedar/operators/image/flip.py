@@ -25,7 +25,7 @@ class HorizontalFlip(Spatial):
     Raises:
         PipelineError: another probability, or a column of anything but images.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> image = np.array([[[1], [2], [3]]], dtype=np.uint8)
         >>> HorizontalFlip(p=1.0)(image, draws=Draws(np.zeros(1, dtype=np.uint64)))[:, :, 0].tolist()

@@ -46,7 +46,7 @@ class IouCrop(Spatial):
 
     The method is that of "SSD: Single Shot MultiBox Detector" (Liu et al., ECCV 2016, arXiv 1512.02325).
 
-    Example:
+    Examples:
         >>> image, boxes = np.zeros((40, 60, 3), dtype=np.uint8), np.array([[5, 5, 50, 30]], dtype=np.float32)
         >>> part, inside = IouCrop()(image, boxes, draws=Draws(np.array([2], dtype=np.uint64)))
         >>> part.ndim, inside.shape
@@ -140,7 +140,7 @@ class SanitizeBoxes(Transform):
     Raises:
         PipelineError: columns of other types.
 
-    Example:
+    Examples:
         >>> boxes = np.array([[0, 0, 4, 4], [2, 2, 2, 3]], dtype=np.float32)
         >>> SanitizeBoxes()(boxes, [7, 8])[1]
         [7]

@@ -44,7 +44,7 @@ class ColorJitter(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but such images.
 
-    Example:
+    Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
         >>> draws = Draws(np.array([5], dtype=np.uint64))
         >>> ColorJitter(brightness=(0.5, 0.5))(image, draws=draws)[0, 0].tolist()

@@ -33,7 +33,7 @@ class Normalize(PixelTransform):
     Raises:
         PipelineError: a std of 0, lengths that do not fit, or a column of anything but images of float32.
 
-    Example:
+    Examples:
         >>> image = np.array([[[0.0], [0.5], [1.0]]], dtype=np.float32)
         >>> Normalize(mean=0.5, std=0.25)(image)[0, :, 0].tolist()
         [-2.0, 0.0, 2.0]
@@ -96,7 +96,7 @@ class ToFloat(PixelTransform):
     Raises:
         PipelineError: a column of anything but images of uint8.
 
-    Example:
+    Examples:
         >>> ToFloat()(np.array([[[0], [51], [255]]], dtype=np.uint8))[0, :, 0].round(6).tolist()
         [0.0, 0.20000000298023224, 1.0]
     """
@@ -123,7 +123,7 @@ class ChannelsFirst(ImageTransform):
     Raises:
         PipelineError: a column of anything but images.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> ChannelsFirst()(np.zeros((2, 4, 3), dtype=np.uint8)).shape
         (3, 2, 4)

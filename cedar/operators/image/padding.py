@@ -35,7 +35,7 @@ class Pad(Spatial):
 
     With any mode but "constant" there can be no boxes, as in torchvision.
 
-    Example:
+    Examples:
         >>> image = np.array([[[1], [2]]], dtype=np.uint8)
         >>> Pad((1, 0), fill=9)(image)[:, :, 0].tolist()
         [[9, 1, 2, 9]]
@@ -90,7 +90,7 @@ class Expand(Spatial):
     Raises:
         PipelineError: arguments that do not fit, or a column of anything but images.
 
-    Example:
+    Examples:
         >>> image = np.ones((2, 2, 3), dtype=np.uint8)
         >>> expand = Expand(side_range=(3.0, 3.0), p=1.0)
         >>> made = expand(image, draws=Draws(np.array([1], dtype=np.uint64)))

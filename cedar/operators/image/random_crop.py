@@ -39,7 +39,7 @@ class RandomResizedCrop(Spatial):
     Raises:
         PipelineError: arguments that do not fit, or a column of anything but images.
 
-    Example:
+    Examples:
         >>> image = np.zeros((40, 60, 3), dtype=np.uint8)
         >>> crop = RandomResizedCrop(8)
         >>> crop(image, draws=Draws(np.array([5], dtype=np.uint64))).shape

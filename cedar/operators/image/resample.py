@@ -38,7 +38,7 @@ def resize_into(
     Raises:
         ValueError: shapes or a box that do not fit.
 
-    Example:
+    Examples:
         >>> image = np.arange(0, 160, 10, dtype=np.uint8).reshape(4, 4, 1)
         >>> half = np.empty((2, 2, 1), dtype=np.uint8)
         >>> resize_into(image, None, half, flip=True)

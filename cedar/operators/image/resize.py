@@ -34,7 +34,7 @@ class Resize(Spatial):
 
     Images of uint8 (height, width, channels); of float32 too, with ``antialias``.
 
-    Example:
+    Examples:
         >>> image = np.arange(0, 160, 10, dtype=np.uint8).reshape(4, 4, 1)
         >>> Resize((2, 2))(image)[:, :, 0].tolist()
         [[36, 52], [98, 114]]

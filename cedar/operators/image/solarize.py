@@ -29,7 +29,7 @@ class Solarize(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but images of uint8.
 
-    Example:
+    Examples:
         >>> Solarize(128, p=1.0)(np.array([[[0], [127], [128], [255]]], dtype=np.uint8))[0, :, 0].tolist()
         [0, 127, 127, 0]
     """
@@ -62,7 +62,7 @@ class Posterize(PixelTransform):
     Raises:
         PipelineError: other arguments, or a column of anything but images of uint8.
 
-    Example:
+    Examples:
         >>> Posterize(2, p=1.0)(np.array([[[63], [64], [255]]], dtype=np.uint8))[0, :, 0].tolist()
         [0, 64, 192]
     """
@@ -94,7 +94,7 @@ class Autocontrast(PixelTransform):
     Raises:
         PipelineError: another probability, or a column of anything but such images.
 
-    Example:
+    Examples:
         >>> Autocontrast(p=1.0)(np.array([[[50], [60], [100]]], dtype=np.uint8))[0, :, 0].tolist()
         [0, 50, 254]
     """
@@ -121,7 +121,7 @@ class Equalize(PixelTransform):
     Raises:
         PipelineError: another probability, or a column of anything but images of uint8.
 
-    Example:
+    Examples:
         >>> image = np.repeat(np.array([10, 20, 30], dtype=np.uint8), 255).reshape(1, -1, 1)
         >>> np.unique(Equalize(p=1.0)(image)).tolist()
         [0, 128, 255]

@@ -33,7 +33,7 @@ class Bucketize(Items):
     Raises:
         PipelineError: other borders.
 
-    Example:
+    Examples:
         >>> Bucketize((1.0, 5.0, 5.0, 9.0))([0.0, 1.0, 4.0, 5.0, 6.0, 10.0])
         [0, 0, 1, 2, 3, 4]
     """
@@ -60,7 +60,7 @@ class Clamp(Items):
     Raises:
         PipelineError: ``low`` above ``high``, or limits that the column's type does not hold.
 
-    Example:
+    Examples:
         >>> Clamp(0, 5)([-3, 2, 9])
         [0, 2, 5]
     """
@@ -100,7 +100,7 @@ class BoxCox(Items):
     float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay; a value that is
     not above 0 has no result: its row fails.
 
-    Example:
+    Examples:
         >>> BoxCox(2.0)(3.0), BoxCox(0.0)(1.0)
         (4.0, 0.0)
     """
@@ -133,7 +133,7 @@ class Logit(Items):
     float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
     nothing is moved: 0 and 1 become infinite, and a row with a value outside 0 .. 1 fails.
 
-    Example:
+    Examples:
         >>> Logit()(0.5), round(Logit(eps=0.01)(0.0), 3)
         (0.0, -4.595)
     """
@@ -169,7 +169,7 @@ class Onehot(Transform):
         borders: see ``Bucketize``.
         dtype: of the vectors.
 
-    Example:
+    Examples:
         >>> Onehot((0.0, 1.0))(0.5).tolist()
         [0.0, 1.0, 0.0]
     """

@@ -18,7 +18,7 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
     Args:
         values: integers, signed ones as their 64 bits in two's complement.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> hex(int(twang_mix64(np.array([0]))[0]))
         '0x77cfa1eef01bca90'
@@ -56,7 +56,7 @@ def remainders(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
     Args:
         divisor: positive, and in the range of the dtype.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> remainders(np.array([-1, 7, 8]), 7).tolist()
         [6, 0, 1]

@@ -34,7 +34,7 @@ class GetLocalHour(Transform):
     Raises:
         PipelineError: no such zone or unit.
 
-    Example:
+    Examples:
         >>> GetLocalHour("Asia/Tokyo")(0), GetLocalHour(None)(0, "America/New_York")
         (9, 19)
     """

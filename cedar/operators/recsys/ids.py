@@ -36,7 +36,7 @@ class SigridHash(Items):
         PipelineError: numbers out of range, or a column of anything but whole numbers or lists of them. uint64 ids
             count by their bits.
 
-    Example:
+    Examples:
         >>> SigridHash(salt=0, max_value=100)([1, 2, 3])
         [60, 54, 54]
     """
@@ -65,7 +65,7 @@ class SigridHash(Items):
 class PositiveModulus(Items):
     """((x % m) + m) % m: the remainder of a division by ``m``, never negative. Nulls and empty lists stay.
 
-    Example:
+    Examples:
         >>> PositiveModulus(7)([-1, 7, 8])
         [6, 0, 1]
     """
@@ -107,7 +107,7 @@ class MapId(Transform):
     Raises:
         PipelineError: keys that are not all whole numbers or all strings, or a column of another type.
 
-    Example:
+    Examples:
         >>> MapId({7: 0, 9: 1}, default=-1)([9, 8, 7])
         [1, -1, 0]
     """

@@ -40,7 +40,7 @@ class Sampling(RowOperator):
     Raises:
         PipelineError: a rate outside 0 .. 1, or columns of other types.
 
-    Example:
+    Examples:
         >>> import cedar
         >>> rows = cedar.from_items([{"x": i} for i in range(100)])
         >>> rows.apply(Sampling(1.0)).count(), rows.apply(Sampling(0.0)).count()

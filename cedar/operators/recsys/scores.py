@@ -47,7 +47,7 @@ class ComputeScore(Transform):
     the result; nulls inside lists are refused, and so are scores that are not as many as their ids. The order of ids
     does not count. Sums are made in float64.
 
-    Example:
+    Examples:
         >>> ComputeScore("jaccard_similarity")([1, 2, 2], [2, 2, 3])
         0.5
     """

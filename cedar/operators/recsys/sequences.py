@@ -31,7 +31,7 @@ from cedar.operators.transform import BadValues, Transform
 class FirstX(Transform):
     """The first ``x`` items of each list, all of a shorter one. Lists of anything; nulls in and around lists stay.
 
-    Example:
+    Examples:
         >>> FirstX(2)([5, 6, 7])
         [5, 6]
     """
@@ -58,7 +58,7 @@ class FirstX(Transform):
 class Enumerate(Transform):
     """The place of each item in its list, from ``start``: int64 lists of the same lengths. A null list stays null.
 
-    Example:
+    Examples:
         >>> Enumerate()([7, 8, 9])
         [0, 1, 2]
     """
@@ -104,7 +104,7 @@ class IdListTransform(_Ids):
     "intersection": the ids of the first list that are in the second; "difference": those that are not; "union": the
     ids of the first, then the others of the second. Where a list is null, so is the result; nulls inside are refused.
 
-    Example:
+    Examples:
         >>> IdListTransform("intersection")([3, 1, 3, 2], [2, 3])
         [3, 2]
     """
@@ -145,7 +145,7 @@ class Cartesian(_Ids):
     Args:
         most: pairs that a row may have: one with more fails. None sets no limit.
 
-    Example:
+    Examples:
         >>> len(Cartesian()([1, 2, 3], [4, 5]))
         6
     """
@@ -177,7 +177,7 @@ class NGram(_Ids):
     (a) alone twang_mix64(a): order counts. A list of fewer than ``n`` ids has none; where a list is null, so is the
     result; nulls inside lists are refused.
 
-    Example:
+    Examples:
         >>> len(NGram(2)([1, 2, 3])), NGram(4)([1, 2, 3])
         (2, [])
     """

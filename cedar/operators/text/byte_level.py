@@ -32,7 +32,7 @@ class ByteLevel(Transform):
     Raises:
         PipelineError: a name that is not among the specials, or is there twice.
 
-    Example:
+    Examples:
         >>> tokenizer = ByteLevel(end="<eos>")
         >>> tokenizer("Hi"), tokenizer.vocab_size
         ([72, 105, 258], 259)

@@ -32,7 +32,7 @@ class Truncate(Transform):
     Raises:
         PipelineError: another side, a length below 0, or a column of no lists.
 
-    Example:
+    Examples:
         >>> Truncate(2)([5, 6, 7]), Truncate(2, keep="last")([5, 6, 7])
         ([5, 6], [6, 7])
     """
@@ -72,7 +72,7 @@ class SpecialTokens(Transform):
         PipelineError: a name that the tokenizer does not know, or a column of something else, or of numbers that cannot
             hold an id.
 
-    Example:
+    Examples:
         >>> SpecialTokens(end=0)([5, 6])
         [5, 6, 0]
         >>> from cedar.operators.text.byte_level import ByteLevel

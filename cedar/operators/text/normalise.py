@@ -40,7 +40,7 @@ class Normalise(Transform):
     Raises:
         PipelineError: another form.
 
-    Example:
+    Examples:
         >>> Normalise("NFKC", lower=True, collapse=True)("  The  \u2177\tNotes ")
         'the viii notes'
     """

@@ -46,7 +46,7 @@ class Tokenise(Transform):
     Raises:
         PipelineError: no tokenizer, or one that draws at random; a library that is missing.
 
-    Example:
+    Examples:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
         >>> words = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -113,7 +113,7 @@ def steps(folder: str) -> list[int]:
 
 def path_of(folder: str, step: int) -> str:
     """
-    Example:
+    Examples:
         >>> path_of("runs", 40)
         'runs/step-00000040'
     """
@@ -123,7 +123,7 @@ def path_of(folder: str, step: int) -> str:
 def step_of(path: str) -> int:
     """The steps that the state of a checkpoint has taken; 0 for no checkpoint.
 
-    Example:
+    Examples:
         >>> step_of("runs/checkpoints/step-00000040")
         40
     """

@@ -21,7 +21,7 @@ def ask_fork(ask: Callable[[], int]) -> int:
 
     A process that asks CUDA anything, even how many GPUs there are, can fork no processes that use CUDA.
 
-    Example:
+    Examples:
         >>> ask_fork(lambda: 3)
         3
     """
@@ -50,7 +50,7 @@ def device_of(name: str) -> torch.device:
     """The device that ``run.device`` names: ``auto`` is a GPU where torch sees one, else the CPU. Does not initialize
     CUDA in this process.
 
-    Example:
+    Examples:
         >>> device_of("cpu")
         device(type='cpu')
     """
@@ -76,7 +76,7 @@ _DRAWING = threading.RLock()  # torch has one generator for all threads
 def digest(value: object) -> int:
     """63 bits that two values share only if their ``repr`` is the same.
 
-    Example:
+    Examples:
         >>> digest((1, "a")) == digest((1, "a")) != digest((1, "b"))
         True
     """
@@ -86,7 +86,7 @@ def digest(value: object) -> int:
 def generator(device: torch.device | str, *key: object) -> torch.Generator:
     """Random numbers that depend on the key alone.
 
-    Example:
+    Examples:
         >>> torch.equal(*(torch.rand(3, generator=generator("cpu", 0, "a")) for _ in range(2)))
         True
     """
@@ -97,7 +97,7 @@ def generator(device: torch.device | str, *key: object) -> torch.Generator:
 def keyed(device: torch.device | str, *key: object) -> Iterator[None]:
     """What torch draws inside, in dropout for instance, depends on the key alone; what it draws later does not.
 
-    Example:
+    Examples:
         >>> for _ in range(2):
         ...     with keyed("cpu", 0, "a"):
         ...         torch.rand(1).item() == torch.rand(1).item()

@@ -20,7 +20,7 @@ def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float 
 
     The curve is that of SGDR (arXiv 1608.03983), without its restarts.
 
-    Example:
+    Examples:
         >>> [round(cosine(step, peak=1.0, steps=6, warmup=2, least=0.1), 3) for step in range(8)]
         [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
     """
@@ -35,7 +35,7 @@ def cosine(step: int, *, peak: float, steps: int, warmup: int = 0, least: float 
 def constant(step: int, *, peak: float, warmup: int = 0) -> float:
     """Linear to ``peak`` over ``warmup`` steps, and flat from there.
 
-    Example:
+    Examples:
         >>> [constant(step, peak=1.0, warmup=2) for step in range(4)]
         [0.5, 1.0, 1.0, 1.0]
     """
@@ -190,7 +190,7 @@ def load(path: str, cls: type[T], changes: Sequence[str] = ()) -> T:
 def parse(values: Mapping[str, Any], cls: type[T], where: str) -> T:
     """A configuration from a mapping; ``where``: it is from, for errors.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
         ... class Model:

@@ -58,7 +58,7 @@ class Endless:
 def byte_tokens(text: str) -> np.ndarray[Any, np.dtype[np.int32]]:
     """A line's bytes, with the end of the line.
 
-    Example:
+    Examples:
         >>> byte_tokens("hi").tolist()
         [104, 105, 10]
     """

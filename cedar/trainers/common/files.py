@@ -29,7 +29,7 @@ class Damaged(CedarError):
 def seal(content: dict[str, Any]) -> bytes:
     """A line of JSON: a digest, and the content that it is of.
 
-    Example:
+    Examples:
         >>> unseal(seal({"step": 3}), "memory")
         {'step': 3}
     """
@@ -190,7 +190,7 @@ class MetricsFile:
 def finite(value: Any) -> Any:
     """A value of JSON with None for what is no finite number.
 
-    Example:
+    Examples:
         >>> finite({"loss": math.nan, "rates": (0.5, math.inf)})
         {'loss': None, 'rates': [0.5, None]}
     """

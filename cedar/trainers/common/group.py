@@ -207,7 +207,7 @@ class _Exchange(torch.autograd.Function):
 def odd_ranks(values: Sequence[object]) -> list[int]:
     """The ranks whose value is not that of rank 0.
 
-    Example:
+    Examples:
         >>> odd_ranks([3, 3, 4])
         [2]
     """
@@ -217,7 +217,7 @@ def odd_ranks(values: Sequence[object]) -> list[int]:
 def cut(size: int, count: int) -> list[range]:
     """``count`` runs of ``size``, whose lengths differ by one at most.
 
-    Example:
+    Examples:
         >>> cut(5, 2)
         [range(0, 2), range(2, 5)]
     """

@@ -21,7 +21,7 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
     Returns:
         Positions of the operators of each step.
 
-    Example:
+    Examples:
         >>> plan_window([10] * 6, 3)
         [range(0, 2), range(2, 4), range(4, 6)]
     """
@@ -43,7 +43,7 @@ def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: 
     """The smallest number of steps of a window no step of which saves more than ``most`` bytes; where there is none, as
     many as operators. See ``plan_window`` for the others.
 
-    Example:
+    Examples:
         >>> choose_window([10] * 6, 320)
         3
     """
@@ -54,7 +54,7 @@ def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: 
 def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state: int = 12, weights: int = 2) -> int:
     """Bytes that a step of a window saves: state * own + weights * later.
 
-    Example:
+    Examples:
         >>> [step_bytes([10] * 6, plan_window([10] * 6, 3), at) for at in range(3)]
         [320, 280, 240]
     """

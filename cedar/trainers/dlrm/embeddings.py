@@ -72,7 +72,7 @@ class DedupEmbeddings(nn.Module):
         CedarError: tables do not fit; fbgemm or torchrec is asked for, and cannot be used; ``rowwise_adagrad`` by
             columns.
 
-    Example:
+    Examples:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)
         >>> made({"item": torch.tensor([3, 8, 3]), "shop": torch.tensor([0, 1, 1])}).shape
         torch.Size([3, 2, 8])
@@ -190,7 +190,7 @@ class DedupEmbeddings(nn.Module):
         They are of unique rows where the batch holds a feature in a group: ``batch[column].inverse_lookup`` says which
         of them each row has, ``batch[column][column].offsets`` where lists of ids begin.
 
-        Example:
+        Examples:
             >>> from cedar import JaggedTensor
             >>> seen = JaggedTensor(torch.tensor([4, 2, 4]), torch.tensor([0, 2, 3]))
             >>> embeddings = DedupEmbeddings([FeatureOptions("seen", 9, pooling="attention")], 8)

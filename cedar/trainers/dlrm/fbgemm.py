@@ -29,7 +29,7 @@ _HOME = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
 def pin(torch_version: str) -> str:
     """What to install beside a version of torch.
 
-    Example:
+    Examples:
         >>> pin("2.13.0+cpu")
         'pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0'
         >>> pin("2.5.1")
@@ -43,7 +43,7 @@ def pin(torch_version: str) -> str:
 def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
     """Why fbgemm cannot be used, None where it can.
 
-    Example:
+    Examples:
         >>> mismatch("2.13.0", "1.8.0")
         >>> mismatch("2.13.0", "1.7.0")
         'fbgemm 1.7.0 was not built for torch 2.13.0'

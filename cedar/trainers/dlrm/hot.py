@@ -42,7 +42,7 @@ class Frequency:
     def of(cls, steps: Iterable[Sequence[torch.Tensor]]) -> Frequency:
         """From the ids, int64, that each rank looks up in some steps, at least one.
 
-        Example:
+        Examples:
             >>> first, second = torch.tensor([7, 7]), torch.tensor([7, 3])
             >>> frequency = Frequency.of([[first, second], [first[:1], first[:0]]])
             >>> frequency.ids.tolist(), frequency.asking.tolist(), frequency.lookups.tolist(), frequency.unseen
@@ -116,7 +116,7 @@ def frequencies(
     Args:
         ranks: that share each batch.
 
-    Example:
+    Examples:
         >>> found = frequencies([{"item": torch.tensor([4, 2, 4])}], [FeatureOptions("item", 9)])
         >>> found["item"].ids.tolist(), found["item"].lookups.tolist()
         ([4, 2], [2.0, 1.0])
@@ -141,7 +141,7 @@ def filled(worth: Mapping[str, torch.Tensor], sizes: Mapping[str, int], room: in
         sizes: bytes of a row, by table.
         room: bytes.
 
-    Example:
+    Examples:
         >>> filled({"a": torch.tensor([9.0, 3.0]), "b": torch.tensor([5.0, 0.0])}, {"a": 4, "b": 2}, 9)
         {'a': 1, 'b': 1}
     """
@@ -194,7 +194,7 @@ def best_load(
         room: bytes of memory.
         cut: the tables that are on every rank, and over how many ranks each is cut.
 
-    Example:
+    Examples:
         >>> best_load({"a": [(9.0, 0), (3.0, 2), (2.0, 4)]}, 3, {})(frozenset("a"))
         2.5
     """

@@ -31,7 +31,7 @@ def auc(logits: torch.Tensor, labels: torch.Tensor) -> float:
     """The chance that a positive row scores above a negative one, ties counting half. ``logits``: ``[rows]``;
     ``labels``: ``[rows]``, 0 or 1.
 
-    Example:
+    Examples:
         >>> auc(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1]))
         0.875
     """
@@ -47,7 +47,7 @@ def auc(logits: torch.Tensor, labels: torch.Tensor) -> float:
 def score(logits: torch.Tensor, labels: torch.Tensor) -> Scores:
     """All of it, from logits and labels ``[rows]``.
 
-    Example:
+    Examples:
         >>> found = score(torch.tensor([-1.0, 1.0]), torch.tensor([0.0, 1.0]))
         >>> found.auc, round(found.loss, 4), round(found.entropy, 4)
         (1.0, 0.3133, 0.4519)
@@ -101,7 +101,7 @@ class StepRecord:
 def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What to say of a metrics file: pairs of words.
 
-    Example:
+    Examples:
         >>> line = {"step": 0, "rows": 10, "loss": 0.5, "seconds": 2.0, "waited": 1.0, "looked_up": 40, "sent": {}}
         >>> summary([line | {"held_out": None}])[:3]
         [('steps', '1'), ('rows/s', '5'), ('waited for data', '50%')]

@@ -62,7 +62,7 @@ def planned(
     """How each table is cut; ``auto``: by rows where it costs more than a rank's share, or no rank has room for it,
     with frequent ones on all ranks.
 
-    Example:
+    Examples:
         >>> planned({"a": 9, "b": 2}, {"a": 8.0, "b": 1.0}, {"a": 90, "b": 20}, "auto", 2)
         {'a': 'hot', 'b': 'tables'}
     """
@@ -85,7 +85,7 @@ def place(
         memory: bytes that a rank may hold; 0 for no limit.
         load: of some tables on one rank, where that is not the sum of their costs.
 
-    Example:
+    Examples:
         >>> place({"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}, dict.fromkeys("abcd", 1), 2)
         {'a': 0, 'b': 1, 'c': 1, 'd': 0}
     """

@@ -30,7 +30,7 @@ _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd, as a signed number
 def table_key(seed: int, step: int, table: str) -> int:
     """A number for a table at a step, -2**63 to 2**63 - 1.
 
-    Example:
+    Examples:
         >>> table_key(0, 1, "items") == table_key(0, 1, "items") != table_key(0, 2, "items")
         True
     """
@@ -56,7 +56,7 @@ def to_half(values: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
     """float16 nearest above or below, so that the mean over ``chance`` in [0, 1) is the value. ``values``: float32;
     what is beyond the largest float16 becomes an infinity, as by ``.half()``; ``chance``: float32 of the same shape.
 
-    Example:
+    Examples:
         >>> one = torch.tensor([1.0 + 2**-12])  # a quarter of the way from 1 to the next float16
         >>> to_half(one, torch.tensor([0.2])).item() > 1, to_half(one, torch.tensor([0.3])).item() == 1
         (True, True)
@@ -442,7 +442,7 @@ def row_gradients(
         weights: ``[n]``, or None.
         gradient: ``[bags, width]``.
 
-    Example:
+    Examples:
         >>> (found,) = row_gradients(
         ...     torch.tensor([3, 1, 3]), torch.tensor([0, 2, 3]), None, torch.tensor([[1.0], [10.0]])
         ... )

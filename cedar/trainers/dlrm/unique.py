@@ -30,7 +30,7 @@ class Expansion:
     def of(cls, inverse: torch.Tensor, unique: int) -> Expansion:
         """The index of a group of features, int32 or int64 ``[rows]``.
 
-        Example:
+        Examples:
             >>> Expansion.of(torch.tensor([0, 0, 1]), 2).ends.tolist(), Expansion.of(torch.tensor([1, 0]), 2).order
             ([0, 2, 3], tensor([1, 0]))
         """
@@ -61,7 +61,7 @@ class Expansion:
 def expand(rows: torch.Tensor, by: Expansion) -> torch.Tensor:
     """``rows[by.index]``: ``[unique, ...]`` to ``[rows, ...]``.
 
-    Example:
+    Examples:
         >>> unique = torch.tensor([[1.0], [2.0]], requires_grad=True)
         >>> expand(unique, Expansion.of(torch.tensor([0, 0, 1]), 2)).sum().backward()
         >>> unique.grad.flatten().tolist()
@@ -75,7 +75,7 @@ def side_by_side(parts: Sequence[torch.Tensor], by: Sequence[Expansion | None]) 
     width]`` where it has an expansion, else ``[rows, width]``; of one dtype; ``by``: the expansions: one object for all
     features of a group.
 
-    Example:
+    Examples:
         >>> plain, once = torch.tensor([[1.0], [2.0]]), torch.tensor([[9.0]])
         >>> side_by_side([plain, once], [None, Expansion.of(torch.tensor([0, 0]), 1)]).squeeze(2).tolist()
         [[1.0, 9.0], [2.0, 9.0]]
@@ -118,7 +118,7 @@ def tells_apart(module: nn.Module) -> str:
     Returns:
         Which part does, and what: dropout (of more than 0), or batch statistics; empty: none.
 
-    Example:
+    Examples:
         >>> tells_apart(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
         ''
         >>> tells_apart(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
@@ -149,7 +149,7 @@ def on_lists(
     Returns:
         Results, and the expansion that is still to be done: None where results are of all rows.
 
-    Example:
+    Examples:
         >>> mean = lambda rows, offsets: torch.stack([part.mean(0) for part in rows.split(offsets.diff().tolist())])
         >>> class Mean(nn.Dropout):
         ...     def forward(self, rows, offsets):
@@ -210,7 +210,7 @@ def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, 
     """(values that lists share, the lists as windows over them). ``ids``: integers ``[n]``; ``offsets``: int64 ``[lists
     + 1]``, from 0 to n.
 
-    Example:
+    Examples:
         >>> values, windows = windows_of(torch.tensor([1, 2, 3, 2, 3, 4, 9]), torch.tensor([0, 3, 6, 7]))
         >>> values.tolist(), windows.starts.tolist(), windows.ends.tolist()
         ([1, 2, 3, 4, 9], [0, 1, 4], [3, 4, 5])
@@ -225,7 +225,7 @@ def windows_of(ids: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, 
 def pool(rows: torch.Tensor, windows: Windows) -> torch.Tensor:
     """The sum over each window of ``rows`` ``[total, width]``: ``[lists, width]``.
 
-    Example:
+    Examples:
         >>> _, windows = windows_of(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 2, 4]))
         >>> rows = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)
         >>> sums = pool(rows, windows)

@@ -28,7 +28,7 @@ def take_rows(rows: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> to
     Returns:
         ``[m, width]``.
 
-    Example:
+    Examples:
         >>> rows = torch.tensor([[1.0], [2.0]], requires_grad=True)
         >>> taken = take_rows(rows, torch.tensor([1, 0, 1]), torch.tensor([[1, 3], [0, 2]]))
         >>> taken.sum().backward()
@@ -80,7 +80,7 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
     Returns:
         int64 ``[experts]``.
 
-    Example:
+    Examples:
         >>> limits(torch.tensor([[6, 2]]), Placement((3, 1), 1, 4), 1.0).tolist()
         [6, 2]
     """
@@ -102,7 +102,7 @@ def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.
     Returns:
         int64 ``[ranks, experts]``.
 
-    Example:
+    Examples:
         >>> counts = torch.tensor([[4], [2]])
         >>> kept_copies(counts, torch.tensor([3]), "position").flatten().tolist()
         [3, 0]
@@ -195,7 +195,7 @@ def _regroup(own: torch.Tensor) -> torch.Tensor:
 def spans(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Runs of whole numbers one after the other.
 
-    Example:
+    Examples:
         >>> spans(torch.tensor([5, 0]), torch.tensor([2, 3])).tolist()
         [5, 6, 0, 1, 2]
     """

@@ -186,7 +186,7 @@ class Experts:
             still: experts whose weights need no gradient; the loop does not work it out.
             grouped: whether to compute many at once; None: where that pays.
 
-        Example:
+        Examples:
             >>> experts = Experts(lambda number: FeedForward(3, 4))
             >>> experts.outputs(torch.zeros(5, 3), [2, 3], torch.ones(2, experts.size)).shape
             torch.Size([5, 3])

@@ -81,7 +81,7 @@ def _exchanged(
 def source_of(holders: Sequence[int], rank: int) -> int:
     """Of the ranks that hold a row, ascending, the one that sends ``rank`` its slice (SYMI's Algorithm 2).
 
-    Example:
+    Examples:
         >>> [source_of([1, 2], rank) for rank in range(4)]
         [1, 1, 2, 2]
     """

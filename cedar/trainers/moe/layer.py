@@ -52,7 +52,7 @@ class SymiMoE(nn.Module):
     Raises:
         CedarError: there are fewer slots than experts; the policy ``oracle`` on several ranks.
 
-    Example:
+    Examples:
         >>> from cedar.trainers.moe.experts import Router
         >>> layer = SymiMoE(lambda number: nn.Linear(8, 8), Router(8, experts=4, top_k=2))
         >>> layer(torch.randn(3, 5, 8)).shape

@@ -66,7 +66,7 @@ def told(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds: Ma
 def popularity(counts: Sequence[int]) -> tuple[float, float]:
     """Entropy in parts of the largest possible, and largest over mean.
 
-    Example:
+    Examples:
         >>> popularity([5, 5])
         (1.0, 1.0)
         >>> popularity([10, 0])

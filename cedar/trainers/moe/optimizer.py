@@ -76,7 +76,7 @@ class SymiOptimizer(Optimizer):
         CedarError: no such layer is there, or two have one name; the model is wrapped in DDP or FSDP; parameters are
             complex; ``optimizer_class`` works on whole tensors; ``params`` leaves experts out.
 
-    Example:
+    Examples:
         >>> from cedar.nn import Router, SymiMoE
         >>> model = nn.Sequential(nn.Linear(4, 8), SymiMoE(lambda number: nn.Linear(8, 8), Router(8, experts=4)))
         >>> optimizer = SymiOptimizer(model, optimizer_class=torch.optim.SGD, lr=0.1, momentum=0.9)

@@ -132,7 +132,7 @@ _OF_A_RANK = ("data.paths", "run.folder", "run.device", "run.threads")
 def settings(options: Options) -> dict[str, Any]:
     """All that the training follows from, by "table.name": without what each rank may have for itself.
 
-    Example:
+    Examples:
         >>> settings(Options(DataOptions("text.txt", batch=4)))["data.batch"]
         4
     """

@@ -35,7 +35,7 @@ class Policy:
         every: steps between two changes of ``periodic``.
         decay: of the past, at each step of ``ema``.
 
-    Example:
+    Examples:
         >>> Policy("periodic", every=2).follow((1, 1), (7, 3), step=0)
         (1, 1)
         >>> Policy("periodic", every=2).follow((1, 1), (7, 3), step=1)
@@ -78,7 +78,7 @@ def paper(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     they are left out, which gives the same answer in at most as many turns as there are experts. ``popularity``: tokens
     of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
 
-    Example:
+    Examples:
         >>> paper([6, 1, 1], 8)
         (6, 1, 1)
         >>> paper([98, 1, 1], 8)
@@ -114,7 +114,7 @@ def minmax(popularity: Sequence[int], slots: int) -> tuple[int, ...]:
     this starts there and takes back what is too much: at most as many turns as there are experts. ``popularity``:
     tokens of each expert, not negative; all zero counts as all equal; ``slots``: of all ranks together.
 
-    Example:
+    Examples:
         >>> minmax([60, 25, 15], 8)
         (5, 2, 1)
     """
@@ -150,7 +150,7 @@ def _checked(popularity: Sequence[int], slots: int) -> list[int]:
 class Placement:
     """Which expert each slot holds: replicas stand side by side, filling one rank after the other.
 
-    Example:
+    Examples:
         >>> Placement((3, 1, 2), ranks=2, slots=3).hosts
         ((0,), (1, 2))
     """
@@ -190,7 +190,7 @@ class Placement:
 def place(popularity: Sequence[int], ranks: int, slots: int, rule: str = "paper") -> Placement:
     """The placement of a popularity.
 
-    Example:
+    Examples:
         >>> place([5, 1, 1, 1], ranks=2, slots=4).replicas
         (5, 1, 1, 1)
     """

@@ -100,7 +100,7 @@ class Shards:
 def changed(master: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The master weights, but those weights that are not what the master's are, rounded.
 
-    Example:
+    Examples:
         >>> master = torch.tensor([1.001953125, 2.0])  # the first one is 1 in bfloat16
         >>> changed(master, torch.tensor([1.0, 3.0], dtype=torch.bfloat16)).tolist()
         [1.001953125, 3.0]

@@ -32,7 +32,7 @@ class InjectedFault:
 def parse(text: str, workers: int, steps: int) -> tuple[InjectedFault, ...]:
     """What a ``--chaos`` says, to a run of so many workers and steps.
 
-    Example:
+    Examples:
         >>> parse("kill=2@step40:7, rejoin@step80", workers=4, steps=100)[0]
         InjectedFault(kind='kill', worker=2, step=40, at=7)
     """

@@ -71,7 +71,7 @@ class ResilientPipeline:
         named: parameters have names of the whole model already, so that other cuts of it can load a checkpoint.
         about: JSON that machines which join must have alike.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> from torch.nn import functional
         >>> made = ResilientPipeline([nn.Linear(2, 4), nn.Linear(4, 1)], functional.mse_loss, print, batch=8)

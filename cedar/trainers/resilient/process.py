@@ -84,7 +84,7 @@ def local_gpu(device: torch.device, number: int, gpus: int) -> torch.device:
         number: of the worker on its machine.
         gpus: that this machine has.
 
-    Example:
+    Examples:
         >>> [str(local_gpu(torch.device("cuda"), number, 2)) for number in range(4)]
         ['cuda:0', 'cuda:1', 'cuda:0', 'cuda:1']
     """

@@ -53,7 +53,7 @@ class Clock:
     watcher slept through is nobody's silence. So limits adapt to the pace of the machine. ``longest``: seconds that
     count of the time between two looks, at most.
 
-    Example:
+    Examples:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
         >>> round(clock.look(), 2), round(clock.look(), 2)
         (0.05, 0.15)

@@ -23,7 +23,7 @@ class Key(str, Generic[T]):
 class Entry(Generic[T]):
     """A kind of value.
 
-    Example:
+    Examples:
         >>> DONE(1, 40)
         'done/1/40'
     """

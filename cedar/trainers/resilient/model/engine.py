@@ -38,7 +38,7 @@ def backward_input(
     Weights that are used in several places, and graphs with functions written in Python, have all their gradients
     worked out at once: a compiled stage and a reentrant checkpoint run their backward only once, and as a whole.
 
-    Example:
+    Examples:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
         >>> _, later = backward_input(layer(x).sum(), None, x, [layer.weight])
         >>> later()

@@ -132,7 +132,7 @@ class AdamW:
     def scale(self, norms: list[float]) -> float | None:
         """What to multiply gradients with, from the sum of squares of each stage; None where one is not finite.
 
-        Example:
+        Examples:
             >>> AdamW(AdamWOptions(clip=1.0)).scale([9.0, 16.0])
             0.2
         """

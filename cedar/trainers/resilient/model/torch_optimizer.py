@@ -22,7 +22,7 @@ class TorchOptimizer:
         factor: of a step from 0, what learning rates are multiplied with, as of ``LambdaLR``.
         clip: the largest norm of all gradients together; 0 for no limit.
 
-    Example:
+    Examples:
         >>> made = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
         >>> made.kept
         ('momentum_buffer',)

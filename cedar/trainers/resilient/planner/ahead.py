@@ -32,7 +32,7 @@ def normal(problem: Problem, failures: int) -> frozenset[Worker]:
 
     Among equals, failures go to the stages with the most room for activations, and to different pipelines.
 
-    Example:
+    Examples:
         >>> sorted(normal(Problem(2, 3, 6), 3))
         [Worker(stage=0, replica=2), Worker(stage=1, replica=0), Worker(stage=1, replica=1)]
     """
@@ -92,7 +92,7 @@ def keep(plans: Mapping[int, Plan], folder: str) -> None:
 def moves(problem: Problem) -> tuple[Move, ...]:
     """The fewest moves after which the dead are spread as in the normal plan for so many.
 
-    Example:
+    Examples:
         >>> moves(Problem(2, 3, 6, frozenset({Worker(0, 0), Worker(0, 1)})))
         (Move(worker=Worker(stage=1, replica=2), role=Worker(stage=0, replica=0)),)
     """
@@ -111,7 +111,7 @@ def moves(problem: Problem) -> tuple[Move, ...]:
 def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, replicas: int) -> dict[Worker, Worker]:
     """Which live worker plays which role of a plan whose dead are others of the same stages; home stays home if it can.
 
-    Example:
+    Examples:
         >>> roles(frozenset({Worker(0, 0)}), frozenset({Worker(0, 1)}), 1, 2)
         {Worker(stage=0, replica=1): Worker(stage=0, replica=0)}
     """
@@ -134,7 +134,7 @@ def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
 
     None where a stage has another number of dead.
 
-    Example:
+    Examples:
         >>> made = plan(Problem(2, 2, 2, frozenset({Worker(0, 0)}))).schedule
         >>> fitted(made, frozenset({Worker(0, 1)})).route(0, 1, 1)
         Worker(stage=0, replica=0)

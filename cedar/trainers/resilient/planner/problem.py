@@ -30,7 +30,7 @@ class Problem:
     Raises:
         ScheduleError: a stage has no live worker, or a number is out of range.
 
-    Example:
+    Examples:
         >>> Problem(4, 3, 6, frozenset({Worker(2, 1)}), memory="1f1b").caps
         (4, 4, 4, 4)
         >>> Problem(2, 2, 2, frozenset({Worker(1, 0), Worker(1, 1)}))

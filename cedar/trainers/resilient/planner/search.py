@@ -216,7 +216,7 @@ def plan(problem: Problem, *, thorough: bool = False) -> Plan:
     where the problem's mode is ``staggered``. The same problem gives the same plan everywhere. ``problem``: the grid,
     who is dead, memory, costs; ``thorough``: try all policies on large grids, too, for which a failure has no time.
 
-    Example:
+    Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
         >>> plan(Problem(4, 3, 6, frozenset({Worker(2, 1)}))).period
         27.0

@@ -2,7 +2,7 @@
 
 docs/schedules.md tells what instructions do and wait for, and what an executor may rely on.
 
-Example:
+Examples:
     >>> from cedar.trainers.resilient.planner import Problem, plan
     >>> schedule = plan(Problem(stages=2, replicas=2, micro_batches=2, dead=frozenset({Worker(1, 1)}))).schedule
     >>> schedule.route(1, 1, 0)

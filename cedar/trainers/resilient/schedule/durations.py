@@ -23,7 +23,7 @@ class Durations:
 
         Finer differences are noise, and would make plans that differ for nothing.
 
-        Example:
+        Examples:
             >>> Durations({("F", 0): 0.101, ("B_INPUT", 0): 0.1, ("B_WEIGHT", 0): 0.052}).costs(1).stage(0)
             (0.101, 0.101, 0.0505)
         """

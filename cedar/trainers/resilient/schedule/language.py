@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
         micro_batch: its number within the home pipeline; -1 for ALL_REDUCE and STEP.
         peer: of what is sent or received, the replica of the *worker* at the other end; else -1.
 
-    Example:
+    Examples:
         >>> print(Instruction("SEND_F", 0, 3, peer=2))
         SEND_F 0.3 to 2
     """
@@ -67,7 +67,7 @@ class Instruction(NamedTuple):
     def other(self, worker: Worker) -> Worker:
         """The worker at the other end of a message that ``worker`` sends or receives.
 
-        Example:
+        Examples:
             >>> Instruction("RECV_B", 0, 3, peer=2).other(Worker(1, 0))
             Worker(stage=2, replica=2)
         """
@@ -90,7 +90,7 @@ class Schedule:
             from before.
         tied: stages that share weights: they reduce the gradients of these together, and step together.
 
-    Example:
+    Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
         >>> Schedule(1, 1, 1, {Worker(0, 0): lone}).route(0, 0, 0)
         Worker(stage=0, replica=0)
@@ -150,7 +150,7 @@ def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tupl
     Pairs of one stage exchange gradients; those of neighbouring stages activations and their gradients; those of
     ``tied`` stages the gradients of the weights that they share.
 
-    Example:
+    Examples:
         >>> len(list(pairs(2, 2)))
         12
     """

@@ -27,7 +27,7 @@ class Costs:
         reduce: ALL_REDUCE, once its workers have met.
         step: STEP.
 
-    Example:
+    Examples:
         >>> Costs(forward=(1.0, 2.0)).of(Worker(1, 0), Instruction("F", 0, 0))
         2.0
     """
@@ -131,7 +131,7 @@ def timeline(
     Raises:
         ScheduleError: workers wait for each other for ever.
 
-    Example:
+    Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
         >>> timeline(Schedule(1, 1, 1, {Worker(0, 0): lone}), iterations=3).ends
         (3, 6, 9)

@@ -76,7 +76,7 @@ def validate(schedule: Schedule) -> Facts:
     received in the order in which they are sent; nobody waits for ever when sends never block, receives block in order,
     and ALL_REDUCE waits for the whole stage. Then any number of such steps in a row end, too.
 
-    Example:
+    Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
         >>> validate(Schedule(1, 1, 1, {Worker(0, 0): lone})).live
         {Worker(stage=0, replica=0): 1}
