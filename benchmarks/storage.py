@@ -76,7 +76,7 @@ def stored(count: int, rows: int) -> dict[str, bytes]:
 def run(files: Mapping[str, bytes], rows: int, share: float, seed: int) -> dict[str, float]:
     """An epoch on four ranks, one after the other, from a store that fails at ``share`` of the requests."""
     import cedar
-    from cedar.datasets.requests import FLOOR, SHARE
+    from cedar.core.requests import FLOOR, SHARE
     from tests.toy_http_store import Store
 
     with Store(files, share, seed) as store:

@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis profiles, small real inputs, and no thread left behind."""
+"""What every test gets: Hypothesis profiles, small real inputs, storage in memory, and no thread left behind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cedar.core import requests
 from cedar.executors.processes import forkserver
+from cedar.testing.storage import FlakyFileSystem
+from tests.datasets.failing_storage import QUICK
 
 # Several tests run at a time, and none measures speed.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -105,3 +109,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             counts.update({name: number for name, number in report.user_properties if isinstance(number, int)})
     for name, number in sorted(counts.items()):
         terminalreporter.write_line(f"{name}: {number:,}")
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    FlakyFileSystem.clear_instance_cache()
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are short, so that many faults take no time."""
+    monkeypatch.setattr(requests.Patience, "of_environment", staticmethod(lambda: QUICK))

@@ -17,9 +17,9 @@ from cedar.cache.eviction import EntryInfo
 from cedar.cache.folder import DISK_BYTES, ENTRY, INSIDE, KIND, NOTE_BYTES, SUFFIX
 from cedar.core.block import Block
 from cedar.core.errors import SourceError
-from cedar.core.ownership import MARK, ForeignFile, mark_of
-from cedar.datasets.remote import Remote, rename
-from cedar.datasets.requests import Account, Patience
+from cedar.core.remote import Remote, rename
+from cedar.core.requests import Account, Patience
+from cedar.store.ownership import MARK, ForeignFile, mark_of
 
 _TIMES = ("LastModified", "mtime", "last_modified", "updated", "created")
 

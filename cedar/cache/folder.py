@@ -21,7 +21,7 @@ from cedar.cache.entries import FORMAT, tail, write_body
 from cedar.cache.eviction import EntryInfo
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
-from cedar.core.ownership import ForeignFile, holds_foreign, is_owned, make_owned, remove_file
+from cedar.store.ownership import ForeignFile, holds_foreign, is_owned, make_owned, remove_file
 
 SUFFIX = ".arrow"
 KIND = f"cache {FORMAT}"

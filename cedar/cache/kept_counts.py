@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from cedar.cache.eviction import EntryInfo, surplus
 from cedar.core.errors import CedarError
-from cedar.core.ownership import ForeignFile, is_owned, make_owned, remove_tree
-from cedar.core.private_folder import private_folder
 from cedar.core.redact import redact_url
 from cedar.datasets.kept_file import Damaged, read_file, sealed, unsealed, write_file
 from cedar.datasets.listing import File
+from cedar.store.ownership import ForeignFile, is_owned, make_owned, remove_tree
+from cedar.store.private_folder import private_folder
 
 KIND = "counts 2"
 _FOLDER, _NAME = "counts", "filters.counts"

@@ -18,15 +18,15 @@ import pyarrow as pa
 from cedar.cache.eviction import EntryInfo, surplus
 from cedar.cache.fingerprints import Describer, fingerprint
 from cedar.core.digests import digest_of
-from cedar.core.ownership import is_owned, make_owned, remove_tree, temporary_folder
-from cedar.core.private_folder import private_folder
 from cedar.core.skip import Skip
-from cedar.core.whole_files import temporary_name
 from cedar.datasets.base import Read
 from cedar.datasets.kept_file import alone
 from cedar.operators.stored import StoredTable
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.store.ownership import is_owned, make_owned, remove_tree, temporary_folder
+from cedar.store.private_folder import private_folder
+from cedar.store.whole_files import temporary_name
 
 KIND = "tables 1"
 _FOLDER, _NAME = "tables", "table.arrow"

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from cedar.core.errors import SourceError
 from cedar.core.limits import LimitedDecompression
+from cedar.core.remote import is_asynchronous
 from cedar.datasets.listing import File, concurrently, reading
-from cedar.datasets.remote import is_asynchronous
 from cedar.datasets.stamps import (
     BUCKETS,
     Stamp,

@@ -14,11 +14,11 @@ from cedar.core.asking import Use
 from cedar.core.columns import Index
 from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.requests import Account
 from cedar.datasets.base import LOST, BaseSource, Chunk, Split
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, concurrently, list_files
 from cedar.datasets.once import once
-from cedar.datasets.requests import Account
 from cedar.datasets.split_table import SplitTable
 
 _S = TypeVar("_S", bound="FileSource")

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.core.whole_files import write_whole
-from cedar.datasets.listing import is_remote, local_path, reading
-from cedar.datasets.remote import Remote
+from cedar.core.remote import Remote, is_remote, local_path
+from cedar.datasets.listing import reading
+from cedar.store.whole_files import write_whole
 
 _SUM = 32  # bytes
 _WAIT = 600.0  # seconds for another process that makes it; then this one does

@@ -15,11 +15,11 @@ from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.libraries import library, plain_errors
 from cedar.core.limits import Account, Limits
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, selected
-from cedar.datasets.listing import is_remote, local_path, reading
+from cedar.datasets.listing import reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
-from cedar.datasets.remote import as_options
 from cedar.datasets.sinks import group_rows
 from cedar.datasets.tensors import tensor_types, with_tensors
 

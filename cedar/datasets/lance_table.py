@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.errors import CedarError, PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.redact import StorageOptions
-from cedar.datasets.listing import is_remote
+from cedar.core.remote import is_remote
 from cedar.datasets.storage import writing
 
 FOLDER = "data"  # below a data set, where its files are

@@ -26,14 +26,14 @@ import pyarrow as pa
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.faults import install, status_of
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
+from cedar.core.remote import Remote, is_remote, kind_of, local_path
+from cedar.core.requests import Account, Patience
 from cedar.datasets import walking
 from cedar.datasets.base import SKIPPABLE, skippable
-from cedar.datasets.faults import install, status_of
 from cedar.datasets.once import once
-from cedar.datasets.remote import Remote, kind_of
-from cedar.datasets.requests import Account, Patience
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
 from cedar.datasets.walking import braces, folders_below, local_glob
@@ -321,16 +321,6 @@ def _list(path: str, suffixes: tuple[str, ...] | None, account: Account, options
             return _remote(path, suffixes, *Remote.at(path, options, account))
     with _listing(path):
         return _local(path, local_path(path), suffixes)
-
-
-def is_remote(path: str) -> bool:
-    """Whether other storage than this machine's files is meant."""
-    return "://" in path and not path.startswith(("file://", "local://"))
-
-
-def local_path(path: str) -> str:
-    """The absolute path of a local one."""
-    return os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
 
 
 def below(given: str, path: str) -> bool:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact_url
+from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, packed
 from cedar.datasets.kept_file import Damaged, alone, read_file, root_of, sealed, unsealed, write_file
 from cedar.datasets.listing import (
@@ -29,11 +30,8 @@ from cedar.datasets.listing import (
     as_paths,
     below,
     concurrently,
-    is_remote,
     list_files,
-    local_path,
 )
-from cedar.datasets.remote import as_options
 from cedar.datasets.stamps import differ
 
 _log = logging.getLogger("cedar")

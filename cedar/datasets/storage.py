@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
+from cedar.core.faults import install
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
-from cedar.core.whole_files import temporary_name
-from cedar.datasets.faults import install
-from cedar.datasets.remote import Remote, kind_of, rename, upload
+from cedar.core.remote import Remote, kind_of, rename, upload
+from cedar.store.whole_files import temporary_name
 
 
 @dataclass

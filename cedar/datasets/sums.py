@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.errors import SourceError
-from cedar.core.whole_files import write_whole
+from cedar.store.whole_files import write_whole
 
 SUFFIX = ".crc"
 BLOCK = 64 << 10  # as long as a small read of other storage is

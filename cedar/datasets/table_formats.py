@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError, SourceError
+from cedar.core.remote import Remote, kind_of
 from cedar.datasets import walking
-from cedar.datasets.remote import Remote, kind_of
 
 if TYPE_CHECKING:
     from cedar.datasets.listing import File

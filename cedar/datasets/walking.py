@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cedar.datasets.faults import fault_of, status_of
-from cedar.datasets.remote import Remote
+from cedar.core.faults import fault_of, status_of
+from cedar.core.remote import Remote
 
 Found = dict[str, dict[str, Any]]
 _BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")

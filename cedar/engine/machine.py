@@ -15,11 +15,11 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import cedar
-from cedar.core.private_folder import private_folder
 from cedar.core.quota import cores, memory
-from cedar.core.whole_files import write_whole
 from cedar.executors import processes
 from cedar.profile import Machine
+from cedar.store.private_folder import private_folder
+from cedar.store.whole_files import write_whole
 
 _VERSION = 2
 _MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")

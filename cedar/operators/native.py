@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from cedar.core.library_pages import let_go
-from cedar.core.private_folder import ours, private_folder
+from cedar.store.private_folder import ours, private_folder
 
 _VERSION = 1
 _DIGEST = hashlib.sha256().digest_size

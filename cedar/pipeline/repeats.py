@@ -18,12 +18,12 @@ from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import plain
 from cedar.core.libraries import library
-from cedar.core.ownership import remove_tree, temporary_folder
 from cedar.core.packages import version_of
 from cedar.core.skip import Skip
 from cedar.operators.unique import Keep, Repeats
 from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
+from cedar.store.ownership import remove_tree, temporary_folder
 
 if TYPE_CHECKING:
     import polars as pl

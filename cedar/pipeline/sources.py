@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.remote import as_options
 from cedar.datasets.base import Read
-from cedar.datasets.remote import as_options
 from cedar.operators.base import Operator
 from cedar.operators.concat import Concat
 from cedar.operators.expressions import flattened

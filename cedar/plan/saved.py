@@ -19,7 +19,6 @@ from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
 from cedar.core.redact import redacted
-from cedar.core.whole_files import write_whole
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.graph import Node, walk
@@ -29,6 +28,7 @@ from cedar.plan.scan import Scan
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.record import entries_of, sweeps_of
 from cedar.plan.steps.sweep import Sweep, replay
+from cedar.store.whole_files import write_whole
 
 VERSION = 3
 _log = logging.getLogger("cedar")

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
-from cedar.core.ownership import remove_tree, temporary_folder
 from cedar.core.printable import one_line
-from cedar.core.whole_files import temporary_name
 from cedar.operators.recsys.ids import MapId
+from cedar.store.ownership import remove_tree, temporary_folder
+from cedar.store.whole_files import temporary_name
 
 _META = b"cedar.vocabulary"
 Null: TypeAlias = Literal["oov", "own", "keep"]

@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict, fields
 from typing import Any
 
-from cedar.core.whole_files import write_whole
 from cedar.profile.figures import Machine, OperatorProfile
+from cedar.store.whole_files import write_whole
 
 VERSION = 2
 _FORMAT = "cedar profile"

@@ -21,16 +21,16 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
-from cedar.core.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
 from cedar.core.redact import redact_url
 from cedar.core.sizes import parse_bytes
-from cedar.core.whole_files import write_whole
 from cedar.datasets.layouts import layout_of, told
 from cedar.datasets.parquet import read_parquet
 from cedar.executors.dask.clients import ask, connected
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
+from cedar.store.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
+from cedar.store.whole_files import write_whole
 
 _MOST_PARTS = 4096
 _KIND = "clustering 1"

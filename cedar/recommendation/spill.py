@@ -17,12 +17,12 @@ import pyarrow.types as pt
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError, RowRef, missing_column
-from cedar.core.whole_files import temporary_name, write_whole
 from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.recommendation.histories import History
 from cedar.recommendation.rows import Ints, column_of, taken
+from cedar.store.whole_files import temporary_name, write_whole
 
 _OPTIONS = {"compression": "lz4"}
 

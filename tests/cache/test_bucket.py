@@ -7,7 +7,7 @@ import pytest
 
 from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
-from cedar.datasets.requests import ATTEMPTS
+from cedar.core.requests import ATTEMPTS
 from cedar.testing import flaky
 from tests.cache.toy_stored import block
 from tests.toy_entries import Key

@@ -18,7 +18,7 @@ from cedar.cache import folder
 from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
 from cedar.core.errors import PipelineError
-from cedar.core.ownership import MARK
+from cedar.store.ownership import MARK
 from tests.cache.toy_stored import block, entries, entry
 from tests.toy_entries import Key
 

@@ -7,7 +7,7 @@ import time
 
 from cedar.core.asking import Stop, StopScope, Use, counting
 from cedar.core.errors import SourceError
-from cedar.datasets.requests import Account, Patience
+from cedar.core.requests import Account, Patience
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import failing
 

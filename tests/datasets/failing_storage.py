@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.datasets.requests import Patience
+from cedar.core.requests import Patience
 
 QUICK = Patience(attempts=12, seconds=60, first=0.0001, most=0.001)
 

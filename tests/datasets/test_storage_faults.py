@@ -11,7 +11,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import SourceError
-from cedar.datasets.requests import FLOOR, SHARE
+from cedar.core.requests import FLOOR, SHARE
 from cedar.testing.storage import FlakyFileSystem, StorageFault, flaky
 from tests.datasets.failing_storage import lines, parquet
 from tests.toy_http_store import Store

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cedar.core.ownership import remove_tree, temporary_folder
 from cedar.executors.dask.keys import new_keys, publish, security, withdraw
+from cedar.store.ownership import remove_tree, temporary_folder
 
 LOOPBACK = "127.0.0.1"
 KIND = "dask"  # of the folder of its workers

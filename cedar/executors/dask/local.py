@@ -15,12 +15,12 @@ from typing import Any, BinaryIO
 
 import cedar
 from cedar.core.errors import WorkerError
-from cedar.core.ownership import remove_tree
 from cedar.executors.dask.clients import close_client_at, end_clients
 from cedar.executors.dask.host import KIND
 from cedar.executors.dask.keys import forget, know
 from cedar.executors.dask.remote import OURS
 from cedar.executors.processes.forkserver import thread_limits
+from cedar.store.ownership import remove_tree
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedar.core.whole_files import settle_claims, write_first, write_whole
+from cedar.store.whole_files import settle_claims, write_first, write_whole
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedar.datasets.faults import Fault, fault_of, install, status_of
+from cedar.core.faults import Fault, fault_of, install, status_of
 
 
 class Answer(Exception):

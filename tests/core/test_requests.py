@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
+from cedar.core import requests
 from cedar.core.errors import SourceError
-from cedar.datasets import requests
-from cedar.datasets.requests import FLOOR, SHARE, Account, Patience
+from cedar.core.requests import FLOOR, SHARE, Account, Patience
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import QUICK, failing
 

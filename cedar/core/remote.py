@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cedar.core.asking import RequestOwner, asker
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.faults import ShortRead, fault_of
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.datasets.faults import ShortRead, fault_of
-from cedar.datasets.requests import Account, Patience
+from cedar.core.requests import Account, Patience
 
 _T = TypeVar("_T")
 _LEAST = 64 << 10  # bytes that a small read asks for,
@@ -251,6 +252,16 @@ def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
             f"storage_options= takes a dict of names and values, not {type(given).__name__}", site=user_site()
         )
     return StorageOptions(given) if given else None
+
+
+def is_remote(path: str) -> bool:
+    """Whether other storage than this machine's files is meant."""
+    return "://" in path and not path.startswith(("file://", "local://"))
+
+
+def local_path(path: str) -> str:
+    """The absolute path of a local one."""
+    return os.path.abspath(os.path.expanduser(path.split("://", 1)[-1]))
 
 
 def is_asynchronous(fs: Any) -> bool:

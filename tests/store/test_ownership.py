@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedar.core.ownership import (
+from cedar.store.ownership import (
     MARK,
     ForeignFile,
     holds_foreign,

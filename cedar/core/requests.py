@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from cedar.core.asking import RequestOwner, Stop, Use, asker
 from cedar.core.errors import PipelineError, SourceError, user_site
+from cedar.core.faults import Fault, fault_of
 from cedar.core.redact import redacted
-from cedar.datasets.faults import Fault, fault_of
 
 _T = TypeVar("_T")
 _jitter = random.Random()  # the global generator is the user's

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedar.core.private_folder import private_folder
+from cedar.store.private_folder import private_folder
 
 
 @pytest.fixture

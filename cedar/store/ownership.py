@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 
-from cedar.core.whole_files import write_whole
+from cedar.store.whole_files import write_whole
 
 MARK = ".cedar-owned"
 _MOST = 4096  # bytes of a mark
