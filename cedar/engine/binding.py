@@ -74,7 +74,7 @@ class Binding:
         self._movings: dict[int, bool] = {}
         self._held: list[Node] = []  # of plans, so that no other node gets their ids
         self._samples: dict[tuple[int, int], Block] = {}
-        self.listed = Splits(root, counts)
+        self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # rows come as they are done
         self._draws = _draw_seeds(self.nodes)
@@ -92,7 +92,7 @@ class Binding:
         for node in self.nodes:
             if (survey := node.operator.survey) is not None:
                 with graph.prepared(node):
-                    survey.prepare(self.on_error)
+                    _ = survey.under(self.policy(node)).value
         if self.numeric is not None:
             self.numeric = numeric
             self.check_env = replace(self.check_env, numeric=numeric)

@@ -363,8 +363,11 @@ class Operator(ABC):
     survey: Survey[Any] | None = None
     """What the kernel needs to know of all rows: made when a run begins."""
 
-    def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
-        """Which rows a filter leaves, where their keys alone say so; None where they do not."""
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
+        """Which rows a filter leaves, where their keys alone say so; None where they do not.
+
+        ``on_error`` is the policy of the run that asks, for operators with a survey.
+        """
         return None
 
     def resized(self, few: Callable[[int, int, int], int]) -> Operator:

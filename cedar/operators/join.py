@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -152,7 +152,7 @@ class Join(RowOperator):
             raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
         if bound.types is None:
             self.schema(bound.sample().known_types)
-        return JoinRows(self)
+        return JoinRows(replace(self, survey=self.survey.under(bound.on_error)))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.groups.column import plain
+from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.merging import by_content
 from cedar.operators.surveys import Survey
@@ -93,10 +94,15 @@ class SplitPart(RowOperator):
     def merge_key(self) -> Hashable:
         return by_content(self)
 
-    def keeps_keys(self, keys: Keys) -> npt.NDArray[np.bool_] | None:
+    def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
         if self.rule.by is not None:
             return None
-        return self.keeps(self.rule.key_hashes(keys)) if len(keys) else np.zeros(0, dtype=bool)  # without the survey
+        if not len(keys):
+            return np.zeros(0, dtype=bool)  # without the survey
+        return self._under(on_error).keeps(self.rule.key_hashes(keys))
+
+    def _under(self, on_error: Skip | None) -> SplitPart:
+        return replace(self, survey=self.survey.under(on_error))
 
     def keeps(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """bool[rows]: which rows of these hashes are in this part."""
@@ -109,7 +115,7 @@ class SplitPart(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
-        return SplitRows(self)
+        return SplitRows(self._under(bound.on_error))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from cedar.core.forks import Lock
@@ -11,48 +12,40 @@ from cedar.core.skip import Skip
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
 class Survey(Generic[T]):
-    """A pass over rows that is made once, by the process that runs the pipeline; workers get what it found.
+    """A pass over rows that is made once per policy, by the process that runs the pipeline; workers get its result.
 
     Args:
         make: makes the pass, under a policy for rows that fail.
+        on_error: the policy of the run that asks.
 
     Examples:
-        >>> survey = Survey(lambda on_error: 3)
-        >>> survey.prepare(None)
-        >>> survey.value
+        >>> Survey(lambda on_error: 3).under(None).value
         3
     """
 
-    def __init__(self, make: Callable[[Skip | None], T]) -> None:
-        self._make = make
-        self._made: dict[Skip | None, T] = {}
-        self._policy: Skip | None = None
-        self._lock = Lock()
+    make: Callable[[Skip | None], T] = field(repr=False)
+    on_error: Skip | None = None
+    _results: dict[Skip | None, T] = field(default_factory=dict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
-    def prepare(self, on_error: Skip | None) -> None:
-        """Make the pass, unless it was made under this policy."""
-        with self._lock:
-            self._policy = on_error
-            if on_error not in self._made:
-                self._made[on_error] = self._make(on_error)
+    def under(self, on_error: Skip | None) -> Survey[T]:
+        """The same survey, under the policy of one run."""
+        return replace(self, on_error=on_error)
 
     @property
     def value(self) -> T:
         """What the pass found."""
-        if self._policy not in self._made:
-            self.prepare(self._policy)
-        return self._made[self._policy]
+        with self._lock:
+            if self.on_error not in self._results:
+                self._results[self.on_error] = self.make(self.on_error)
+            return self._results[self.on_error]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return known, (self.value,)
 
-    def __repr__(self) -> str:
-        return "Survey()"
-
 
 def known(value: T) -> Survey[T]:
     """A survey that needs no pass."""
-    survey = Survey[T](lambda _: value)
-    survey.prepare(None)
-    return survey
+    return Survey[T](lambda _: value)

@@ -87,7 +87,7 @@ class Unique(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(f"{bound.label}: its input gives batches", site=bound.site, fix="put it above batch()")
-        return UniqueRows(self.survey)
+        return UniqueRows(self.survey.under(bound.on_error))
 
 
 @dataclass(frozen=True)

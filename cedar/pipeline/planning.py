@@ -148,7 +148,7 @@ def planner_for(
     return AutoPlanner(
         node,
         skips=_skips(on_error),
-        splits=TolerantSplits(node),
+        splits=TolerantSplits(node, on_error=on_error),
         budget=budget,
         executors=_places(executor),
         workers=workers or available_cpus(),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cedar.core.cursor import Keys, no_keys
+from cedar.core.skip import Skip
 from cedar.datasets.base import Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
@@ -56,10 +57,11 @@ class Splits:
     Args:
         root: the pipeline as written.
         counts: counts rows, when they are first asked for; None leaves them unknown.
+        on_error: the run's policy, under which surveys are made.
     """
 
-    def __init__(self, root: Node, counts: Counts | None = None) -> None:
-        self._root, self._counts = root, counts
+    def __init__(self, root: Node, counts: Counts | None = None, on_error: Skip | None = None) -> None:
+        self._root, self._counts, self._on_error = root, counts, on_error
         self._known: dict[int, SplitListing] = {}
         self._rows: dict[int, SplitCounts | None] = {}
 
@@ -120,7 +122,7 @@ class Splits:
         counted: list[Node] = []
         at, known = source, None
         while (above := self._only_above(at)) is not None:
-            left = _left(source, splits, [above])
+            left = self._left(source, splits, [above])
             if left is None or ((left > 0) & (left < splits.rows)).any():
                 break
             splits, at = splits[left > 0], above
@@ -129,12 +131,23 @@ class Splits:
             passes(above) or _by_keys(above) or not uncountable(above, source)
         ):
             if above.operator.filters:
-                left = _left(source, splits, [*counted, above])
+                left = self._left(source, splits, [*counted, above])
                 if left is None and (self._counts is None or uncountable(above, source)):
                     break
                 counted, known = [*counted, above], left
             at = above
         return SplitListing(splits, tuple(settled), tuple(counted), known)
+
+    def _left(self, source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
+        """The rows that all of these filters leave of each split; None where metadata do not tell."""
+        if _by_keys(filters[0]):
+            return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
+        rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
+        conditions = [each.operator.condition for each in filters]
+        if rows_left is None or any(each is None for each in conditions):
+            return None
+        left: Numbers | None = rows_left(splits, functools.reduce(and_, conditions))
+        return left
 
     def _only_above(self, node: Node) -> Node | None:
         """What draws from a node, if nothing else does."""
@@ -142,24 +155,12 @@ class Splits:
         return above[0] if len(above) == 1 else None
 
 
-def _left(source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
-    """The rows that all of these filters leave of each split; None where metadata do not tell."""
-    if _by_keys(filters[0]):
-        return _left_by_keys(source.operator.source, splits, filters)  # type: ignore[attr-defined]
-    rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
-    conditions = [each.operator.condition for each in filters]
-    if rows_left is None or any(each is None for each in conditions):
-        return None
-    left: Numbers | None = rows_left(splits, functools.reduce(and_, conditions))
-    return left
-
-
 def _by_keys(node: Node) -> bool:
     """A filter that asks for row keys alone."""
-    return node.effects.keyed and node.operator.keeps_keys(no_keys()) is not None
+    return node.effects.keyed and node.operator.keeps_keys(no_keys(), None) is not None
 
 
-def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
+def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_error: Skip | None) -> Numbers | None:
     """The same for filters that ask for row keys alone, where the metadata tell these."""
     row_keys = getattr(source, "row_keys", None)
     if row_keys is None or not splits.counted or getattr(source, "tolerant", False):
@@ -168,7 +169,7 @@ def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node]) -> N
     for place, split in enumerate(splits):
         files, rows = row_keys(split)
         keys = Keys(rows, file_ids(source, files))
-        masks = [each.operator.keeps_keys(keys) for each in filters]
+        masks = [each.operator.keeps_keys(keys, on_error) for each in filters]
         known = [mask for mask in masks if mask is not None]
         if len(known) < len(masks):
             return None

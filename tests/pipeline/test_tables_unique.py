@@ -143,6 +143,21 @@ def test_rows_that_fail_count_for_nothing() -> None:
     assert xs(kept, on_error=cedar.Skip()) == [1, 3]
 
 
+def test_loaders_with_other_policies_do_not_share_a_survey() -> None:
+    def checked(x: int) -> int:
+        if x == 0:
+            raise ValueError("bad")
+        return x
+
+    rows = cedar.from_items([{"x": x} for x in range(9_000)]).map(checked, "x").unique("x")
+    with rows.loader(on_error=cedar.Skip(), executor="inline") as tolerant:
+        kept = iter(tolerant)
+        assert next(kept)["x"] == 1
+        with pytest.raises(cedar.RowError, match="bad"), rows.loader(executor="inline") as strict:
+            list(strict)
+        assert len(list(kept)) == 8_998
+
+
 @pytest.mark.parametrize(
     ("below", "message"),
     [
