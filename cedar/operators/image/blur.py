@@ -13,6 +13,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_random
+from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
 from cedar.operators.image.spatial import check_share, drawn
 from cedar.operators.image.spatial import pair as whole_pair
@@ -71,10 +72,10 @@ class GaussianBlur(PixelTransform):
         object.__setattr__(self, "sigma", (low, high))
         set_random(self, self.p < 1 or low < high)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         sides: Any = self.kernel_size
-        applied, sigmas = self._drawn(rows, draws)
-        codes, numbers = np.where(applied, BLUR, NONE).astype(np.int64)[:, None], np.zeros((rows, 1, 2))
+        applied, sigmas = self._drawn(len(sizes), draws)
+        codes, numbers = np.where(applied, BLUR, NONE).astype(np.int64)[:, None], np.zeros((len(sizes), 1, 2))
         blurred = np.flatnonzero(applied)
         different, which = np.unique(sigmas[blurred], return_inverse=True)
         tables: list[Weights] = []

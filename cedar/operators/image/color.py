@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark, pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.layout import ImageType, checked
+from cedar.operators.image.layout import ImageType, Sizes, checked
 from cedar.operators.image.pixels_steps import GREY, GREY_ONE, SPREAD, Steps, one_step
 from cedar.operators.image.spatial import check_share, drawn
 
@@ -32,11 +32,11 @@ class PixelTransform(ImageTransform):
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
     @abstractmethod
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         """The steps of each of the rows.
 
         Args:
-            rows: how many.
+            sizes: int64 (rows, 2): heights and widths of their images.
             draws: of the rows, where it is random.
         """
 
@@ -61,8 +61,9 @@ class PixelTransform(ImageTransform):
         return dtype
 
     def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
-        del columns
-        return self.steps(len(draws), draws).told()
+        from cedar.operators.image.sources import Arrays
+
+        return self.steps(Arrays(columns[0]).sizes, draws).told()
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
         from cedar.operators.image.engine import alone
@@ -139,10 +140,10 @@ class Grayscale(PixelTransform):
     def after(self, channels: int) -> int:
         return channels if self.p < 1 else (self.num_output_channels or 1)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         if self.p < 1:
-            return one_step(rows, GREY, applied=applied(draws, self.p))
+            return one_step(len(sizes), GREY, applied=applied(draws, self.p))
         if self.after(3) == 1:
-            return one_step(rows, GREY_ONE)
-        grey, spread = one_step(rows, GREY), one_step(rows, SPREAD)
+            return one_step(len(sizes), GREY_ONE)
+        grey, spread = one_step(len(sizes), GREY), one_step(len(sizes), SPREAD)
         return grey.then(spread)

@@ -11,6 +11,7 @@ import numpy as np
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair
 from cedar.operators.image.jitter import check_factors, check_shifts
+from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, PERMUTE, SATURATION, Steps
 from cedar.operators.image.spatial import check_share, drawn
 
@@ -57,7 +58,7 @@ class PhotometricDistort(PixelTransform):
         hue = pair("photometric_distort", "hue", self.hue)
         object.__setattr__(self, "hue", check_shifts("photometric_distort", hue))
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         # Each row draws: four times whether and how much, whether contrast comes early, whether and which order.
         uniform = drawn(draws).uniform(11)
         ranges = [self.brightness, self.contrast, self.saturation, self.hue]
@@ -74,6 +75,6 @@ class PhotometricDistort(PixelTransform):
             (CONTRAST, on[:, 1] & ~early, amounts[:, 1]),
             (PERMUTE, uniform[:, 9] < self.p, orders),
         ]
-        numbers = np.zeros((rows, len(parts), 2))
+        numbers = np.zeros((len(sizes), len(parts), 2))
         numbers[:, :, 0] = np.stack([amount for _, _, amount in parts], axis=1)
         return Steps(np.stack([np.where(taken, code, NONE) for code, taken, _ in parts], axis=1), numbers)

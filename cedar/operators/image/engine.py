@@ -279,7 +279,7 @@ def _pixels(job: _Job, at: int, end: int) -> None:
     draws = list(job.draws[at : end - first])
     program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)
     if not isinstance(source, Arrays):
-        job.source = PixelSource(source, program.prepared(job.n, draws), job.kind)
+        job.source = PixelSource(source, program.prepared(source.sizes, draws), job.kind)
         return
     if source.tensor:
         job.source = Arrays(program.run(source.images, draws), job.kind)

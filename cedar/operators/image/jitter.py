@@ -11,6 +11,7 @@ import numpy as np
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
+from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION, Steps
 from cedar.operators.image.spatial import check_share, drawn
 
@@ -69,8 +70,8 @@ class ColorJitter(PixelTransform):
     def _amounts(self) -> list[Any]:
         return [self.brightness, self.contrast, self.saturation, self.hue]
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
-        amounts = self._amounts()
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        amounts, rows = self._amounts(), len(sizes)
         codes = np.full((rows, 4), NONE, dtype=np.int64)
         numbers = np.zeros((rows, 4, 2))
         if any(amount is not None for amount in amounts):

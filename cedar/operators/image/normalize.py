@@ -15,7 +15,7 @@ from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.color import PixelTransform
-from cedar.operators.image.layout import PlanarType, checked
+from cedar.operators.image.layout import PlanarType, Sizes, checked
 from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 
 
@@ -81,9 +81,9 @@ class Normalize(PixelTransform):
             raise self.unfit(types[0], f"images of {self.channels} channels, as many as it has numbers")
         return made
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         del draws
-        return one_step(rows, NONE)  # the pass ends with it
+        return one_step(len(sizes), NONE)  # the pass ends with it
 
 
 @pointwise
@@ -108,9 +108,9 @@ class ToFloat(PixelTransform):
         del dtype
         return np.dtype(np.float32).name
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         del draws
-        return one_step(rows, NONE)  # the pass ends with it
+        return one_step(len(sizes), NONE)  # the pass ends with it
 
 
 @dataclass(frozen=True)

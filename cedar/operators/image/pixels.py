@@ -17,10 +17,10 @@ from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain, pixels_steps
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.kernels import compiled
+from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, joined
 
-Image = npt.NDArray[Any]
 Part = tuple[int, int, int, int]  # top, left, height, width
 Places = npt.NDArray[np.int64]
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
@@ -64,7 +64,7 @@ class PixelProgram:
             for image, result in zip(images, out, strict=True):
                 _standardize(image, self.norms, result, self.channels_first)
         elif rows:
-            self.prepared(rows, draws).apply(images, out)
+            self.prepared(sizes_of(images), draws).apply(images, out)
         return out
 
     __call__ = run
@@ -76,11 +76,11 @@ class PixelProgram:
             channels = colour.after(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
-    def prepared(self, rows: int, draws: Sequence[Draws | None]) -> PreparedPass:
-        """What is to be done to each of so many images."""
+    def prepared(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
+        """What is to be done to each of some images, of heights and widths (rows, 2)."""
         taken = draws[: len(self.colours)]
-        steps = [colour.steps(rows, own) for colour, own in zip(self.colours, taken, strict=True)]
-        return PreparedPass(self, *joined(steps, rows))
+        steps = [colour.steps(sizes, own) for colour, own in zip(self.colours, taken, strict=True)]
+        return PreparedPass(self, *joined(steps, len(sizes)))
 
 
 class PreparedPass:
@@ -185,6 +185,13 @@ class PreparedPass:
             addresses, layouts, parts, self._codes[rows], self._numbers[rows], self._weights, self._lengths,
             self._norms, writes, targets, self._work,
         )  # fmt: skip
+
+
+def sizes_of(images: Image | Sequence[Image]) -> Sizes:
+    """Heights and widths, int64 (rows, 2)."""
+    if isinstance(images, np.ndarray):
+        return np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2))
+    return np.array([image.shape[:2] for image in images], dtype=np.int64)
 
 
 def _places(images: Any) -> tuple[Any, Places, Places]:

@@ -11,6 +11,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, applied, set_random
+from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import AUTOCONTRAST, EQUALIZE, NONE, POSTERIZE, SOLARIZE, Steps, one_step
 from cedar.operators.image.spatial import check_share
 
@@ -44,8 +45,8 @@ class Solarize(PixelTransform):
             raise PipelineError(f"solarize(threshold={self.threshold!r}): a number up to 255", site=user_site())
         set_random(self, self.p < 1)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
-        return one_step(rows, SOLARIZE, self.threshold, applied(draws, self.p))
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(len(sizes), SOLARIZE, self.threshold, applied(draws, self.p))
 
 
 @pointwise
@@ -77,8 +78,10 @@ class Posterize(PixelTransform):
             raise PipelineError(f"posterize(bits={self.bits!r}): a whole number from 0 to 8", site=user_site())
         set_random(self, self.p < 1)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
-        return one_step(rows, POSTERIZE if self.bits < 8 else NONE, 2.0 ** (8 - self.bits), applied(draws, self.p))
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(
+            len(sizes), POSTERIZE if self.bits < 8 else NONE, 2.0 ** (8 - self.bits), applied(draws, self.p)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,8 @@ class Autocontrast(PixelTransform):
         check_share("autocontrast", "p", self.p)
         set_random(self, self.p < 1)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
-        return one_step(rows, AUTOCONTRAST, applied=applied(draws, self.p))
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(len(sizes), AUTOCONTRAST, applied=applied(draws, self.p))
 
 
 @dataclass(frozen=True)
@@ -134,5 +137,5 @@ class Equalize(PixelTransform):
         check_share("equalize", "p", self.p)
         set_random(self, self.p < 1)
 
-    def steps(self, rows: int, draws: Draws | None) -> Steps:
-        return one_step(rows, EQUALIZE, applied=applied(draws, self.p))
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(len(sizes), EQUALIZE, applied=applied(draws, self.p))

@@ -10,6 +10,7 @@ pytest.importorskip("numba")
 from cedar.operators.draws import Draws
 from cedar.operators.image.blur import GaussianBlur, weights
 from cedar.operators.image.pixels_steps import BLUR
+from tests.operators.image.toy_draws import squares
 
 
 def test_weights_that_matter():
@@ -30,7 +31,7 @@ def test_weights_do_not_depend_on_those_beside_them():
 
 def test_sigma_is_uniform_and_p_is_the_share_of_rows():
     draws = Draws(np.random.default_rng(5).integers(0, 1 << 63, 5000).astype(np.uint64))
-    steps = GaussianBlur((3, 5), (1.0, 3.0), p=0.25).steps(len(draws), draws)
+    steps = GaussianBlur((3, 5), (1.0, 3.0), p=0.25).steps(squares(5000), draws)
     taken = steps.codes[:, 0] == BLUR
     assert abs(taken.mean() - 0.25) < 0.02
     first, second = steps.numbers[taken, 0].astype(int).T

@@ -10,11 +10,11 @@ pytest.importorskip("numba")
 import cedar
 from cedar.operators.image.distort import PhotometricDistort
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, PERMUTE, SATURATION
-from tests.operators.image.toy_draws import MANY
+from tests.operators.image.toy_draws import MANY, squares
 
 
 def test_distort_draws_as_ssd_does():
-    steps = PhotometricDistort().steps(len(MANY), MANY)
+    steps = PhotometricDistort().steps(squares(len(MANY)), MANY)
     for code, low, high in (
         (BRIGHTNESS, 0.875, 1.125),
         (CONTRAST, 0.5, 1.5),

@@ -12,11 +12,11 @@ from cedar.operators.algebra import algebra_of
 from cedar.operators.image.distort import PhotometricDistort
 from cedar.operators.image.jitter import CODES, ColorJitter
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION
-from tests.operators.image.toy_draws import MANY
+from tests.operators.image.toy_draws import MANY, squares
 
 
 def test_draws_are_uniform_and_their_order_is():
-    steps = ColorJitter(0.8, (0.5, 0.6), 2.0, 0.2).steps(len(MANY), MANY)
+    steps = ColorJitter(0.8, (0.5, 0.6), 2.0, 0.2).steps(squares(len(MANY)), MANY)
     for code, low, high in ((BRIGHTNESS, 0.2, 1.8), (CONTRAST, 0.5, 0.6), (SATURATION, 0.0, 3.0), (HUE, -0.2, 0.2)):
         drawn = steps.numbers[:, :, 0][steps.codes == code]
         assert len(drawn) == len(MANY)
@@ -32,7 +32,7 @@ def test_draws_are_uniform_and_their_order_is():
 
 
 def test_p_is_the_share_of_rows_that_change():
-    steps = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.3).steps(len(MANY), MANY)
+    steps = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.3).steps(squares(len(MANY)), MANY)
     changed = (steps.codes != NONE).any(1)
     assert abs(changed.mean() - 0.3) < 0.015
     assert ((steps.codes != NONE).sum(1)[changed] == 4).all()
@@ -40,8 +40,8 @@ def test_p_is_the_share_of_rows_that_change():
 
 def test_a_row_draws_the_same_in_any_block():
     jitter = ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8)
-    whole = jitter.steps(len(MANY), MANY)
-    part = jitter.steps(3, MANY.take(np.array([7, 19_000, 2])))
+    whole = jitter.steps(squares(len(MANY)), MANY)
+    part = jitter.steps(squares(3), MANY.take(np.array([7, 19_000, 2])))
     assert np.array_equal(whole.codes[[7, 19_000, 2]], part.codes)
     assert np.array_equal(whole.numbers[[7, 19_000, 2]], part.numbers)
 

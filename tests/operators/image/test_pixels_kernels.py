@@ -16,6 +16,7 @@ from cedar.operators.image.jitter import ColorJitter
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.solarize import Autocontrast, Equalize, Solarize
 from tests.operators.image import pixels_oracle as oracle
+from tests.operators.image.toy_draws import squares
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 1, 1), (1, 3000, 3), (67, 61, 3), (224, 224, 3)])
@@ -26,7 +27,7 @@ def test_sizes_around_the_stretches(shape):
     draws = [Draws(rng.integers(0, 1 << 63, 1).astype(np.uint64)) for _ in transforms]
     wanted = image
     for transform, own in zip(transforms, draws, strict=True):
-        wanted = oracle.plain(transform.steps(1, own), 0, wanted)
+        wanted = oracle.plain(transform.steps(squares(1), own), 0, wanted)
     assert np.array_equal(compile_pixels(transforms).run(image[None], draws)[0], wanted)
     padded = np.zeros((shape[0], shape[1] + 2, shape[2]), dtype=np.uint8)
     padded[:, 1:-1] = image
@@ -46,5 +47,5 @@ def test_steps_on_the_whole_image_follow_each_other(channels):
         given = [draws if t.random else None for t in transforms]
         wanted = image
         for transform, own in zip(transforms, given, strict=True):
-            wanted = oracle.plain(transform.steps(1, own), 0, wanted)
+            wanted = oracle.plain(transform.steps(squares(1), own), 0, wanted)
         assert np.array_equal(compile_pixels(transforms).run(image[None], given)[0], wanted), transforms

@@ -11,7 +11,7 @@ ImageOps = pytest.importorskip("PIL.ImageOps")
 
 from cedar.operators.image.pixels_steps import NONE  # noqa: E402
 from cedar.operators.image.solarize import Autocontrast, Equalize, Posterize, Solarize  # noqa: E402
-from tests.operators.image.toy_draws import MANY  # noqa: E402
+from tests.operators.image.toy_draws import MANY, squares  # noqa: E402
 
 PICTURE = (np.random.default_rng(0).integers(0, 40, (64, 50, 3)) ** 2 // 7 + [3, 20, 0]).astype(np.uint8)
 
@@ -35,4 +35,4 @@ def test_each_channel_is_stretched_by_itself():
 
 @pytest.mark.parametrize("made", [Solarize(9, p=0.25), Posterize(3, p=0.25), Autocontrast(p=0.25), Equalize(p=0.25)])
 def test_p_is_the_share_of_rows_that_change(made):
-    assert abs((made.steps(len(MANY), MANY).codes != NONE).mean() - 0.25) < 0.02
+    assert abs((made.steps(squares(len(MANY)), MANY).codes != NONE).mean() - 0.25) < 0.02
