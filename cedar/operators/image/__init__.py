@@ -13,7 +13,9 @@ from cedar.operators.image.crop import CenterCrop as center_crop
 from cedar.operators.image.crop import Crop as crop
 from cedar.operators.image.decode import Decode as decode
 from cedar.operators.image.distort import PhotometricDistort as photometric_distort
+from cedar.operators.image.erasing import Erasing as erasing
 from cedar.operators.image.flip import HorizontalFlip as horizontal_flip
+from cedar.operators.image.flip import VerticalFlip as vertical_flip
 from cedar.operators.image.iou_crop import IouCrop as iou_crop
 from cedar.operators.image.iou_crop import SanitizeBoxes as sanitize_boxes
 from cedar.operators.image.jitter import ColorJitter as color_jitter
@@ -26,11 +28,13 @@ from cedar.operators.image.random_crop import RandomResizedCrop as random_resize
 from cedar.operators.image.resize import Resize as resize
 from cedar.operators.image.solarize import Autocontrast as autocontrast
 from cedar.operators.image.solarize import Equalize as equalize
+from cedar.operators.image.solarize import Invert as invert
 from cedar.operators.image.solarize import Posterize as posterize
 from cedar.operators.image.solarize import Solarize as solarize
 
 __all__ = [
-    "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize", "expand",
-    "gaussian_blur", "grayscale", "horizontal_flip", "iou_crop", "normalize", "pad", "photometric_distort",
-    "posterize", "random_resized_crop", "resize", "sanitize_boxes", "solarize", "to_float",
+    "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize", "erasing",
+    "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "normalize", "pad",
+    "photometric_distort", "posterize", "random_resized_crop", "resize", "sanitize_boxes", "solarize", "to_float",
+    "vertical_flip",
 ]  # fmt: skip

@@ -353,11 +353,12 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
 def _one_resampling(plan: Sequence[RowMoves], sizes: Sizes) -> tuple[Sizes, Mask, Filter] | None:
     """The part of each image (top, left, height, width), whether the result is mirrored, and how it is resampled.
 
-    None: images are mirrored before, or pixels are added, or nothing or more than that is resampled.
+    None: images are mirrored before, or top to bottom, or pixels are added or erased, or nothing or more is resampled.
     """
     parts, mirrored, how = full(sizes), np.zeros(len(sizes), dtype=np.bool_), None
     for moves in plan:
-        if moves.pad is not None or (how is not None and not moves.flips_only):
+        made = any(part is not None for part in (moves.upend, moves.pad, moves.erase))
+        if made or (how is not None and not moves.flips_only):
             return None
         if moves.cut is not None:
             parts = np.concatenate([parts[:, :2] + moves.cut[:, :2], moves.cut[:, 2:]], axis=1)

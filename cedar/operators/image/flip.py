@@ -1,4 +1,4 @@
-"""horizontal_flip: mirror some of the images."""
+"""horizontal_flip and vertical_flip: mirror some of the images."""
 
 from __future__ import annotations
 
@@ -41,3 +41,32 @@ class HorizontalFlip(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del sizes, boxes
         return RowMoves(flip=drawn(draws).uniform(1)[:, 0] < self.p)
+
+
+@spatial
+@dataclass(frozen=True)
+class VerticalFlip(Spatial):
+    """Mirror an image, top to bottom, with probability ``p``; boxes beside it too: torchvision's RandomVerticalFlip.
+
+    Args:
+        p: 0 .. 1.
+
+    Raises:
+        PipelineError: another probability, or a column of anything but images.
+
+    Examples:
+        >>> import numpy as np
+        >>> image = np.array([[[1]], [[2]], [[3]]], dtype=np.uint8)
+        >>> VerticalFlip(p=1.0)(image, draws=Draws(np.zeros(1, dtype=np.uint64)))[:, 0, 0].tolist()
+        [3, 2, 1]
+    """
+
+    p: float = 0.5
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share("vertical_flip", "p", self.p)
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
+        del sizes, boxes
+        return RowMoves(upend=drawn(draws).uniform(1)[:, 0] < self.p)

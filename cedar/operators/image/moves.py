@@ -27,25 +27,29 @@ class Move(NamedTuple):
 
     cut: list[int] | None
     flip: bool
+    upend: bool
     size: tuple[int, int] | None
     pad: list[int] | None
+    erase: list[int] | None
 
 
-_CUT, _PAD = ("top", "left", "height", "width"), ("above", "left", "below", "right")
-_STILL = Move(None, False, None, None)
+_PART, _PAD = ("top", "left", "height", "width"), ("above", "left", "below", "right")
+_STILL = Move(None, False, False, None, None, None)
 
 
 @dataclass(frozen=True)
 class RowMoves:
-    """For each row, in this order: cut out a part, flip it, resample it, pad it. None: no row does.
+    """For each row, in this order: cut out a part, flip it, resample it, pad it, erase a part. None: no row does.
 
     Args:
         cut: int64 (rows, 4): top, left, height and width of the part, inside the image.
         flip: bool (rows,): mirror it, left to right.
+        upend: bool (rows,): mirror it, top to bottom.
         size: int64 (rows, 2): height and width to resample it to; no resampling where it has that size.
         filter: how to resample.
         pad: int64 (rows, 4): pixels to add on top, left, bottom and right.
-        fill: of the added pixels, one for each channel, or one for all.
+        erase: int64 (rows, 4): top, left, height and width of a part that becomes ``fill``.
+        fill: of the pixels added or erased, one for each channel, or one for all.
         mode: where the added pixels come from.
         bad: rows that cannot be moved, and why.
         fix: what to do about them.
@@ -56,9 +60,11 @@ class RowMoves:
 
     cut: Sizes | None = None
     flip: Mask | None = None
+    upend: Mask | None = None
     size: Sizes | None = None
     filter: Filter = field(default_factory=Filter)
     pad: Sizes | None = None
+    erase: Sizes | None = None
     fill: tuple[float, ...] = (0,)
     mode: PadMode = "constant"
     bad: dict[int, str] = field(default_factory=dict)
@@ -78,20 +84,21 @@ class RowMoves:
         return after
 
     def told(self) -> list[dict[str, Any]]:
-        """The part, the flip and the added pixels of each row, by name."""
-        given = [part for part in (self.cut, self.flip, self.pad) if part is not None]
+        """The part, the flips, the added and the erased pixels of each row, by name."""
+        given = self._given()
         told: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
         for i, row in enumerate(told):
-            for names, part in ((_CUT, self.cut), (_PAD, self.pad)):
+            for names, part in ((_PART, self.cut), (_PAD, self.pad), (_PART, self.erase)):
                 if part is not None:
                     row |= zip(names, part[i].tolist(), strict=True)
-            if self.flip is not None:
-                row["flipped"] = bool(self.flip[i])
+            for flip in (self.flip, self.upend):
+                if flip is not None:
+                    row["flipped"] = bool(flip[i])
         return told
 
     @property
     def flips_only(self) -> bool:
-        return self.cut is None and self.size is None and self.pad is None
+        return all(part is None for part in (self.cut, self.upend, self.size, self.pad, self.erase))
 
     def row(self, i: int) -> Move:
         """What one row does."""
@@ -99,13 +106,20 @@ class RowMoves:
 
     @cached_property
     def _rows(self) -> list[Move]:
-        given = [part for part in (self.cut, self.flip, self.size, self.pad) if part is not None]
+        given = self._given()
         nothing = [None] * (len(given[0]) if given else 0)
         cut = nothing if self.cut is None else self.cut.tolist()
         flip = nothing if self.flip is None else self.flip.tolist()
         size = nothing if self.size is None else [(height, width) for height, width in self.size.tolist()]
+        upend = nothing if self.upend is None else self.upend.tolist()
         pad = nothing if self.pad is None else [own if any(own) else None for own in self.pad.tolist()]
-        return [Move(c, bool(f), s, p) for c, f, s, p in zip(cut, flip, size, pad, strict=True)]
+        erase = nothing if self.erase is None else [own if all(own[2:]) else None for own in self.erase.tolist()]
+        rows = zip(cut, flip, upend, size, pad, erase, strict=True)
+        return [Move(c, bool(f), bool(u), s, p, e) for c, f, u, s, p, e in rows]
+
+    def _given(self) -> list[Any]:
+        parts = (self.cut, self.flip, self.upend, self.size, self.pad, self.erase)
+        return [part for part in parts if part is not None]
 
 
 @dataclass(frozen=True)
@@ -121,19 +135,19 @@ class Steps:
         for _, own in self._own():
             if own.cut is not None:
                 top, tall = top + own.cut[0], own.cut[2]
-            if own.size is not None or own.pad is not None:
+            if own.upend or own.size is not None or own.pad is not None:
                 break
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Top, left, height and width of the part of an image outside which no pixel is looked at."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
-        for m, (cut, flip, size, pad) in self._own():
+        for m, (cut, flip, upend, size, pad, _) in self._own():
             if cut is not None:
                 top, left = top + cut[0], left + (wide - cut[1] - cut[3] if mirrored else cut[1])
                 tall, wide = cut[2:]
             mirrored ^= flip
-            if size is not None:
+            if upend or size is not None:
                 break
             if pad is not None:
                 if m.mode != "constant":
@@ -158,6 +172,8 @@ class Steps:
                 image = image[top : top + tall, left : left + wide]
             if own.flip:
                 image = image[:, ::-1]
+            if own.upend:
+                image = image[::-1]
             if own.size is not None and image.shape[:2] != own.size:
                 mirrored = self.flips_behind(i)
                 if mirrored is not None:
@@ -169,6 +185,10 @@ class Steps:
                 part = None if after is None else after.row(self.row).cut  # no more of the canvas is made
                 image, cut_before = padded(image, own.pad, m.fill, m.mode, part, canvas), part is not None
                 canvas = new_image  # the next one is made of this one
+            if own.erase is not None:
+                top, left, tall, wide = own.erase
+                image = image.copy()
+                image[top : top + tall, left : left + wide] = m.fill
         if out is None:
             return image
         np.copyto(out, image)
@@ -176,19 +196,20 @@ class Steps:
 
     def flips_behind(self, at: int) -> bool | None:
         """Whether the image is mirrored behind the resampling of a move; None where more than that is done."""
-        rest = self.moves[at + 1 :]
-        if self.moves[at].row(self.row).pad is not None or not all(later.flips_only for later in rest):
+        own, rest = self.moves[at].row(self.row), self.moves[at + 1 :]
+        if own.pad is not None or own.erase is not None or not all(later.flips_only for later in rest):
             return None
         return sum(later.row(self.row).flip for later in rest) % 2 == 1
 
     def behind(self, at: int) -> Steps:
         """What is left behind the resampling of a move."""
-        return Steps((replace(self.moves[at], cut=None, flip=None, size=None), *self.moves[at + 1 :]), self.row)
+        first = replace(self.moves[at], cut=None, flip=None, upend=None, size=None)
+        return Steps((first, *self.moves[at + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
         """Which move resamples the image first, which part of it (top, left, height, width), and whether mirrored.
 
-        None: no move does, or pixels are added before.
+        None: no move does, or pixels are added or erased before, or it stands on its head.
         """
         part, mirrored = (0, 0, height, width), False
         for i, (_, own) in enumerate(self._own()):
@@ -197,9 +218,11 @@ class Steps:
                 left = part[3] - left - wide if mirrored else left
                 part = (part[0] + top, part[1] + left, tall, wide)
             mirrored ^= own.flip
+            if own.upend:
+                return None
             if own.size is not None:
                 return i, part, mirrored
-            if own.pad is not None:
+            if own.pad is not None or own.erase is not None:
                 return None
         return None
 
@@ -267,10 +290,11 @@ def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
     if moves.cut is not None:
         size = moves.cut[row, 2:]
         boxes = _shifted(boxes, -moves.cut[row, :2], size)
-    if moves.flip is not None:
-        turned = moves.flip[row]
-        mirrored = -(boxes[turned][:, [2, 0]] - size[turned, 1:].astype(np.float32))
-        boxes[turned, 0], boxes[turned, 2] = mirrored[:, 0], mirrored[:, 1]
+    for flips, axis in ((moves.flip, 0), (moves.upend, 1)):
+        if flips is not None:
+            turned = flips[row]
+            mirrored = -(boxes[turned][:, [axis + 2, axis]] - size[turned, 1 - axis, None].astype(np.float32))
+            boxes[turned, axis], boxes[turned, axis + 2] = mirrored[:, 0], mirrored[:, 1]
     if moves.size is not None:
         after = moves.size[row]
         boxes = boxes * np.tile((after / size)[:, ::-1].astype(np.float32), 2)

@@ -125,7 +125,7 @@ class Expand(Spatial):
         return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"more than {most:,} need CEDAR_MAX_PIXELS")  # type: ignore[arg-type]
 
 
-def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:
+def filling(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:
     """The fill value of all channels, or of each.
 
     Raises:
@@ -133,5 +133,5 @@ def filling(name: str, fill: float | Sequence[float]) -> tuple[float, ...]:
     """
     values = (fill,) if isinstance(fill, int | float | np.number) else tuple_of(fill)
     if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float | np.number) for v in values):
-        raise PipelineError(f"{name}(fill={fill!r}): a number, or one for each channel", site=user_site())
+        raise PipelineError(f"{name}({parameter}={fill!r}): a number, or one for each channel", site=user_site())
     return tuple(v.item() if isinstance(v, np.number) else v for v in values)

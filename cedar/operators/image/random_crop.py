@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
@@ -78,19 +79,7 @@ class RandomResizedCrop(Spatial):
 
     def _cuts(self, sizes: Sizes, draws: Draws) -> Sizes:
         """int64 (rows, 4): top, left, height, width."""
-        numbers = draws.uniform(4 * TRIES).reshape(len(sizes), TRIES, 4)
-        height, width = sizes[:, :1], sizes[:, 1:]
-        area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * numbers[..., 0])
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        ratio = np.exp(low + (high - low) * numbers[..., 1])
-        wide = np.rint(np.sqrt(area * ratio)).astype(np.int64)
-        tall = np.rint(np.sqrt(area / ratio)).astype(np.int64)
-        fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
-        first = np.arange(len(sizes)), fits.argmax(axis=1)
-        tall, wide = tall[first], wide[first]
-        place = numbers[first][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
-        cuts = np.concatenate([np.floor(place).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
-        misfits = ~fits.any(axis=1)
+        cuts, misfits = random_parts(sizes, draws, self.scale, self.ratio)
         if misfits.any():
             cuts[misfits] = self._middles(sizes[misfits])
         return cuts
@@ -104,3 +93,32 @@ class RandomResizedCrop(Spatial):
         wide = np.where(flat, np.rint(height * self.ratio[1]).astype(np.int64), width)
         tall, wide = np.maximum(tall, 1), np.maximum(wide, 1)
         return np.stack([(height - tall) // 2, (width - wide) // 2, tall, wide], axis=1)
+
+
+def random_parts(
+    sizes: Sizes, draws: Draws, scale: Sequence[float], ratio: Sequence[float], *, larger: int = 0, first: int = 0
+) -> tuple[Sizes, npt.NDArray[np.bool_]]:
+    """A part of each image, of a random share of its area and a random ratio of width to height, at a random place.
+
+    Args:
+        scale: the smallest and the largest share.
+        ratio: the smallest and the largest ratio; it is uniform in its logarithm.
+        larger: by how many pixels the image must be larger.
+        first: of the numbers drawn.
+
+    Returns:
+        int64 (rows, 4): top, left, height, width; and the rows for which none of ten parts was within the image.
+    """
+    numbers = draws.uniform(4 * TRIES, first).reshape(len(sizes), TRIES, 4)
+    height, width = sizes[:, :1], sizes[:, 1:]
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * numbers[..., 0])
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    ratios = np.exp(low + (high - low) * numbers[..., 1])
+    wide = np.rint(np.sqrt(area * ratios)).astype(np.int64)
+    tall = np.rint(np.sqrt(area / ratios)).astype(np.int64)
+    fits = (wide > 0) & (wide + larger <= width) & (tall > 0) & (tall + larger <= height)
+    chosen = np.arange(len(sizes)), fits.argmax(axis=1)
+    tall, wide = tall[chosen], wide[chosen]
+    place = numbers[chosen][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
+    cuts = np.concatenate([np.floor(place).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
+    return cuts, ~fits.any(axis=1)

@@ -1,4 +1,4 @@
-"""solarize, posterize, autocontrast, equalize: each value by a table, of its own or of the image's making."""
+"""solarize, invert, posterize, autocontrast, equalize: each value by a table, of its own or of the image's making."""
 
 from __future__ import annotations
 
@@ -47,6 +47,35 @@ class Solarize(PixelTransform):
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         return one_step(len(sizes), SOLARIZE, self.threshold, applied(draws, self.p))
+
+
+@pointwise
+@dataclass(frozen=True)
+class Invert(PixelTransform):
+    """255 - value: torchvision.transforms.v2.RandomInvert.
+
+    Images (height, width, channels) of uint8, any channels.
+
+    Args:
+        p: the probability that a row is changed.
+
+    Raises:
+        PipelineError: another probability, or a column of anything but images of uint8.
+
+    Examples:
+        >>> Invert(p=1.0)(np.array([[[0], [127], [255]]], dtype=np.uint8))[0, :, 0].tolist()
+        [255, 128, 0]
+    """
+
+    p: float = 0.5
+    takes: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_share("invert", "p", self.p)
+        set_random(self, self.p < 1)
+
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(len(sizes), SOLARIZE, 0.0, applied(draws, self.p))
 
 
 @pointwise

@@ -103,8 +103,9 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
     Raises:
         PipelineError: it has a value for each of other channels, or values that the images cannot hold.
     """
-    fill = (getattr(transform, "fill", None) or ()) if getattr(transform, "mode", "constant") == "constant" else ()
-    name = f"{type(transform).__name__}(fill={fill})"
+    parameter = "value" if hasattr(transform, "value") else "fill"
+    fill = (getattr(transform, parameter, None) or ()) if getattr(transform, "mode", "constant") == "constant" else ()
+    name = f"{type(transform).__name__}({parameter}={fill})"
     if len(fill) > 1 and channels not in (None, len(fill)):
         raise PipelineError(
             f"{name} has {len(fill)} values, the images {channels} channel(s)",
@@ -124,16 +125,19 @@ def check_share(name: str, parameter: str, value: float) -> None:
         raise PipelineError(f"{name}({parameter}={value!r}): a probability lies between 0 and 1", site=user_site())
 
 
-def check_range(name: str, parameter: str, value: Sequence[float], low: float) -> tuple[float, float]:
-    """The two ends of a range of numbers from ``low`` on.
+def check_range(
+    name: str, parameter: str, value: Sequence[float], low: float, high: float = float("inf")
+) -> tuple[float, float]:
+    """The two ends of a range of numbers from ``low`` on, up to ``high``.
 
     Raises:
         PipelineError: they are no such range.
     """
     ends = tuple(value) if isinstance(value, Sequence) else ()
-    if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1]:
+    bounds = f"from {low:g} on" if high == float("inf") else f"{low:g} .. {high:g}"
+    if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1] <= high:
         raise PipelineError(
-            f"{name}({parameter}={value!r}): two numbers, the smaller first, from {low:g} on", site=user_site()
+            f"{name}({parameter}={value!r}): two numbers, the smaller first, {bounds}", site=user_site()
         )
     return float(ends[0]), float(ends[1])
 

@@ -27,6 +27,8 @@ SPATIAL = st.one_of(
     st.builds(image.center_crop, st.tuples(SIDES, SIDES), st.sampled_from([0, None])),
     st.builds(image.crop, st.integers(-3, 9), st.integers(-3, 9), SIDES, SIDES, st.sampled_from([7, None])),
     st.builds(image.horizontal_flip, st.sampled_from([0.0, 0.5, 1.0])),
+    st.builds(image.vertical_flip, st.sampled_from([0.0, 0.5, 1.0])),
+    st.builds(image.erasing, st.sampled_from([0.0, 0.5, 1.0]), st.just((0.1, 0.9)), value=st.just(5)),
     st.builds(image.pad, st.tuples(*[st.integers(0, 4)] * 4), st.just(3)),
     st.builds(image.expand, st.just(0), st.just((1.0, 2.0))),
     st.just(image.iou_crop()),

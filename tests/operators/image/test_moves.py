@@ -15,6 +15,8 @@ MOVES = st.lists(
     st.one_of(
         st.builds(lambda *shares: ("cut", shares), *[st.floats(0, 1)] * 4),
         st.builds(lambda f: ("flip", f), st.booleans()),
+        st.builds(lambda f: ("upend", f), st.booleans()),
+        st.builds(lambda *shares: ("erase", shares), *[st.floats(0, 1)] * 4),
         st.builds(lambda *pad: ("pad", pad), st.tuples(*[st.integers(0, 3)] * 4), EDGES),
         st.builds(lambda s: ("size", s), st.tuples(st.integers(1, 9), st.integers(1, 9))),
     ),
@@ -36,11 +38,12 @@ def test_resized_crop_is_what_torchvision_makes():
 def test_no_pixel_outside_the_part_that_is_needed_is_looked_at(height, width, drawn):
     plan, tall, wide = [], height, width
     for kind, value in drawn:
-        if kind == "cut":
+        if kind in ("cut", "erase"):
             h, w = 1 + int(value[2] * (tall - 1)), 1 + int(value[3] * (wide - 1))
-            plan.append(RowMoves(cut=np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])))
-        elif kind == "flip":
-            plan.append(RowMoves(flip=np.array([value])))
+            part = np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])
+            plan.append(RowMoves(cut=part) if kind == "cut" else RowMoves(erase=part))
+        elif kind in ("flip", "upend"):
+            plan.append(RowMoves(flip=np.array([value])) if kind == "flip" else RowMoves(upend=np.array([value])))
         elif kind == "pad":
             plan.append(RowMoves(pad=np.array([value[0]]), mode=value[1]))
         else:

@@ -61,6 +61,11 @@ def test_types():
         lambda: image.random_resized_crop(4, scale=(1.0, 0.5)),
         lambda: image.random_resized_crop(4, ratio=(0.0, 1.0)),
         lambda: image.horizontal_flip(1.5),
+        lambda: image.vertical_flip(-0.5),
+        lambda: image.erasing(2.0),
+        lambda: image.erasing(scale=(0.1, 1.5)),
+        lambda: image.erasing(ratio=(3.0, 0.3)),
+        lambda: image.erasing(value="random"),
         lambda: image.pad(-1),
         lambda: image.pad((1, 2, 3)),
         lambda: image.pad(1, mode="wrap"),
@@ -78,6 +83,8 @@ def test_refuses_arguments_that_do_not_fit(make):
 
 def test_algebra_is_spatial_only_where_no_pixel_is_made():
     assert algebra_of(image.horizontal_flip()) == algebra_of(image.crop(0, 0, 4, 4)) == "spatial"
+    assert algebra_of(image.vertical_flip()) == "spatial"
+    assert algebra_of(image.erasing()) is None
     assert algebra_of(image.center_crop(4, fill=None)) == "spatial"
     assert algebra_of(image.center_crop(4)) is algebra_of(image.crop(0, 0, 4, 4, fill=0)) is None
     assert algebra_of(image.pad(1)) is algebra_of(image.expand()) is algebra_of(image.iou_crop()) is None

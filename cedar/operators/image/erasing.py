@@ -1,0 +1,59 @@
+"""erasing: a random part of some of the images becomes one colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cedar.operators.draws import Draws
+from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.moves import RowMoves
+from cedar.operators.image.padding import filling
+from cedar.operators.image.random_crop import random_parts
+from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn
+
+
+@dataclass(frozen=True)
+class Erasing(Spatial):
+    """Erase a random part of an image, with probability ``p``: torchvision.transforms.v2.RandomErasing.
+
+    Images of uint8, or of float32 behind ``normalize``, where the value 0 is the mean color. Boxes beside them stay as
+    they are. An image stays as it is where none of ten parts drawn is smaller than it on both sides.
+
+    Args:
+        p: 0 .. 1.
+        scale: the smallest and the largest share of the image's area.
+        ratio: the smallest and the largest ratio of the part's height to its width; uniform in its logarithm.
+        value: of the erased pixels: one number, or one for each channel.
+
+    Raises:
+        PipelineError: arguments that do not fit, or a column of anything but images.
+
+    Examples:
+        >>> import numpy as np
+        >>> image = np.ones((20, 20, 3), dtype=np.float32)
+        >>> erase = Erasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
+        >>> float(erase(image, draws=Draws(np.array([1], dtype=np.uint64))).mean())
+        0.75
+    """
+
+    p: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)
+    ratio: tuple[float, float] = (0.3, 3.3)
+    value: float | tuple[float, ...] = 0
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share("erasing", "p", self.p)
+        for name, low, high in (("scale", 0.0, 1.0), ("ratio", 1e-6, float("inf"))):
+            object.__setattr__(self, name, check_range("erasing", name, getattr(self, name), low, high))
+        object.__setattr__(self, "value", filling("erasing", self.value, "value"))
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
+        del boxes
+        low, high = self.ratio
+        parts, none = random_parts(sizes, drawn(draws), self.scale, (1 / high, 1 / low), larger=1, first=1)
+        parts[none | (drawn(draws).uniform(1)[:, 0] >= self.p)] = 0
+        return RowMoves(erase=parts, fill=self.value)  # type: ignore[arg-type]
