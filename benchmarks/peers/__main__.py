@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--environments", type=Path, metavar="DIR", help="where environments are kept (default: in --out)"
     )
-    made.add_argument("--page", type=Path, metavar="FILE", help="a page with a part for the tables: docs/benchmarks.md")
+    made.add_argument(
+        "--page", type=Path, metavar="FILE", help="a page with a part for the tables: docs/benchmarks_tables.md"
+    )
     made.add_argument("--list", action="store_true", help="name workloads and peers")
     return made
 

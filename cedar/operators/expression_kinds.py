@@ -3,7 +3,7 @@
 One entry per kind of node: on which types its value on a row depends on that row alone, and on which of them no row
 can make it fail. What is not in the table is refused; what the last set does not hold may fail. The tests take every
 entry on every type, in blocks of one, two and many rows, in slices, beside nulls and in two processes; the table in
-docs/expressions.md is made of it.
+docs/row_wise.md is made of it.
 """
 
 from __future__ import annotations
@@ -444,7 +444,7 @@ def groups_of(dtype: PolarsDataType) -> Groups:
 
 
 def markdown() -> str:
-    """The table of docs/expressions.md."""
+    """The table of docs/row_wise.md."""
     rows: dict[tuple[str, str], list[str]] = {}
     for kind in KINDS:
         rows.setdefault((_named(kind.on), _named(kind.never) or "-"), []).append(kind.forms[0])

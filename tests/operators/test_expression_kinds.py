@@ -250,7 +250,7 @@ def test_the_table_is_whole() -> None:
 
 
 def test_the_table_in_the_documents_is_current() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "expressions.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "row_wise.md").read_text()
     assert markdown() in page, "make it with: python -m cedar.operators.expression_kinds"
 
 
