@@ -19,7 +19,7 @@ CODE := cedar tests examples benchmarks conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions dist lock sbom audit clean
+.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions dist pictures lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ $(STAMP): setup.cfg constraints.txt
 	echo "building .venv with $$python (once; a minute or more)"; \
 	"$$python" -m venv .venv
 	@$(PIP) --no-deps --require-hashes -r constraints.txt
-	@$(PIP) --no-build-isolation -e '.[all,dev]' # what a platform needs beyond the pins, such as CUDA's libraries, and cedar
+	@$(PIP) --no-build-isolation -e '.[all,fbgemm,dev]' # what a platform needs beyond the pins, such as CUDA's libraries, and cedar
 	@$(BIN)/python -c 'import cedar.pipeline, torch, numba, transformers, distributed' # compiled here once, not by each worker of the tests
 	@touch $@
 
@@ -162,10 +162,13 @@ bench-resilient: $(STAMP)  ## what a dead worker costs the resilient trainer; QU
 bench-resilient-plans: $(STAMP)  ## schedules of the resilient trainer; QUICK=1 for two minutes, ARGS='--only exact'; goes on where it was
 	@$(BIN)/python -m benchmarks.resilient_plans $(if $(QUICK),--quick) $(ARGS)
 
-dist: $(STAMP)  ## a wheel in dist/, tried in an empty environment: it runs the README's ten lines
+dist: $(STAMP)  ## a wheel in dist/, tried in an empty environment: it runs the README's ten lines; ARGS=--newest ignores the pins
 	@rm -rf dist build
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
-	@$(BIN)/python .ci/check_wheel.py dist/cedar_data-*.whl
+	@$(BIN)/python .ci/check_wheel.py dist/cedar_data-*.whl $(ARGS)
+
+pictures: $(STAMP)  ## draw the pictures of the docs; those of pages need a Chromium
+	@for script in docs/pictures/*.py; do $(BIN)/python "$$script"; done
 
 $(SUPPLY)/.installed:
 	@python3 -m venv $(SUPPLY)

@@ -27,8 +27,7 @@ def check_format(name: str, site: Site | None) -> None:
     if name not in FORMATS:
         raise PipelineError(f"format={name!r}: it is one of {', '.join(map(repr, FORMATS))}", site=site)
     if name in ("torch", "jax") and find_spec(name) is None:
-        install = "cedar-data[torch]" if name == "torch" else "jax"
-        raise PipelineError(f'format="{name}" needs {name}', site=site, fix=f'pip install "{install}"')
+        raise PipelineError(f'format="{name}" needs {name}', site=site, fix=f'pip install "cedar-data[{name}]"')
 
 
 def in_form(columns: dict[str, Any], format: str) -> Any:
