@@ -178,10 +178,10 @@ $(SUPPLY)/.installed:
 lock: $(SUPPLY)/.installed  ## the hashes of all pins in constraints.txt anew
 	@$(SUPPLY)/bin/python .ci/lock.py $(SUPPLY)/bin/uv
 
-sbom: $(STAMP) $(SUPPLY)/.installed  ## what .venv holds: dist/sbom.json (CycloneDX), and the licences in docs/licences.md
+sbom: $(STAMP) $(SUPPLY)/.installed  ## what .venv holds: dist/sbom.json (CycloneDX), and the licenses in docs/licenses.md
 	@mkdir -p dist
 	@$(SUPPLY)/bin/cyclonedx-py environment $(BIN)/python --of JSON -o dist/sbom.json
-	@$(SUPPLY)/bin/python .ci/licences.py $(SUPPLY)/bin/pip-licenses $(BIN)/python
+	@$(SUPPLY)/bin/python .ci/licenses.py $(SUPPLY)/bin/pip-licenses $(BIN)/python
 
 audit: $(SUPPLY)/.installed  ## known weaknesses of the pinned packages; needs an index of advisories
 	@$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip --progress-spinner off -r constraints.txt

@@ -154,12 +154,12 @@ def _cv2_hue(image: Any) -> Any:
 
 def _torch_saturation(image: Any) -> Any:
     r, g, b = image.unbind(0)
-    grey = r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114).floor_()
-    return image.mul(1.3).add_(grey, alpha=1 - 1.3).clamp_(0, 255).to(torch.uint8)
+    gray = r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114).floor_()
+    return image.mul(1.3).add_(gray, alpha=1 - 1.3).clamp_(0, 255).to(torch.uint8)
 
 
 def simclr(images: Any) -> Contenders:
-    """Jitter 0.8, 0.8, 0.8, 0.2 with p 0.8, grayscale 0.2, blur 23 with p 0.5, to normalised float32 (3, 224, 224)."""
+    """Jitter 0.8, 0.8, 0.8, 0.2 with p 0.8, grayscale 0.2, blur 23 with p 0.5, to normalized float32 (3, 224, 224)."""
     chain = [
         ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8), Grayscale(p=0.2), GaussianBlur(23, (0.1, 2.0), p=0.5), ToFloat(),
         Normalize(MEAN, STD),
@@ -183,14 +183,14 @@ def simclr(images: Any) -> Contenders:
 
 
 def _cv2_simclr(image: Any, u: Any) -> Any:
-    """As pipelines on OpenCV do it: tables, greys and hue of 8 bits."""
+    """As pipelines on OpenCV do it: tables, grays and hue of 8 bits."""
     if u[0] < 0.8:
         steps = np.arange(256, dtype=np.float32)
         image = cv2.LUT(image, np.clip(steps * (0.2 + 1.6 * u[1]), 0, 255).astype(np.uint8))
         mean, factor = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).mean(), 0.2 + 1.6 * u[2]
         image = cv2.LUT(image, np.clip(steps * factor + mean * (1 - factor), 0, 255).astype(np.uint8))
-        grey, factor = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), 0.2 + 1.6 * u[3]
-        image = cv2.addWeighted(image, factor, cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), 1 - factor, 0)
+        gray, factor = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), 0.2 + 1.6 * u[3]
+        image = cv2.addWeighted(image, factor, cv2.cvtColor(gray, cv2.COLOR_GRAY2RGB), 1 - factor, 0)
         image = _cv2_hue(image)
     if u[4] < 0.2:
         image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)

@@ -1,4 +1,4 @@
-"""Mutated texts: what tokenise, normalise and read_text make of bytes that somebody damaged.
+"""Mutated texts: what tokenize, normalize and read_text make of bytes that somebody damaged.
 
     python -m benchmarks.mutated_text [inputs per transform]
 
@@ -101,7 +101,7 @@ def check_files(seed: int, n: int) -> dict[str, int]:
         for number, data in enumerate(mutated(seed, n)):
             path = Path(folder) / f"{number}.txt"
             path.write_bytes(data + b"\nlast line\n")
-            pipeline = cedar.read_text(str(path)).map(text.normalise("NFC"), "text").map(text.tokenise(), "text")
+            pipeline = cedar.read_text(str(path)).map(text.normalize("NFC"), "text").map(text.tokenize(), "text")
             refused = None
             try:
                 rows = [bytes(row["text"]).decode() for row in pipeline.loader(plan="off", executor="inline")]
@@ -126,7 +126,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _normalised(form: Any, value: str) -> str:
+def _normalized(form: Any, value: str) -> str:
     return " ".join(unicodedata.normalize(form, value).lower().split())
 
 
@@ -138,12 +138,12 @@ def transforms() -> dict[str, tuple[Callable[..., Transform], Callable[[str], An
     """What is run, each with its plain model; tokenizers are trained on the seeds."""
     found: dict[str, tuple[Callable[..., Transform], Callable[[str], Any]]] = {}
     for form in ("NFC", "NFKD"):
-        found[f"normalise {form}"] = (
-            partial(text.normalise, form, lower=True, collapse=True),
-            partial(_normalised, form),
+        found[f"normalize {form}"] = (
+            partial(text.normalize, form, lower=True, collapse=True),
+            partial(_normalized, form),
         )
     for name, made in _tokenizers().items():
-        found[f"tokenise {name}"] = (partial(text.tokenise, made), partial(_ids, made))
+        found[f"tokenize {name}"] = (partial(text.tokenize, made), partial(_ids, made))
     return found
 
 

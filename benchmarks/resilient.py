@@ -244,8 +244,8 @@ def calibrated(kept: Kept, form: Form, folder: str) -> list[Figure]:
                 name = f"{1000 * slot:.0f} ms, {mode}, {dead} dead"
                 one = kept.get(f"calibrated: {name}", partial(_calibrated, slot, mode, dead, folder))
                 what = f"simulated period against the sleep-calibrated executor, slots of {name}"
-                note = f"from measured instructions {one['learnt']:.3f} s, measured {one['measured']:.3f} s"
-                off = 100 * error(one["learnt"], one["measured"])
+                note = f"from measured instructions {one['learned']:.3f} s, measured {one['measured']:.3f} s"
+                off = 100 * error(one["learned"], one["measured"])
                 figures.append(at_most(what, 5, [off], "%", note=note))
                 off = 100 * error(one["slots"], one["measured"])
                 figures.append(reported(f"the same from slots alone, {name}", [off], "%", note=f"{one['slots']:.3f} s"))
@@ -263,7 +263,7 @@ def _calibrated(slot: float, mode: Mode, dead: int, folder: str) -> dict[str, fl
     schedule = plan(Problem(2, 2, 2, gone, "1f1b", mode, tied=(0, 1))).schedule
     return {
         "slots": slot * _period(schedule, lambda _, done: float(done.kind in {"F", "B_INPUT", "B_WEIGHT"})),
-        "learnt": predict(schedule, durations, iterations=8).period,
+        "learned": predict(schedule, durations, iterations=8).period,
         "measured": statistics.median(reports.intervals(record)[-10:]),
     }
 

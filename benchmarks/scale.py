@@ -1,9 +1,9 @@
-"""Thousands of ranks in one process: the real dealing, agreement and states over a modelled store, without decoding.
+"""Thousands of ranks in one process: the real dealing, agreement and states over a modeled store, without decoding.
 
     python -m benchmarks.scale [--form] [--ranks 4096] [--splits 1000000] [--rows 10000000000] [--only deal read ...]
 
 What is real: loaders, the permutation of splits, windows, runs, lanes, the end of an epoch, how ranks meet, states. Of
-every rank it runs what fixes its share; a drawn few deliver all their batches. What is modelled: seconds of the object
+every rank it runs what fixes its share; a drawn few deliver all their batches. What is modeled: seconds of the object
 store (``scale_reads.Storage``), of the store of torch.distributed (``scale_clock.Board``) and of a step.
 """
 
@@ -149,22 +149,22 @@ def read(job: Job, model: Storage) -> list[Figure]:
     requests = sum(int(model.requests(sizes[each]).sum()) for each in reads)
     loads = np.array([sizes[each].sum() for each in reads], dtype=np.float64)
 
-    def modelled(what: str, value: float, unit: str, note: str = "") -> Figure:
+    def modeled(what: str, value: float, unit: str, note: str = "") -> Figure:
         return reported(what, [float(value)], unit, how="simulated", note=note)
 
     return [
         at_least("bytes read over bytes needed", 1.0, [amplification(job)], "x", note="of all ranks"),
-        modelled("bytes of the busiest rank over the mean", loads.max() / loads.mean(), "x"),
-        modelled("requests of an epoch", requests, "requests"),
-        modelled("requests per second, mean", requests / max(1.0, plain.end.max()), "1/s"),
-        modelled("requests begun in a second, most", int(plain.per_second.max()), "1/s",
+        modeled("bytes of the busiest rank over the mean", loads.max() / loads.mean(), "x"),
+        modeled("requests of an epoch", requests, "requests"),
+        modeled("requests per second, mean", requests / max(1.0, plain.end.max()), "1/s"),
+        modeled("requests begun in a second, most", int(plain.per_second.max()), "1/s",
                  f"the store answers {model.rate:,.0f}"),
-        modelled("bytes per second of all ranks", float(loads.sum()) / plain.end.max() / 1e9, "GB/s"),
-        modelled("first window there, mean rank", float(plain.first.mean()), "s"),
-        modelled("first window there, last rank", float(plain.first.max()), "s"),
-        modelled("epoch, read and decoded, last rank", float(plain.end.max()), "s"),
-        modelled("slowest rank over the mean", float(plain.end.max() / plain.end.mean()), "x"),
-        modelled(f"the same with a rank {SLOW:g} times slower", float(slow.end.max() / slow.end.mean()), "x"),
+        modeled("bytes per second of all ranks", float(loads.sum()) / plain.end.max() / 1e9, "GB/s"),
+        modeled("first window there, mean rank", float(plain.first.mean()), "s"),
+        modeled("first window there, last rank", float(plain.first.max()), "s"),
+        modeled("epoch, read and decoded, last rank", float(plain.end.max()), "s"),
+        modeled("slowest rank over the mean", float(plain.end.max() / plain.end.mean()), "x"),
+        modeled(f"the same with a rank {SLOW:g} times slower", float(slow.end.max() / slow.end.mean()), "x"),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A simulated clock for code that waits, and a store of torch.distributed that is modelled in its seconds.
+"""A simulated clock for code that waits, and a store of torch.distributed that is modeled in its seconds.
 
 Each rank is a thread, of which one runs at a time: that whose time comes next. So code that sleeps and looks again
 runs as it is, thousands of ranks in one process, and the outcome is the same in every run.
@@ -143,7 +143,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Board:
-    """The store of torch.distributed, as it is modelled.
+    """The store of torch.distributed, as it is modeled.
 
     Args:
         latency: seconds of a request, there and back.

@@ -1,4 +1,4 @@
-"""What ranks read of an epoch, by the real dealing, and how long a modelled object store takes to give it to them."""
+"""What ranks read of an epoch, by the real dealing, and how long a modeled object store takes to give it to them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def lanes(loader: cedar.Loader, size: Size) -> list[Ints]:
 
 @dataclass(frozen=True)
 class Storage:
-    """The object store and the ranks' machines, as they are modelled.
+    """The object store and the ranks' machines, as they are modeled.
 
     Args:
         latency: seconds until the first byte of a request.

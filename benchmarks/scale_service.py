@@ -1,4 +1,4 @@
-"""Ranks at a service: its own hub, of which the CPU is measured, at the end of modelled lines, in simulated seconds."""
+"""Ranks at a service: its own hub, of which the CPU is measured, at the end of modeled lines, in simulated seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.executors.service.ranks import Hub, Member
 
 @dataclass(frozen=True)
 class Service:
-    """The service and the lines to it, as they are modelled.
+    """The service and the lines to it, as they are modeled.
 
     Args:
         latency: seconds of a message there and of its answer back.

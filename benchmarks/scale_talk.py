@@ -1,4 +1,4 @@
-"""How ranks agree and meet, at any number of them: the real code, over a modelled store, in simulated seconds."""
+"""How ranks agree and meet, at any number of them: the real code, over a modeled store, in simulated seconds."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Block(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
         self.attention = Attention(WIDTH, heads=4)
-        router = Router(WIDTH, EXPERTS, top_k=2, renormalise=True)
+        router = Router(WIDTH, EXPERTS, top_k=2, renormalize=True)
         self.experts = SymiMoE(
             lambda _: SwiGLU(), router, group, slots=SLOTS // group.size, capacity=1.25, aux_loss=0.01
         )

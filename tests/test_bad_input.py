@@ -209,7 +209,7 @@ def test_tar_members_that_are_refused(members: Any, says: str, tmp_path: Path) -
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
-MISSPELT: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
+MISSPELLED: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
     "map": lambda p: p.map(str, "nome"),
     "flat_map": lambda p: p.flat_map(list, "nome"),
     "filter": lambda p: p.filter(bool, "nome"),
@@ -228,9 +228,11 @@ MISSPELT: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
 }
 
 
-@pytest.mark.parametrize("name", MISSPELT)
-def test_a_misspelt_column_says_which_exist_nearest_first(name: str) -> None:
-    error_of(PipelineError, lambda: MISSPELT[name](items()), "no column 'nome'", "'name', 'x'", "did you mean 'name'?")
+@pytest.mark.parametrize("name", MISSPELLED)
+def test_a_misspelled_column_says_which_exist_nearest_first(name: str) -> None:
+    error_of(
+        PipelineError, lambda: MISSPELLED[name](items()), "no column 'nome'", "'name', 'x'", "did you mean 'name'?"
+    )
 
 
 @pytest.mark.parametrize("into", ["", (), ("",), 3, ("a", 3)])

@@ -155,8 +155,8 @@ def test_no_credentials_in_errors_nor_in_their_causes(name: str, monkeypatch: py
         assert_no_secret([str(caught), repr(caught)])
         return
     printed = "".join(traceback.format_exception(caught))
-    travelled = cloudpickle.loads(cloudpickle.dumps(Failed(caught))).error
-    assert_no_secret([str(caught), repr(caught), printed, "".join(traceback.format_exception(travelled))])
+    traveled = cloudpickle.loads(cloudpickle.dumps(Failed(caught))).error
+    assert_no_secret([str(caught), repr(caught), printed, "".join(traceback.format_exception(traveled))])
 
 
 def test_other_credentials_change_neither_digests_nor_keys(memory: Any):

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.peers.table import OURS, Line
 
 WIDTH = 11.0  # inches
-COLOURS = {"ours": "#c0392b", "peer": "#4a6fa5", "limit": "#b8b8b8"}
+COLORS = {"ours": "#c0392b", "peer": "#4a6fa5", "limit": "#b8b8b8"}
 
 
 def draw(tables: Mapping[str, tuple[str, Sequence[Line]]], path: Path) -> None:
@@ -34,7 +34,7 @@ def draw(tables: Mapping[str, tuple[str, Sequence[Line]]], path: Path) -> None:
         low = [rate - min(x.rates.values()) for rate, x in zip(rates, lines, strict=True)]
         high = [max(x.rates.values()) - rate for rate, x in zip(rates, lines, strict=True)]
         places = range(len(lines))
-        panel.barh(places, rates, xerr=[low, high], color=[COLOURS[k] for k in kinds], error_kw={"lw": 0.8})
+        panel.barh(places, rates, xerr=[low, high], color=[COLORS[k] for k in kinds], error_kw={"lw": 0.8})
         panel.set_yticks(places, [x.title for x in lines], fontsize=7)
         panel.set_title(title, fontsize=10)
         panel.set_xlabel(f"{unit}/s", fontsize=8)

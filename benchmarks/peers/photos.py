@@ -74,7 +74,7 @@ def _tables() -> list[Array]:
     return [((values - np.float32(m)) / np.float32(s)).astype(np.float32) for m, s in zip(MEAN, STD, strict=True)]
 
 
-def normalised(image: Array, out: Array) -> None:
+def normalized(image: Array, out: Array) -> None:
     """uint8 (h, w, 3) to float32 (3, h, w): a table for each channel."""
     cv2 = opencv()
     for plane, table, made in zip(cv2.split(image), _tables(), out, strict=True):
@@ -84,7 +84,7 @@ def normalised(image: Array, out: Array) -> None:
 def jittered(
     image: Array, order: Iterable[int], brightness: float, contrast: float, saturation: float, hue: float
 ) -> Array:
-    """Colours as torchvision's ColorJitter changes them, in this order, on bytes. ``hue`` is a share of the circle."""
+    """Colors as torchvision's ColorJitter changes them, in this order, on bytes. ``hue`` is a share of the circle."""
     cv2 = opencv()
     values = np.arange(256, dtype=np.float32)
     for step in order:
@@ -151,15 +151,15 @@ def photo(i: int) -> bytes:
         cells = 2 ** (octave + 1)
         noise = rng.normal(0, 1, (cells + 2, cells + 2, 3)).astype(np.float32)
         gray = noise.mean(axis=2, keepdims=True)
-        mixed = 0.35 * noise + 1.2 * gray  # natural colours go together
+        mixed = 0.35 * noise + 1.2 * gray  # natural colors go together
         image += 52 / 1.65**octave * cv2.resize(mixed, (width, height), interpolation=cv2.INTER_CUBIC)
     for _ in range(int(rng.integers(2, 6))):
-        centre = (int(rng.integers(0, width)), int(rng.integers(0, height)))
+        center = (int(rng.integers(0, width)), int(rng.integers(0, height)))
         axes = (int(rng.integers(10, 90)), int(rng.integers(10, 90)))
-        colour = [float(v) for v in rng.integers(0, 256, 3)]
+        color = [float(v) for v in rng.integers(0, 256, 3)]
         shape = np.zeros((height, width, 1), np.float32)
-        cv2.ellipse(shape, centre, axes, float(rng.integers(0, 180)), 0, 360, 1.0, -1)
-        image = image * (1 - 0.6 * shape.reshape(height, width, 1)) + 0.6 * shape.reshape(height, width, 1) * colour
+        cv2.ellipse(shape, center, axes, float(rng.integers(0, 180)), 0, 360, 1.0, -1)
+        image = image * (1 - 0.6 * shape.reshape(height, width, 1)) + 0.6 * shape.reshape(height, width, 1) * color
     image += rng.normal(0, 2.5, image.shape)
     made: bytes = library("simplejpeg").encode_jpeg(np.clip(image, 0, 255).astype(np.uint8), 88, "RGB", "420")
     return made

@@ -18,7 +18,7 @@ from benchmarks.peers.workloads import simclr as simclr_workload
 
 
 def simclr(tf: Any, work: Any) -> Any:
-    """All of SimCLR in the graph; colours on floats, which is what TensorFlow's operators are made for."""
+    """All of SimCLR in the graph; colors on floats, which is what TensorFlow's operators are made for."""
     side, radius = simclr_workload.SIDE, simclr_workload.KERNEL // 2
     draws = [simclr_workload.draw(i) for i in range(work.rows)]
     rows = {
@@ -27,25 +27,25 @@ def simclr(tf: Any, work: Any) -> Any:
         "crop": np.array([crop_of(work, i, d.crop) for i, d in enumerate(draws)], np.int32),
         "flip": np.array([d.flip for d in draws]),
         "order": np.array([d.order if d.jitter else (4, 4, 4, 4) for d in draws], np.int32),
-        "colours": np.array([(d.brightness, d.contrast, d.saturation, d.hue) for d in draws], np.float32),
+        "colors": np.array([(d.brightness, d.contrast, d.saturation, d.hue) for d in draws], np.float32),
         "gray": np.array([d.gray for d in draws]),
         "sigma": np.array([d.sigma if d.blur else 0 for d in draws], np.float32),
     }
     mean, deviation = tf.constant(MEAN), tf.constant(STD)
 
     def one(row: Any) -> Any:
-        content, crop, colours = tf.io.read_file(row["path"]), row["crop"], row["colours"]
+        content, crop, colors = tf.io.read_file(row["path"]), row["crop"], row["colors"]
         image = tf.io.decode_and_crop_jpeg(content, crop, channels=3, dct_method="INTEGER_ACCURATE")
         image = tf.image.resize(image, (side, side), method="bilinear", antialias=False) / 255.0
         image = tf.cond(row["flip"], lambda: tf.image.flip_left_right(image), lambda: image)
         for k in range(4):
-            image = jitter(image, row["order"][k], colours)
+            image = jitter(image, row["order"][k], colors)
         image = tf.cond(row["gray"], lambda: tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image)), lambda: image)
         image = tf.cond(row["sigma"] > 0, lambda: blurred(image, row["sigma"]), lambda: image)
         image = (image - mean) / deviation
         return {"id": row["id"], "image": tf.transpose(image, (2, 0, 1))}
 
-    def jitter(image: Any, step: Any, colours: Any) -> Any:
+    def jitter(image: Any, step: Any, colors: Any) -> Any:
         def clip(x: Any) -> Any:
             return tf.clip_by_value(x, 0.0, 1.0)
 
@@ -53,10 +53,10 @@ def simclr(tf: Any, work: Any) -> Any:
             return tf.reduce_mean(tf.image.rgb_to_grayscale(image))
 
         steps = (
-            lambda: clip(image * colours[0]),
-            lambda: clip(image * colours[1] + mean_gray() * (1 - colours[1])),
-            lambda: clip(image * colours[2] + tf.image.rgb_to_grayscale(image) * (1 - colours[2])),
-            lambda: tf.image.adjust_hue(image, colours[3]),
+            lambda: clip(image * colors[0]),
+            lambda: clip(image * colors[1] + mean_gray() * (1 - colors[1])),
+            lambda: clip(image * colors[2] + tf.image.rgb_to_grayscale(image) * (1 - colors[2])),
+            lambda: tf.image.adjust_hue(image, colors[3]),
             lambda: image,
         )
         made = tf.switch_case(step, steps)
@@ -104,7 +104,7 @@ def audio(tf: Any, work: Any) -> Any:
 
 
 def cached(tf: Any, work: Any) -> Any:
-    """Decode and resize, ``cache()``, then crop, flip, normalise."""
+    """Decode and resize, ``cache()``, then crop, flip, normalize."""
     kept, side = cached_workload.KEPT_SIDE, cached_workload.SIDE
     numbers = [split_mix(i, 41) for i in range(work.rows)]
     crops = np.array([part(n[:40], kept, kept, cached_workload.SCALE) for n in numbers], np.int32)

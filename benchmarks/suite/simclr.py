@@ -1,4 +1,4 @@
-"""SimCLR-like: augmentations written colours first, as a list of user functions with declared algebra.
+"""SimCLR-like: augmentations written colors first, as a list of user functions with declared algebra.
 
 Crop and flip (spatial) may move before what works on each pixel (pointwise), which then works on fewer, and on bytes
 longer.
@@ -48,7 +48,7 @@ def grayscale(image: Image, rng: np.random.Generator) -> Image:
 
 
 @pointwise
-def normalise(image: Image) -> Image:
+def normalize(image: Image) -> Image:
     return (image - MEAN) / STD
 
 
@@ -77,7 +77,7 @@ def start(directory: str) -> cedar.Pipeline:
 
 
 def finish(p: cedar.Pipeline) -> cedar.Pipeline:
-    return p.map(normalise, "image").select("image", "label").batch(16, last="keep")
+    return p.map(normalize, "image").select("image", "label").batch(16, last="keep")
 
 
 def make(directory: str, rows: int) -> cedar.Pipeline:

@@ -1,4 +1,4 @@
-"""Text: tokenise, look words up, cut long texts, drop short ones, pad; the score that drops most rows comes last."""
+"""Text: tokenize, look words up, cut long texts, drop short ones, pad; the score that drops most rows comes last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data(directory: str, rows: int, seed: int) -> None:
     write(directory, {"text": texts, "score": rng.random(rows).astype(np.float32)}, 4096)
 
 
-def tokenise(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
@@ -43,7 +43,7 @@ def truncate(tokens: Any) -> Any:
 
 
 STEPS: dict[str, Step] = {
-    "tokenise": lambda p: p.map(tokenise, "text", into="tokens", dtype=list[str]),
+    "tokenize": lambda p: p.map(tokenize, "text", into="tokens", dtype=list[str]),
     "look_up": lambda p: p.map(look_up, "tokens", dtype=list[int]),
     "truncate": lambda p: p.map(truncate, "tokens"),
     "long": lambda p: p.filter(col("tokens").list.len() >= 8),

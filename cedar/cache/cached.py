@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from cedar.cache.cost import kind_of, load_seconds_per_byte
-from cedar.cache.entries import relabelled, storable, write_body
+from cedar.cache.entries import relabeled, storable, write_body
 from cedar.cache.fingerprints import Fingerprint, Record, fingerprint
 from cedar.cache.manifest import as_json, why_missing
 from cedar.cache.store import Key, Store
@@ -83,7 +83,7 @@ class KeptReader:
             timing.rows_cached += sum(block.slots for block in blocks)
         elif given is None:
             timing.rows_kept += split.rows if split.rows is not None else sum(block.slots for block in blocks)
-        yield from relabelled(blocks, self._plain.ordinal, lap)
+        yield from relabeled(blocks, self._plain.ordinal, lap)
 
     def _made(self, split: Split, env: Env, given: list[Block] | None, timing: Timing) -> list[Block]:
         """What the program makes of a split; rows that were read already are not read again."""

@@ -140,6 +140,6 @@ def _keys(keys: Keys) -> tuple[dict[str, pa.Array], dict[str, int]]:
     return arrays, constant
 
 
-def relabelled(blocks: list[Block], source: int, lap: int) -> list[Block]:
+def relabeled(blocks: list[Block], source: int, lap: int) -> list[Block]:
     """The blocks as rows of source number ``source`` in repetition ``lap``."""
     return [Block(b.columns, replace(b.keys, repeat=lap, source=source), b.dead, b.aligned) for b in blocks]

@@ -25,7 +25,7 @@ class InverseKeyedJaggedTensor(Container):
 
     Two rows are the same where the lists of all keys are, and their weights; floats count by their bits. There are at
     most as many unique rows as rows, each is used, and they stand in the order in which they first occur: so the
-    inverse ascends where equal rows are neighbours. A row is a list, perhaps an empty one; there are no null rows.
+    inverse ascends where equal rows are neighbors. A row is a list, perhaps an empty one; there are no null rows.
 
     Args:
         keys: the features of the group.

@@ -138,7 +138,7 @@ class NumericEnvironment:
         torch: Any = _loaded("torch", "set_float32_matmul_precision")
         if torch is not None:
             torch.get_num_threads()  # a thread takes torch's number the first time that it asks: not after this
-            if self in _travelled and torch.get_float32_matmul_precision() != self.matmul:
+            if self in _traveled and torch.get_float32_matmul_precision() != self.matmul:
                 torch.set_float32_matmul_precision(self.matmul)
         for library in _libraries():
             wanted = self.blas if library.blas else self.openmp
@@ -153,13 +153,13 @@ class NumericEnvironment:
         return undo
 
 
-_travelled: set[NumericEnvironment] = set()  # that came to this process from another one, whose worker it is
+_traveled: set[NumericEnvironment] = set()  # that came to this process from another one, whose worker it is
 _thread = threading.local()
 
 
 def _elsewhere(*values: Any) -> NumericEnvironment:
     environment = NumericEnvironment(*values)
-    _travelled.add(environment)
+    _traveled.add(environment)
     return environment
 
 
@@ -323,7 +323,7 @@ class _Entered(_Holding):
 
     def __enter__(self) -> None:
         super().__enter__()
-        keeps = getattr(_thread, "ours", False) or self._environment in _travelled
+        keeps = getattr(_thread, "ours", False) or self._environment in _traveled
         try:
             undo = self._environment.set()
         except BaseException:

@@ -1,7 +1,7 @@
 """Whether a predicate can hold on any of some rows of which only bounds are known.
 
 A predicate that cannot be true keeps no row. What is not understood may take any value; what may fail on a row, by the
-judgement that the optimizer uses, too, excludes nothing: the failure has to come out.
+judgment that the optimizer uses, too, excludes nothing: the failure has to come out.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def next_run(pipeline: str, rank: int) -> str:
 
 
 def default_store(rank: int, world: int) -> Any:
-    """That of torch.distributed, if it is initialised for just these ranks; else None."""
+    """That of torch.distributed, if it is initialized for just these ranks; else None."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

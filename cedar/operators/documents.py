@@ -93,7 +93,7 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
         raise PipelineError(
             "pack needs lists of numbers: " + ", ".join(f"{n!r} is {types[n]}" for n in wrong),
             site=site,
-            fix="name the token columns, or tokenise with map first",
+            fix="name the token columns, or tokenize with map first",
         )
     taken = [n for n in ADDED if n in (wanted or types)]
     if taken:
@@ -107,7 +107,7 @@ def token_columns(types: Mapping[str, ColumnType], wanted: Sequence[str], site: 
         raise PipelineError(
             "pack: no column is a list of numbers: " + ", ".join(f"{n!r} is {kind}" for n, kind in types.items()),
             site=site,
-            fix="tokenise with map first",
+            fix="tokenize with map first",
         )
     return chosen
 

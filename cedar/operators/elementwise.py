@@ -155,7 +155,7 @@ def _with_selectors(node: Json, change: Callable[[Json], Json]) -> Json:
     return {k: v if k in {"Literal", "StructExpr"} else _with_selectors(v, change) for k, v in node.items()}
 
 
-def spelt_out(node: Json) -> list[Json]:
+def spelled_out(node: Json) -> list[Json]:
     """The part for each of the columns that its selectors (see ``explicit``) name."""
     chosen = [selector["ByName"]["names"] for selector in find(node, "Selector")]
 

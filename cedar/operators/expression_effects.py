@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cedar.core.forks import elsewhere
-from cedar.operators.elementwise import find, is_fixed, spelt_out
+from cedar.operators.elementwise import find, is_fixed, spelled_out
 from cedar.operators.expression_kinds import ANY, Groups, Json, groups_of, kind_of, known, name_of
 from cedar.operators.expression_nodes import expression, tree
 
@@ -23,7 +23,7 @@ _FIELD = "__cedar_field_"
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """What is known of an expression on columns of given types.
 
     Args:
@@ -35,7 +35,7 @@ class Judgement:
     may_fail: bool
 
 
-def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgement:
+def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgment:
     """What the kinds and types in an expression tell.
 
     Args:
@@ -47,13 +47,13 @@ def judge(expr: pl.Expr, frame: pl.LazyFrame) -> Judgement:
         >>> from cedar.operators.expression_effects import judge
         >>> frame = pl.LazyFrame(schema={"n": pl.Int64, "t": pl.List(pl.Int64)})
         >>> judge(pl.col("n") + 1, frame), judge(pl.col("n").cast(pl.Int8), frame).may_fail
-        (Judgement(refused=None, may_fail=False), True)
+        (Judgment(refused=None, may_fail=False), True)
         >>> judge(pl.col("t").is_in("t"), frame).refused
         'is_in() of a list in a column of List(Int64) looks at other rows'
     """
     judging = _Judging(frame)
     judging.visit(tree(expr))
-    return Judgement(judging.refused, judging.fails)
+    return Judgment(judging.refused, judging.fails)
 
 
 class _Judging:
@@ -161,7 +161,7 @@ class _Judging:
         kind, body = kind_of(node)
         if kind == "Column" and body in self.schema:
             return [self.schema[body]]
-        for parts in ([node], spelt_out(node)):  # of several columns, results may share a name
+        for parts in ([node], spelled_out(node)):  # of several columns, results may share a name
             try:
                 return [
                     kind for part in parts for kind in self.frame.select(expression(part)).collect_schema().dtypes()

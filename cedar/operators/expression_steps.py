@@ -336,7 +336,7 @@ def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tu
 def _resolve(
     name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _Walk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
-    """An expression with its columns spelt out, and the names and types of its results."""
+    """An expression with its columns spelled out, and the names and types of its results."""
     key = id(blame), id(expr), name
     if key not in walk.known:
         try:

@@ -132,7 +132,7 @@ class Map(RowOperator):
     @property
     def unique_reads(self) -> tuple[str, ...] | None:
         """So it is of transforms that are functions of their row, and of functions of one column that say what they do
-        to each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbours instead.
+        to each of its values (see ``algebra``). Transforms that run in chains are fused with their neighbors instead.
         """
         if self.random:
             return None

@@ -104,7 +104,7 @@ class RunMethods:
                 same at any number of ranks. "auto" knows what metadata tell.
             agree: a folder that all ranks see, the address of a service, or a store of torch.distributed, where they
                 tell each other when one of them is through an epoch whose number of batches is unknown, and where they
-                stand when their number changes; by default they use torch.distributed, where it is initialised, or the
+                stand when their number changes; by default they use torch.distributed, where it is initialized, or the
                 service that is the executor.
             format: "numpy", "torch", "arrow" or "jax"; by default "numpy", or "torch" where ``device`` is given.
                 "tuple" gives the columns without names, in the order of ``select``: ``for x, y in loader``. They are

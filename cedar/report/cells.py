@@ -15,7 +15,7 @@ from cedar.core.printable import escape
 _HIGH, _WIDE = 128, 256  # pixels of a thumbnail, at most
 _SEEN = 64  # pixels of a side, up to which a smaller one is enlarged by a whole number
 _LOOKED_AT = 512  # pixels of a side that a thumbnail is made from
-_LEAST = 8  # pixels of both sides of an array that is taken for a grey image: fewer are boxes, or points
+_LEAST = 8  # pixels of both sides of an array that is taken for a gray image: fewer are boxes, or points
 _FLAT = 50  # times as long as high: no image
 _SAMPLES = 64  # samples of a clip: fewer numbers are shown as such
 _CURVE = (160, 48)  # pixels of a waveform

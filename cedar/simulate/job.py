@@ -93,7 +93,7 @@ class TimeOptions:
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Between the workers of neighbouring stages."""
+    """Between the workers of neighboring stages."""
 
     message: float = 0.0  # megabytes of a micro-batch's activations at a boundary
     bandwidth: float = 10.0  # gigabytes per second

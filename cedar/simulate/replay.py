@@ -190,7 +190,7 @@ def oobleck_time(problem: Problem) -> float:
 def bamboo_time(problem: Problem) -> float:
     """The worker before a dead one does both stages, with the redundant copy it keeps (Bamboo, idealised).
 
-    Redundant forwards cost a healthy pipeline ``REDUNDANCY``; a pipeline with two neighbours dead is lost. The memory
+    Redundant forwards cost a healthy pipeline ``REDUNDANCY``; a pipeline with two neighbors dead is lost. The memory
     of the copies is not counted.
     """
     slots = []

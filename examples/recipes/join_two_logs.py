@@ -13,12 +13,12 @@ pq.write_table(pa.table({"request": range(1000), "ad": [i % 9 for i in range(100
 pq.write_table(pa.table({"request": range(0, 1000, 20), "delay": [1.5] * 50}), f"{folder}/clicks.parquet")
 
 clicks = cedar.read_parquet(f"{folder}/clicks.parquet").unique("request")
-labelled = (
+labeled = (
     cedar.read_parquet(f"{folder}/impressions.parquet")
     .shuffle(seed=1)
     .join(clicks, on="request")
     .with_columns(label=col("delay").is_not_null())
     .drop("delay")
 )
-print(labelled.head(5))
-assert sum(row["label"] for row in labelled) == 50
+print(labeled.head(5))
+assert sum(row["label"] for row in labeled) == 50

@@ -54,7 +54,7 @@ def test_orders_that_change_the_stream_or_fail_are_not_legal(folder):
     assert legal == [
         ("stretched", "modulo", "chosen"), ("stretched", "chosen", "modulo"), ("chosen", "stretched", "modulo"),
     ]  # fmt: skip
-    assert ("tokenise", "look_up", "long", "truncate", "good") in optimizer_orders.legal_orders(
+    assert ("tokenize", "look_up", "long", "truncate", "good") in optimizer_orders.legal_orders(
         CASES["text"], place("text", folder)
     )
 

@@ -146,8 +146,8 @@ def map_batches_polars(folder: Path) -> cedar.Pipeline:
 
 @pipeline
 def map_batches_numpy_sized(folder: Path) -> cedar.Pipeline:
-    centred = known().map_batches(lambda c: {"f": c["f"] - c["f"].mean()}, "f", format="numpy", size=5)
-    return centred.shuffle(seed=1).batch(4, last="keep")
+    centered = known().map_batches(lambda c: {"f": c["f"] - c["f"].mean()}, "f", format="numpy", size=5)
+    return centered.shuffle(seed=1).batch(4, last="keep")
 
 
 @pipeline

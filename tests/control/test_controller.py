@@ -196,7 +196,7 @@ def test_a_plan_that_failed_is_tried_again_ever_more_rarely() -> None:
 
 
 @pytest.mark.heavy
-def test_neighbours_that_come_and_go_do_not_make_a_bad_plan_worth_trying() -> None:
+def test_neighbors_that_come_and_go_do_not_make_a_bad_plan_worth_trying() -> None:
     run = Run({"first": 1e-3, "a": 3e-3}, rows=1e9)
     for i in range(20):
         run.seconds = {key: seconds * (2.0 if i % 2 else 0.5) for key, seconds in run.seconds.items()}

@@ -55,6 +55,6 @@ def column(source: Any, name: str) -> list[Any]:
     return [row[name] for row in read_rows(source)]
 
 
-def travelled(source: Any) -> Any:
+def traveled(source: Any) -> Any:
     """The source as another process gets it."""
     return cloudpickle.loads(cloudpickle.dumps(source))

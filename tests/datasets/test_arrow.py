@@ -10,7 +10,7 @@ from pyarrow import feather
 from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.arrow import read_arrow
 from tests.datasets.arrow_tables import table
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 def write(path: Path, data: pa.Table, rows: int, stream: bool = False, **options) -> Path:
@@ -33,7 +33,7 @@ def test_all_rows_of_files(folder: Path):
     rows = read_keyed(source)
     assert [row for _, row in rows] == table(150).to_pylist()
     assert rows[120][0] == (1, 20)
-    assert read_keyed(travelled(source)) == rows
+    assert read_keyed(traveled(source)) == rows
     assert source.schema()["name"] == pa.large_string()
     assert source.schema()["kind"] == pa.large_string()
 

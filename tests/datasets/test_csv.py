@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.csv import read_csv
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
@@ -75,7 +75,7 @@ def test_types_from_the_first_block(tmp_path: Path):
         "d": pa.large_string(),
         "n": pa.large_string(),
     }
-    rows = read_rows(travelled(source))
+    rows = read_rows(traveled(source))
     assert rows[1] == dict.fromkeys("ifbsdn")
     assert rows[2] == {"i": 3, "f": 2.0, "b": False, "s": "", "d": "x", "n": None}
 

@@ -13,7 +13,7 @@ from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.base import Chunk, Split
 from cedar.datasets.custom import adapt
 from cedar.datasets.items import from_items
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 class Made:
@@ -57,7 +57,7 @@ TABLE = pa.table({"x": [1, 2], "s": ["p", "q"]})
 def test_what_read_may_yield(make):
     source = adapt(Made(make))
     assert read_keyed(source) == [((f, i), row) for f in (0, 1) for i, row in enumerate(ROWS)]
-    assert read_rows(travelled(source)) == ROWS * 2
+    assert read_rows(traveled(source)) == ROWS * 2
     backwards = adapt(Made(make))
     assert [row for _, row in read_keyed(backwards, [1, 0])] == ROWS * 2
 

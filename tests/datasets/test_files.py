@@ -7,7 +7,7 @@ import pytest
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.files import read_files
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_row_is_a_file_and_some_32_files_are_a_split(folder: Path):
     assert rows[7][1] == {"path": str(folder / "007.bin"), "bytes": b"\7\7"}
     assert source.url_of(7, 0) == str(folder / "007.bin")
     assert source.row_bytes == 2
-    assert read_keyed(travelled(source)) == rows
+    assert read_keyed(traveled(source)) == rows
 
 
 def test_a_file_that_is_added_or_removed_moves_no_other_border_of_splits(folder: Path):

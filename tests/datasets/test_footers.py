@@ -10,7 +10,7 @@ import pytest
 from cedar.core.errors import SourceError
 from cedar.datasets.parquet import read_parquet
 from tests.datasets.parquet_files import two_files
-from tests.datasets.reading import read_rows, travelled
+from tests.datasets.reading import read_rows, traveled
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_footers_are_read_once(folder: Path, monkeypatch):
     source.splits()
     source.schema()
     read_rows(source)
-    read_rows(travelled(source))
+    read_rows(traveled(source))
     assert len(read) == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from cedar.core.columns import UNKNOWN, TensorType, type_of
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.items import from_items
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 class Squares:
@@ -47,7 +47,7 @@ def test_a_list_of_dicts():
         "tags": pa.large_list(pa.int64()),
         "gap": pa.float64(),
     }
-    assert read_rows(travelled(source)) == rows
+    assert read_rows(traveled(source)) == rows
 
 
 @pytest.mark.parametrize("kind", [Squares, Many])

@@ -9,7 +9,7 @@ import cedar
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.base import Split
 from cedar.datasets.iterable import from_iterable
-from tests.datasets.reading import read_keyed, read_rows, travelled
+from tests.datasets.reading import read_keyed, read_rows, traveled
 
 
 def count(n: int):
@@ -27,7 +27,7 @@ def test_one_streaming_split_in_chunks():
 
 def test_every_pass_begins_anew():
     source = from_iterable(count(10))
-    assert read_rows(source) == read_rows(source) == read_rows(travelled(source))
+    assert read_rows(source) == read_rows(source) == read_rows(traveled(source))
 
 
 def test_rows_are_taken_as_they_are_needed():
@@ -167,7 +167,7 @@ def test_declared_types_hold_without_rows_and_the_first_rows_are_made_once():
     source = from_iterable(make, dtypes={"x": "float32"})
     for _ in range(2):
         assert source.schema() == {"x": pa.float32(), "y": pa.large_string()}
-    elsewhere = travelled(source)
+    elsewhere = traveled(source)
     for passes in (1, 2):
         assert [row["x"] for row in read_rows(source)] == list(range(100)) == [row["x"] for row in read_rows(elsewhere)]
         assert len(begun) == passes

@@ -16,7 +16,7 @@ from cedar import col
 from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, RowError
 from cedar.datasets.jsonl import read_jsonl
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 def write(folder: Path, lines, name: str = "t.jsonl", end: str = "\n") -> Path:
@@ -64,7 +64,7 @@ def test_types_are_fixed_by_the_first_64_rows(tmp_path: Path):
         "d": pa.struct([("a", pa.int64())]),
         "late": pa.large_string(),
     }
-    assert read_rows(travelled(source)) == [
+    assert read_rows(traveled(source)) == [
         {"i": 1, "f": 2.0, "l": [1, 2], "d": {"a": 1}, "late": None},
         {"i": None, "f": 0.5, "l": [], "d": None, "late": "x"},
     ]
@@ -175,7 +175,7 @@ def test_dtypes_widen_and_add_columns(tmp_path: Path):
 def test_values_that_do_not_go_together(tmp_path: Path):
     path = write(tmp_path, [{"x": 1}, {"x": 2}, {"x": "a"}])
     with pytest.raises(RowError, match=r"t\.jsonl, line 3: column 'x': .* do not fit into one column") as error:
-        read_rows(travelled(read_jsonl(path)))
+        read_rows(traveled(read_jsonl(path)))
     assert "dtypes={'x': str}" in (error.value.fix or "")
     assert column(read_jsonl(path, dtypes={"x": str}), "x") == ["1", "2", "a"]
     with pytest.raises(PipelineError, match="a JSON column cannot be object"):

@@ -11,7 +11,7 @@ import pytest
 import cedar
 from cedar import CedarError, PipelineError, ResumeError, SourceError, col
 from cedar.datasets.lance import read_lance
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 lance: Any = pytest.importorskip("lance", reason="the extra lance is not installed")
 
@@ -42,7 +42,7 @@ def test_all_rows_in_the_order_of_the_data_set(uri: Path):
     rows = read_keyed(source)
     assert [row for _, row in rows] == table(250).to_pylist()
     assert rows[120][0] == (1, 20)
-    assert read_keyed(travelled(source), order=[2, 0, 1]) == rows
+    assert read_keyed(traveled(source), order=[2, 0, 1]) == rows
     assert source.schema()["name"] == pa.large_string()
     assert cedar.read_lance(uri).count() == 250
     assert len(cedar.read_lance(uri).batch(10).loader()) == 25
@@ -78,7 +78,7 @@ def test_the_version_is_that_of_the_first_look(uri: Path):
     assert len(source.splits()) == 3
     lance.write_dataset(table(10, 250), str(uri), mode="append")
     lance.dataset(str(uri)).delete("id = 0")
-    assert column(travelled(source), "id") == list(range(250))
+    assert column(traveled(source), "id") == list(range(250))
     assert column(read_lance(uri), "id") == list(range(1, 260))
 
 

@@ -23,7 +23,7 @@ from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets import footers, manifest
 from cedar.datasets.manifest import write_manifest
 from cedar.datasets.parquet import ParquetSource, read_parquet
-from tests.datasets.reading import read_keyed, travelled
+from tests.datasets.reading import read_keyed, traveled
 
 CASES = int(os.environ.get("CASES", "200"))
 HEAD = 40  # bytes before the Arrow stream
@@ -79,7 +79,7 @@ def test_a_source_is_the_same_with_a_manifest_when_it_is_made_and_after(folder: 
     for columns in (None, ["s"], ["x", "day"], ["day"], ["l", "x"]):
         plain = read_parquet(str(folder), columns=columns)
         first, second = (read_parquet(str(folder), columns=columns, manifest=where) for _ in range(2))
-        assert told(first) == told(plain) == told(second) == told(travelled(second))
+        assert told(first) == told(plain) == told(second) == told(traveled(second))
         assert told(second.select(["x"])) == told(plain.select(["x"]))
         where.unlink()
 

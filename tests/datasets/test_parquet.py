@@ -17,7 +17,7 @@ from cedar.datasets import parquet
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.parquet import read_parquet
 from tests.datasets.parquet_files import table, two_files
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_select_keeps_what_is_known(folder: Path):
 
 
 def test_it_travels(folder: Path):
-    assert read_keyed(travelled(read_parquet(folder))) == read_keyed(read_parquet(folder))
+    assert read_keyed(traveled(read_parquet(folder))) == read_keyed(read_parquet(folder))
 
 
 def test_the_digest_tells_data_and_not_place(folder: Path, tmp_path_factory):

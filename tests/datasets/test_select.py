@@ -25,7 +25,7 @@ from cedar.datasets.parquet import read_parquet
 from cedar.datasets.tar import read_tar
 from cedar.datasets.text import read_text
 from cedar.datasets.vortex import read_vortex
-from tests.datasets.reading import read_rows, travelled
+from tests.datasets.reading import read_rows, traveled
 
 ROWS = 500
 
@@ -119,7 +119,7 @@ def read(source, split):
 def test_the_rows_of_the_whole_source(source):
     names = list(source.schema())
     for chosen in (names[:1], names[::-1], names[1:2], []):
-        narrow = travelled(source.select(chosen))
+        narrow = traveled(source.select(chosen))
         assert list(narrow.schema()) == chosen
         for split in source.splits():
             whole, rows = read(source, split)

@@ -11,7 +11,7 @@ import cedar
 from cedar.core.errors import PipelineError
 from cedar.datasets.table import from_arrow, from_numpy, from_pandas, from_polars
 from tests.datasets.arrow_tables import table
-from tests.datasets.reading import column, read_rows, travelled
+from tests.datasets.reading import column, read_rows, traveled
 
 
 @pytest.mark.heavy
@@ -21,7 +21,7 @@ def test_from_arrow():
     assert [(s.start, s.rows) for s in source.splits()] == [(0, 65_536), (65_536, 4_464)]
     assert column(source, "id") == list(range(70_000))
     assert source.row_bytes is not None
-    assert read_rows(travelled(from_arrow(data.slice(3, 5)))) == data.slice(3, 5).to_pylist()
+    assert read_rows(traveled(from_arrow(data.slice(3, 5)))) == data.slice(3, 5).to_pylist()
     assert read_rows(from_arrow(data.to_batches()[0].slice(0, 2))) == data.slice(0, 2).to_pylist()
     assert read_rows(source.select(["id"]))[1] == {"id": 1}
 
@@ -92,7 +92,7 @@ def test_from_numpy(tmp_path):
         for name in batch:
             assert batch[name].tolist() == np.asarray(given[name]).tolist()
             assert name in ("s", "t", "y") or batch[name].dtype == given[name].dtype
-    rows = read_rows(travelled(from_numpy(arrays)))
+    rows = read_rows(traveled(from_numpy(arrays)))
     assert rows[1]["image"].tolist() == arrays["image"][1].tolist()
     batch = next(iter(cedar.from_numpy({"x": arrays["v"]}).batch(2)))
     batch["x"][:] = 7

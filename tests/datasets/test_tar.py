@@ -11,7 +11,7 @@ import pytest
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.datasets.tar import read_tar
-from tests.datasets.reading import read_keyed, read_rows, travelled
+from tests.datasets.reading import read_keyed, read_rows, traveled
 
 Member = tuple[str, bytes] | tarfile.TarInfo
 
@@ -52,7 +52,7 @@ def test_samples_become_rows(tmp_path: Path):
     rows = read_keyed(source)
     assert [key for key, _ in rows] == [(0, i) for i in range(600)]
     assert rows[3][1] == {"key": "0003", "jpg": b"3jpg3jpg3jpg", "cls": b"3cls3cls3cls"}
-    assert read_keyed(travelled(source)) == rows
+    assert read_keyed(traveled(source)) == rows
 
 
 def test_several_and_compressed_shards(tmp_path: Path):
@@ -209,7 +209,7 @@ def test_parts_that_samples_lack_are_null_where_that_is_asked_for(tmp_path: Path
     want = [{"key": k, "jpg": j, "cls": c} for k, j, c in [("0", b"a", None), ("1", b"b", b"1"), ("2", None, b"2")]]
     assert read_rows(source) == want
     assert read_rows(source.select(["cls"])) == [{"cls": row["cls"]} for row in want]
-    assert read_rows(travelled(source)) == want
+    assert read_rows(traveled(source)) == want
     late = write(tmp_path, [*samples(256), ("0256.new", b"x")], "late.tar")
     with pytest.raises(SourceError, match=r"'0256' also has \.new; the first 256 samples have jpg, cls"):
         read_rows(read_tar(late, missing="null"))

@@ -8,7 +8,7 @@ import pytest
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.text import TextSource, read_text
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 from tests.datasets.text_files import write
 
 
@@ -39,7 +39,7 @@ def test_lines_are_counted_only_if_asked_for(tmp_path: Path, monkeypatch):
     list(source.read(last))
     assert len(counted) == len(source.splits()) - 1
     list(source.read(last))
-    list(travelled(source).read(last))
+    list(traveled(source).read(last))
     assert len(counted) == len(source.splits()) - 1
 
 

@@ -18,7 +18,7 @@ import cedar
 from cedar import CedarError, PipelineError, ResumeError, SourceError, col
 from cedar.datasets.sums import write_sums
 from cedar.datasets.vortex import _runs, read_vortex
-from tests.datasets.reading import column, read_keyed, read_rows, travelled
+from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 vortex: Any = pytest.importorskip("vortex", reason="the extra vortex is not installed")
 
@@ -58,7 +58,7 @@ def test_all_rows_of_files(tmp_path: Path):
         rows = read_keyed(source)
         assert [row for _, row in rows] == table(150).to_pylist()
         assert rows[120][0] == (1, 20)
-        assert read_keyed(travelled(source), order=[1, 0]) == rows
+        assert read_keyed(traveled(source), order=[1, 0]) == rows
     assert source.schema()["name"] == pa.large_string()
     assert source.schema()["tags"] == pa.large_list(pa.int32())
 

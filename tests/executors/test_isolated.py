@@ -1,4 +1,4 @@
-"""Apart: types are learnt from sample rows in a worker, where a loader's rows are worked on by processes."""
+"""Apart: types are learned from sample rows in a worker, where a loader's rows are worked on by processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_function_that_always_ends_its_process_is_named(monkeypatch: pytest.Mo
         run(numbers(ends, on_error=cedar.Skip()))
 
 
-def test_what_does_not_travel_is_learnt_here() -> None:
+def test_what_does_not_travel_is_learned_here() -> None:
     locked = numbers(lambda x: (x, threading.Lock())).map(lambda pair: pair[0], "x", dtype=int)
     assert run(locked, plan="off")[0] == list(range(100))
 

@@ -21,7 +21,7 @@ def test_rows_are_plain_python_values_and_arrays():
     assert not row["a"].flags.writeable
 
 
-def test_a_misspelt_column():
+def test_a_misspelled_column():
     with pytest.raises(PipelineError, match="no column 'xx'") as caught:
         bind(Map(abs, ("xx",)), XS)
     assert caught.value.fix == "did you mean 'x'?"

@@ -1,4 +1,4 @@
-"""Chains: neighbours of a family run as one."""
+"""Chains: neighbors of a family run as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import cedar
 from tests.operators.toy_transforms import ROWS, AddNoise, Refuse, ran
 
 
-def test_neighbours_of_a_family_run_as_one_and_draw_as_alone():
+def test_neighbors_of_a_family_run_as_one_and_draw_as_alone():
     p = cedar.from_items(ROWS).map(AddNoise(), "x").map(Refuse(-1), "x").map(AddNoise(7), "x")
     ran().clear()
     together = [row["x"] for row in p]

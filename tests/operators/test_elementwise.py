@@ -115,7 +115,7 @@ def test_columns_read() -> None:
     assert columns_of(col("x") + col.y) == frozenset({"x", "y"})
 
 
-def test_selectors_are_spelt_out() -> None:
+def test_selectors_are_spelled_out() -> None:
     frame = pl.LazyFrame(schema={"d1": pl.Int64, "d2": pl.Float64, "e": pl.String})
     assert named_columns(explicit(pl.col("^d.$") * 2, frame)) == {"d1", "d2"}
     assert named_columns(explicit(cs.string() + pl.lit("x"), frame)) == {"e"}

@@ -101,7 +101,7 @@ class Judged:
         self.categorical = "categorical" in groups_of(x.dtype)
         types = pl.LazyFrame(schema=self.frame.schema)
         types.select(self.expr).collect_schema()
-        self.judgement = judge(self.expr, types)
+        self.judgment = judge(self.expr, types)
 
     def values(self, rows: list[int] | slice) -> list[str]:
         """Of some rows, in a block of their own; a slice shares the memory of the others.
@@ -139,7 +139,7 @@ class Judged:
 def fits(form: str, name: str) -> bool:
     """Whether polars takes the types, and we do."""
     try:
-        return Judged(form, COLUMNS[name]).judgement.refused is None
+        return Judged(form, COLUMNS[name]).judgment.refused is None
     except ERRORS:
         return False
 
@@ -148,11 +148,11 @@ def judged(form: str, name: str) -> Judged | None:
     """None where polars refuses the types, or we do."""
     try:
         made = Judged(form, COLUMNS[name])
-        if made.judgement.refused is None:
+        if made.judgment.refused is None:
             made.values([])
     except (*ERRORS, PipelineError, ResultTypeError):
         return None
-    return made if made.judgement.refused is None else None
+    return made if made.judgment.refused is None else None
 
 
 def faults(form: str, name: str) -> list[str]:
@@ -167,7 +167,7 @@ def faults(form: str, name: str) -> list[str]:
         return []  # refused by name
     except pa.ArrowException as error:
         return [f"{what} gives what Arrow cannot read: {error}"]
-    if errors and not case.judgement.may_fail:
+    if errors and not case.judgment.may_fail:
         return [f"{what} may fail: {errors[0]}"]
     good = [row for row, value in enumerate(alone) if value is not None]
     nulls = case.frame["x"].is_null().to_list()

@@ -139,7 +139,7 @@ NONE = LISTS.filter(lambda i: i > 5, "id")
         lambda p: p.apply(Explode("a")),
         lambda p: p.apply(Explode("a", fields=True)),
         lambda p: p.map(recsys.FirstX(2), "a"),
-        lambda p: p.map(text.normalise(), "s").map(text.tokenise(), "s"),
+        lambda p: p.map(text.normalize(), "s").map(text.tokenize(), "s"),
         lambda p: p.map(image.decode(), "s"),
         lambda p: p.batch(2).dedup([["a"]]),
         lambda p: p.with_columns(n=col("a").list.len()).filter(col("n") > 1),

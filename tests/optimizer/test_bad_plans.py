@@ -316,7 +316,7 @@ def test_what_fails_as_written_fails_with_the_same_error(plan: str, files: str) 
 @pytest.mark.parametrize("rarely", [False, True])
 def test_an_algebra_that_does_not_hold(rarely: bool, caplog: pytest.LogCaptureFixture) -> None:
     @pointwise
-    def centred(v: np.ndarray) -> np.ndarray:
+    def centered(v: np.ndarray) -> np.ndarray:
         return v - v.mean() if not rarely or v[0] % 5 == 0 else v * 1.0
 
     @spatial
@@ -325,7 +325,7 @@ def test_an_algebra_that_does_not_hold(rarely: bool, caplog: pytest.LogCaptureFi
 
     def make() -> cedar.Pipeline:
         p = cedar.from_items([{"x": i} for i in range(4000)]).map(lambda x: np.arange(64.0) + x, "x", into="v")
-        return end(p.map(centred, "v").map(cropped, "v"))
+        return end(p.map(centered, "v").map(cropped, "v"))
 
     same(make)
 

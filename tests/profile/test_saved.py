@@ -55,7 +55,7 @@ def changed(tmp_path, change):
         (lambda d: d["operators"][0].update(gil=1.5), "operator 0: gil is 1.5"),
         (lambda d: d["operators"][0].update(wall=float("nan")), "NaN is no figure"),
         (lambda d: d["operators"][0].pop("label") and None, "operator 0 has no 'label'"),
-        (lambda d: d.update(colour="red"), "the profile has an unknown 'colour'"),
+        (lambda d: d.update(color="red"), "the profile has an unknown 'color'"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(tmp_path, change, said):

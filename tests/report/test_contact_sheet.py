@@ -25,7 +25,7 @@ def test_images_are_thumbnails_that_can_be_read(tmp_path):
     assert "float32 (3, 32, 48)" in page.text
 
 
-def test_sound_is_a_waveform_and_grey_floats_are_images(tmp_path):
+def test_sound_is_a_waveform_and_gray_floats_are_images(tmp_path):
     rows = [{"clip": clip["clip"], "s": np.arange(800.0).reshape(20, 40), "box": np.ones((2, 4))} for clip in clips(1)]
     page = page_of(cedar.from_items(rows).inspect(), tmp_path)
     (svg,) = page.all("svg")

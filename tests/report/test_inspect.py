@@ -73,7 +73,7 @@ def test_a_crop_behind_decode_is_that_of_the_batch_that_a_loader_gives():
     assert sheet.notes == ("the sheet ends at batch(3): it makes batches",)
 
 
-COLOURS = [
+COLORS = [
     (image.color_jitter(0.4, 0.4, 0.4, 0.1), {"brightness", "contrast", "saturation", "hue"}),
     (image.gaussian_blur(5, sigma=(1.0, 2.0), p=0.5), {"sigma"}),
     (image.photometric_distort(), {"brightness", "contrast", "saturation", "hue", "channels"}),
@@ -83,8 +83,8 @@ COLOURS = [
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("transform", "names"), COLOURS, ids=lambda of: type(of).__name__)
-def test_colours_change_where_they_are_said_to(transform, names):
+@pytest.mark.parametrize(("transform", "names"), COLORS, ids=lambda of: type(of).__name__)
+def test_colors_change_where_they_are_said_to(transform, names):
     p = cedar.from_items(pictures()).map(transform, "image")
     run, seen = of_run(p, "image", seed=1), set()
     for row in p.inspect(ROWS, seed=1).rows:

@@ -54,8 +54,8 @@ def test_without_failures_the_others_take_what_1f1b_takes():
 def test_what_a_system_cannot_live_through_takes_for_ever():
     every = frozenset(Worker(replica, replica) for replica in range(3))
     assert drop_replica_time(replace(TOY, dead=every)) == math.inf
-    neighbours = frozenset(Worker(stage, replica) for replica in range(3) for stage in (replica, replica + 1))
-    broken = Problem(5, 4, 2, neighbours | {Worker(0, 3), Worker(4, 3)})
+    neighbors = frozenset(Worker(stage, replica) for replica in range(3) for stage in (replica, replica + 1))
+    broken = Problem(5, 4, 2, neighbors | {Worker(0, 3), Worker(4, 3)})
     assert bamboo_time(broken) == math.inf
     halves = Problem(4, 2, 2, frozenset({Worker(0, 0), Worker(1, 0), Worker(2, 0), Worker(3, 1)}))
     assert oobleck_time(halves) == (4 + 3 - 1) * 4, "a pipeline of less than half its workers does not go on"

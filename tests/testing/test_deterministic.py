@@ -22,10 +22,10 @@ def test_a_pipeline_that_is_deterministic_passes_everywhere() -> None:
 
 
 def test_rows_that_depend_on_the_block_are_found() -> None:
-    def centred(columns: Any) -> Any:
+    def centered(columns: Any) -> Any:
         return {"x": columns["x"] - columns["x"].min()}
 
-    p = numbers(2000).map(lambda x: x % 2 if x < 1000 else x, "x", dtype=int).map_batches(centred, "x", format="numpy")
+    p = numbers(2000).map(lambda x: x % 2 if x < 1000 else x, "x", dtype=int).map_batches(centered, "x", format="numpy")
     with pytest.raises(
         (AssertionError, cedar.PipelineError), match=r"in blocks of 7|depends on other rows|differs from"
     ):

@@ -1,4 +1,4 @@
-"""The second epoch of images whose deterministic prefix may be kept: decode, resize | crop, flip, normalise.
+"""The second epoch of images whose deterministic prefix may be kept: decode, resize | crop, flip, normalize.
 
 Who has a cache uses it as documented; the others do all the work again. The rate is that of the epochs after the first.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.photos import MEAN, STD, Photos, decoded, normalised, opencv, part, resized, write_photos
+from benchmarks.peers.photos import MEAN, STD, Photos, decoded, normalized, opencv, part, resized, write_photos
 from benchmarks.peers.workload import Array, Cached, Row, Workload, split_mix
 
 KEPT_SIDE, SIDE = 256, 224
@@ -32,7 +32,7 @@ class CachedPhotos(Photos, Cached):
         image = resized(kept[top : top + height, left : left + width], SIDE, SIDE)
         if numbers[40] < 0.5:
             image = opencv().flip(image, 1)
-        normalised(image, out)
+        normalized(image, out)
         return {"id": np.int64(i), "image": out}
 
     def into(self, i: int, content: bytes, out: Array) -> Row:

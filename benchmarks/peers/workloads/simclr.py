@@ -1,4 +1,4 @@
-"""SimCLR's images: decode, random resized crop to 224, flip, colour jitter, grayscale, blur, normalise.
+"""SimCLR's images: decode, random resized crop to 224, flip, color jitter, grayscale, blur, normalize.
 
 Resizing is bilinear without antialias, for all: that is what OpenCV, which most loaders are used with, does. Jitter of
 strength 0.8 for four images of five, grayscale for one of five, blur for every other, as SimCLR has them. The draws of
@@ -21,7 +21,7 @@ from benchmarks.peers.photos import (
     Photos,
     decoded,
     jittered,
-    normalised,
+    normalized,
     opencv,
     part,
     resized,
@@ -85,7 +85,7 @@ class SimCLR(Photos):
             image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
         if d.blur:
             image = blurred(image, d.sigma)
-        normalised(image, out)
+        normalized(image, out)
         return {"id": np.int64(i), "image": out}
 
 

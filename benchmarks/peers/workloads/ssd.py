@@ -1,4 +1,4 @@
-"""SSD's images: decode, colour jitter, expand, a crop that keeps enough of some box, resize to 300, flip, normalise.
+"""SSD's images: decode, color jitter, expand, a crop that keeps enough of some box, resize to 300, flip, normalize.
 
 Boxes and labels follow. Resizing is bilinear without antialias, for all.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.photos import MEAN, STD, Photos, decoded, jittered, normalised, opencv, resized, write_photos
+from benchmarks.peers.photos import MEAN, STD, Photos, decoded, jittered, normalized, opencv, resized, write_photos
 from benchmarks.peers.workload import Array, Row, Workload, library, split_mix
 
 SIDE = 300
@@ -55,7 +55,7 @@ class SSD(Photos):
         if n[12] < 0.5:
             image = opencv().flip(image, 1)
             boxes = np.stack([SIDE - boxes[:, 2], boxes[:, 1], SIDE - boxes[:, 0], boxes[:, 3]], axis=1)
-        normalised(image, out)
+        normalized(image, out)
         return {"id": np.int64(i), "image": out, "boxes": boxes.astype(np.float32), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Array]:
@@ -81,7 +81,7 @@ def expanded(image: Array, boxes: Array, numbers: Array) -> tuple[Array, Array]:
 
 
 def cropped(image: Array, boxes: Array, labels: Array, row: int) -> tuple[Array, Array, Array]:
-    """The first drawn part in which the centre of a box lies that overlaps it enough; all trials at once."""
+    """The first drawn part in which the center of a box lies that overlaps it enough; all trials at once."""
     height, width = image.shape[:2]
     for turn in range(TURNS):
         n = split_mix((row << 8) + turn + (1 << 40), 1 + 4 * TRIALS)
@@ -95,8 +95,8 @@ def cropped(image: Array, boxes: Array, labels: Array, row: int) -> tuple[Array,
         low, high = np.maximum(parts[:, None, :2], boxes[:, :2]), np.minimum(parts[:, None, 2:], boxes[:, 2:])
         shared = np.maximum(high - low, 0).prod(axis=2)
         union = (w * h)[:, None] + (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) - shared
-        centres: Array = (boxes[:, :2] + boxes[:, 2:]) / 2
-        inside = np.all(((parts[:, None, :2] < centres) & (centres < parts[:, None, 2:])), axis=2)
+        centers: Array = (boxes[:, :2] + boxes[:, 2:]) / 2
+        inside = np.all(((parts[:, None, :2] < centers) & (centers < parts[:, None, 2:])), axis=2)
         fits = (w <= 2 * h) & (h <= 2 * w) & (inside & (shared >= overlap * union)).any(axis=1)
         if fits.any():
             k = int(fits.argmax())

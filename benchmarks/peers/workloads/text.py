@@ -1,4 +1,4 @@
-"""Text packing: lines, normalise, drop the empty ones, BPE tokens, rows of 512 with segment ids and positions."""
+"""Text packing: lines, normalize, drop the empty ones, BPE tokens, rows of 512 with segment ids and positions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Text(Chunks):
             return file.read(self.starts[i + 1] - self.starts[i])
 
     def lines(self, i: int) -> list[str]:
-        """Lines of chunk ``i``, normalised, without the empty ones."""
+        """Lines of chunk ``i``, normalized, without the empty ones."""
         return cleaned(self.content(i))
 
     def chunk(self, i: int) -> dict[str, Array]:
@@ -105,7 +105,7 @@ class Text(Chunks):
 
 
 def cleaned(content: bytes) -> list[str]:
-    """Lines, normalised, without the empty ones."""
+    """Lines, normalized, without the empty ones."""
     lines = (unicodedata.normalize("NFKC", line).strip() for line in content.decode().split("\n"))
     return [line for line in lines if line]
 
@@ -177,9 +177,9 @@ def pipeline(work: Any, _setting: str) -> Any:
 
     return (
         cedar.read_text(f"{work.folder}/lines.txt")
-        .map(text.normalise("NFKC"), "text")
+        .map(text.normalize("NFKC"), "text")
         .filter(col("text") != "")
-        .map(text.tokenise(f"{work.folder}/tokenizer.json", special=False), "text", into="ids")
+        .map(text.tokenize(f"{work.folder}/tokenizer.json", special=False), "text", into="ids")
         .select("ids")
         .pack(LENGTH, "ids")
         .batch(work.batch, last="keep")

@@ -125,7 +125,7 @@ class Elastic:
                     site=site,
                     done="nothing was dealt anew",
                     fix="give loader(agree=), a folder that all ranks see, the address of a service, or a store of "
-                    "torch.distributed that outlives each of them; or initialise torch.distributed for the new ranks "
+                    "torch.distributed that outlives each of them; or initialize torch.distributed for the new ranks "
                     "before reshard()",
                 )
             return None if state is None else merge([validated(state, site)], self._chunk(), site)

@@ -31,7 +31,7 @@ class Resharding(LoaderPosition):
         All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
         new, with a loader of the same pipeline and seed that was not iterated. A loop that is under way goes on with
         this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, the store
-        of torch.distributed where that is initialised for the new ranks, or the service they read through; see
+        of torch.distributed where that is initialized for the new ranks, or the service they read through; see
         docs/ranks.md.
 
         A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.

@@ -19,7 +19,7 @@ DONE = -1  # a lane that was through: it keeps nothing, and left nothing
 UNTOLD = (
     "with last={last} all ranks take as many steps, and these cannot tell each other when one of them is through. "
     'Ways out: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
-    "that all ranks see or the address of a service; or torch.distributed, initialised before the loader is made"
+    "that all ranks see or the address of a service; or torch.distributed, initialized before the loader is made"
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cedar.cache.cached import KeptReader
 from cedar.cache.cost import kind_of
-from cedar.cache.entries import relabelled
+from cedar.cache.entries import relabeled
 from cedar.core.block import Block
 from cedar.executors.dask.remote import Call, Done, Parcel, run
 from cedar.executors.worker.main import Failed
@@ -107,7 +107,7 @@ class _BlockReader:
     _plain: Reader
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
-        for block in relabelled(self.made, self._plain.ordinal, lap):
+        for block in relabeled(self.made, self._plain.ordinal, lap):
             yield own_copy(block)
 
 

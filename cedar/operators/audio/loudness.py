@@ -1,4 +1,4 @@
-"""How loud a clip is: gain, random gain, normalise."""
+"""How loud a clip is: gain, random gain, normalize."""
 
 from __future__ import annotations
 

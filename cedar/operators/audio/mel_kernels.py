@@ -52,7 +52,7 @@ def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> 
 
 @kernel("void(float32[:, ::1], int64, int64, float32[:, ::1], int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any, root: bool, mel: Any) -> None:
-    """Adds the bins' powers to the bands: a bin belongs to two bands at most, neighbours.
+    """Adds the bins' powers to the bands: a bin belongs to two bands at most, neighbors.
 
     Bins k and n / 2 - k come from the same two values: X[k] = E + T and X[n / 2 - k] = conj(E - T), where E is the
     transform of the even samples and T that of the odd ones, turned.

@@ -172,7 +172,7 @@ class Pad(ClipTransform):
 class Trim(ClipTransform):
     """A clip without the silence before and behind its sound: of one channel, what ``librosa.effects.trim`` keeps.
 
-    The power of each frame (the mean square of its samples, of all channels together; frames are centred, the clip
+    The power of each frame (the mean square of its samples, of all channels together; frames are centered, the clip
     being continued by zeros) is compared with that of the loudest frame. Kept is from the first frame above to the
     last one. A clip of zeros only, or of no samples, becomes one of no samples.
 

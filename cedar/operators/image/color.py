@@ -21,7 +21,7 @@ from cedar.operators.image.spatial import check_share, drawn
 
 
 class PixelTransform(ImageTransform):
-    """Changes pixels and leaves the size of images: colours, blur, conversion to floats.
+    """Changes pixels and leaves the size of images: colors, blur, conversion to floats.
 
     Attributes:
         takes: the numbers of channels that it takes; none: any.

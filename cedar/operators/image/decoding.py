@@ -77,7 +77,7 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image, **least)
-    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for odd colour spaces
+    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for odd color spaces
         why = str(error)
         if strict or not ends or not why.startswith(_WARNINGS):
             cut = "" if ends else "; the file is cut off"
@@ -112,7 +112,7 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
     """A JPEG file that decodes to the first ``rows`` rows of this one or more, bit for bit, and its height.
 
     The rows are coded from the top, each with what came before it, so a frame header with fewer rows makes the decoder
-    stop there. One MCU more than needed is kept: colours of half resolution are interpolated with the row below.
+    stop there. One MCU more than needed is kept: colors of half resolution are interpolated with the row below.
     """
     jpeg = header.jpeg
     assert jpeg is not None
@@ -130,7 +130,7 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
 
 @lru_cache
 def _codecs() -> Any:
-    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # a line for each odd colour profile, without its file
+    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # a line for each odd color profile, without its file
     return library("imagecodecs", "images", "decode")
 
 
@@ -149,7 +149,7 @@ def _plain(data: bytes, header: Header) -> Image:
 
 
 def _pillow(data: bytes, mode: Mode) -> Image:
-    """The first frame, by Pillow: CMYK becomes RGB, a palette its colours, 16 and 32 bits the highest 8."""
+    """The first frame, by Pillow: CMYK becomes RGB, a palette its colors, 16 and 32 bits the highest 8."""
     with opened(data) as image:
         try:
             if mode == "GRAY":
@@ -158,7 +158,7 @@ def _pillow(data: bytes, mode: Mode) -> Image:
             if image.mode.startswith("I;16"):
                 return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[..., None]
             if image.mode in ("I", "F"):
-                raise BadImage(f"pixels of 32 bits (Pillow's mode {image.mode!r}) have no defined range of colours")
+                raise BadImage(f"pixels of 32 bits (Pillow's mode {image.mode!r}) have no defined range of colors")
             if image.mode not in ("L", "RGB", "LA", "RGBA"):
                 alpha = mode == "UNCHANGED" and image.has_transparency_data
                 image = image.convert("L" if image.mode == "1" else "RGBA" if alpha else "RGB")
@@ -171,7 +171,7 @@ def _pillow(data: bytes, mode: Mode) -> Image:
 
 
 def _as_mode(image: Image, mode: Mode) -> Image:
-    """Transparency is dropped, gray becomes three equal channels, colours become ITU-R 601 luma."""
+    """Transparency is dropped, gray becomes three equal channels, colors become ITU-R 601 luma."""
     if mode == "UNCHANGED":
         return image
     if image.shape[2] in (2, 4):

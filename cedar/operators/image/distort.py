@@ -1,4 +1,4 @@
-"""photometric_distort: the colour changes that the SSD detector trains with."""
+"""photometric_distort: the color changes that the SSD detector trains with."""
 
 from __future__ import annotations
 

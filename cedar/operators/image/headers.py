@@ -39,7 +39,7 @@ class Jpeg:
     Args:
         frame: offset of the frame header's marker.
         scan: offset of the first scan's marker.
-        components: 1 (gray), 3 (colour) or 4 (CMYK).
+        components: 1 (gray), 3 (color) or 4 (CMYK).
         rows: of pixels in an MCU, the unit of coding.
         cuttable: rows follow each other in one scan, so that the first ones need nothing of the others.
     """

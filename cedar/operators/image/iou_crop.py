@@ -28,9 +28,9 @@ class IouCrop(Spatial):
     """A random part of each image that holds enough of some box: torchvision's RandomIoUCrop, the crop of SSD.
 
     Reads images and boxes, and if there are more columns (labels), lists with an entry for each box. An overlap is
-    drawn; from 1 on the image stays as it is. Else parts are drawn, each side by itself, until one holds the centre of
+    drawn; from 1 on the image stays as it is. Else parts are drawn, each side by itself, until one holds the center of
     a box with which its intersection over union is at least the overlap; after ``trials`` another overlap is drawn.
-    Boxes whose centres lie outside the part go, and their labels with them (torchvision leaves them there, empty,
+    Boxes whose centers lie outside the part go, and their labels with them (torchvision leaves them there, empty,
     until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays as it is.
 
     Args:

@@ -11,7 +11,7 @@ from cedar.operators.jit import kernel
 
 @kernel("boolean(int64, int64, int64, int64, float32[:, ::1], float32, boolean[::1])")
 def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, inside: Any) -> Any:
-    """Some box has its centre in a part, and an intersection over union of ``least``; which have it ``inside``."""
+    """Some box has its center in a part, and an intersection over union of ``least``; which have it ``inside``."""
     bottom, right = top + tall, left + wide
     enough = False
     for i in range(len(boxes)):
@@ -47,7 +47,7 @@ def try_parts(
         limits: the smallest scale, the span of scales, the smallest and the largest width : height.
         parts: (rows, 4), to be set: top, left, height, width.
         succeeded: (rows,), to be set: there is one.
-        inside: (boxes,), to be set: those whose centres lie in the part.
+        inside: (boxes,), to be set: those whose centers lie in the part.
     """
     smallest, span, narrow, broad = limits
     for row in range(len(sizes)):

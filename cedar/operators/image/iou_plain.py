@@ -32,15 +32,15 @@ def try_parts(
 def _overlaps(
     part: tuple[int, int, int, int], boxes: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Intersections over unions with the boxes whose centres lie in a part, and which those are."""
+    """Intersections over unions with the boxes whose centers lie in a part, and which those are."""
     top, left, tall, wide = part
-    centres = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
+    centers = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
     low, high = np.array([left, top]), np.array([left + wide, top + tall])
-    inside = np.all((low < centres) & (centres < high), axis=1)
+    inside = np.all((low < centers) & (centers < high), axis=1)
     corner, end = low.astype(np.float32), high.astype(np.float32)
-    centred = boxes[inside]
-    shared = np.maximum(np.minimum(end, centred[:, 2:]) - np.maximum(corner, centred[:, :2]), _ZERO).prod(axis=1)
-    sides = centred[:, 2:] - centred[:, :2]
+    centered = boxes[inside]
+    shared = np.maximum(np.minimum(end, centered[:, 2:]) - np.maximum(corner, centered[:, :2]), _ZERO).prod(axis=1)
+    sides = centered[:, 2:] - centered[:, :2]
     union = (end - corner).prod() + sides.prod(axis=1) - shared
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(union > _ZERO, shared / union, _ZERO), inside

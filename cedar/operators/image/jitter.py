@@ -27,8 +27,8 @@ class ColorJitter(PixelTransform):
     and rounds down:
 
     - brightness: value * factor;
-    - contrast: value * factor + mean * (1 - factor), of the image's mean grey, its sum being exact;
-    - saturation: value * factor + grey * (1 - factor), of the pixel's grey (see ``grayscale``);
+    - contrast: value * factor + mean * (1 - factor), of the image's mean gray, its sum being exact;
+    - saturation: value * factor + gray * (1 - factor), of the pixel's gray (see ``grayscale``);
     - hue: added to the hue in HSV, in float32 (Smith, Color Gamut Transform Pairs, 1978).
 
     Sums of two products are rounded once (fused), as torch rounds them on a processor that has the instruction.

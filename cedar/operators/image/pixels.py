@@ -33,7 +33,7 @@ class PixelProgram:
     Bit for bit what they make one by one, each of uint8 images until ``to_float``.
     """
 
-    colours: tuple[PixelTransform, ...]  # on uint8
+    colors: tuple[PixelTransform, ...]  # on uint8
     to_float: bool
     norms: tuple[Normalize, ...]
     channels_first: bool = False
@@ -72,8 +72,8 @@ class PixelProgram:
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of the result for an image (height, width, channels)."""
         height, width, channels = shape
-        for colour in self.colours:
-            channels = colour.after(channels)
+        for color in self.colors:
+            channels = color.after(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
     def prepared(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
@@ -228,7 +228,7 @@ def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -
     Raises:
         ValueError: operators in another order.
     """
-    colours: list[PixelTransform] = []
+    colors: list[PixelTransform] = []
     norms: list[Normalize] = []
     to_float = False
     for transform in transforms:
@@ -239,8 +239,8 @@ def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -
         elif isinstance(transform, ToFloat):
             to_float = True
         else:
-            colours.append(transform)
-    return PixelProgram(tuple(colours), to_float, tuple(norms), channels_first)
+            colors.append(transform)
+    return PixelProgram(tuple(colors), to_float, tuple(norms), channels_first)
 
 
 def _standardize(image: Image, norms: Sequence[Normalize], out: Image, channels_first: bool) -> None:

@@ -24,8 +24,8 @@ from cedar.operators.image.pixels_moves import (
 from cedar.operators.image.pixels_points import (
     blend,
     brighten,
-    grey,
-    grey_sum,
+    gray,
+    gray_sum,
     inverse_of,
     look_up,
     posterize,
@@ -44,7 +44,7 @@ from cedar.operators.jit import kernel, numba
 CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
 
 _NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.SATURATION, _codes.HUE
-_GREY, _GREY_ONE, _SPREAD = _codes.GREY, _codes.GREY_ONE, _codes.SPREAD
+_GRAY, _GRAY_ONE, _SPREAD = _codes.GRAY, _codes.GRAY_ONE, _codes.SPREAD
 _SOLARIZE, _POSTERIZE, _PERMUTE = _codes.SOLARIZE, _codes.POSTERIZE, _codes.PERMUTE
 _BLEND, _STRETCH, _TABLE = _codes.BLEND, _codes.STRETCH, _codes.TABLE
 _WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _BLUR = (
@@ -70,9 +70,9 @@ def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
         saturate(planes, n, first, rest)
     elif code == _HUE:
         turn_hue(planes, n, first)
-    elif code in (_GREY, _GREY_ONE):
-        grey(planes, n)
-        if code == _GREY_ONE:
+    elif code in (_GRAY, _GRAY_ONE):
+        gray(planes, n)
+        if code == _GRAY_ONE:
             return 1
         for c in range(1, channels):
             write_floats(planes[0], planes[c], n)
@@ -105,7 +105,7 @@ def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: An
     """What a step must know of the whole image, of one stretch of it."""
     if code == _CONTRAST:
         if channels == 3:
-            return grey_sum(planes, n)
+            return gray_sum(planes, n)
         total: Any = 0
         for i in range(n):
             total += np.int32(planes[0, i])
@@ -155,7 +155,7 @@ def settle(
 
 @kernel("void(float32[::1], float32[::1], int64, float32[:, :, ::1], float32, int64)")
 def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
-    """To floats from 0 to 1, and normalised, in ``target``."""
+    """To floats from 0 to 1, and normalized, in ``target``."""
     if norms.shape[0] == 0:
         to_unit(plane, target, n)
     elif inverse != np.float32(0):
@@ -223,10 +223,10 @@ def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_number
     count = 0
     for k in range(codes.shape[0]):
         code = codes[k]
-        coloured = code in (_SATURATION, _HUE, _PERMUTE, _GREY, _GREY_ONE)
-        if code == _NONE or (coloured and channels != 3) or (code == _SPREAD and channels != 1):
+        colored = code in (_SATURATION, _HUE, _PERMUTE, _GRAY, _GRAY_ONE)
+        if code == _NONE or (colored and channels != 3) or (code == _SPREAD and channels != 1):
             continue
-        if code == _GREY_ONE:
+        if code == _GRAY_ONE:
             channels = 1
         elif code == _SPREAD:
             channels = 3

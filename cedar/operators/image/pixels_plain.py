@@ -17,7 +17,7 @@ _F = np.float32
 _RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)
 _UNIT, _BACK, _TINY = _F(1 / 255), _F(255 + 1 - 1e-3), _F(1e-30)
 _TOP, _ZERO, _ONE = _F(255), _F(0), _F(1)
-_COLOURED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GREY, steps.GREY_ONE)
+_COLORED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GRAY, steps.GRAY_ONE)
 _BELOW, _HALF = (1 << 29) - 1, 1 << 28  # of a float64: the bits that float32 has no room for, and just half of them
 
 Plane = npt.NDArray[Any]  # of float32
@@ -37,7 +37,7 @@ def apply(
 
     Args:
         image: uint8 (height, width, channels).
-        out: uint8, or float32 for values from 0 to 1, normalised: where the result goes.
+        out: uint8, or float32 for values from 0 to 1, normalized: where the result goes.
         codes, numbers: of the steps, (steps,) and (steps, 2).
         tables: weights of blurs.
         norms: (how many, 2, 4): means and standard deviations.
@@ -45,8 +45,8 @@ def apply(
     """
     planes = [image[:, :, c].astype(_F) for c in range(image.shape[2])]
     for code, (first, second) in zip(codes.tolist(), numbers.tolist(), strict=True):
-        coloured = code in _COLOURED and len(planes) != 3
-        if code != steps.NONE and not coloured and not (code == steps.SPREAD and len(planes) != 1):
+        colored = code in _COLORED and len(planes) != 3
+        if code != steps.NONE and not colored and not (code == steps.SPREAD and len(planes) != 1):
             planes = _step(code, first, second, planes, tables)
     for c, plane in enumerate(planes):
         target = out[c] if channels_first else out[:, :, c]
@@ -60,11 +60,11 @@ def _step(
     if code == steps.BRIGHTNESS:
         return [np.floor(np.minimum(plane * factor, _TOP)) for plane in planes]
     if code == steps.SATURATION:
-        grey = np.floor(_grey(planes))
-        return [_blended(plane, grey, factor, rest) for plane in planes]
+        gray = np.floor(_gray(planes))
+        return [_blended(plane, gray, factor, rest) for plane in planes]
     if code == steps.CONTRAST:
-        grey = _grey(planes) if len(planes) == 3 else planes[0]
-        mean = _F(int(grey.astype(np.int64).sum())) / _F(grey.size)
+        gray = _gray(planes) if len(planes) == 3 else planes[0]
+        mean = _F(int(gray.astype(np.int64).sum())) / _F(gray.size)
         return [_blended(plane, mean, factor, rest) for plane in planes]
     if code == steps.SOLARIZE:
         return [np.where(plane >= factor, _TOP - plane, plane) for plane in planes]
@@ -76,8 +76,8 @@ def _step(
         return [(_stretched if code == steps.AUTOCONTRAST else _equalized)(plane) for plane in planes]
     if code == steps.HUE:
         return _turned(planes, factor)
-    if code in (steps.GREY, steps.GREY_ONE):
-        return [np.floor(_grey(planes))] * (1 if code == steps.GREY_ONE else len(planes))
+    if code in (steps.GRAY, steps.GRAY_ONE):
+        return [np.floor(_gray(planes))] * (1 if code == steps.GRAY_ONE else len(planes))
     if code == steps.SPREAD:
         return planes * 3
     return [planes[int(first) >> 2 * c & 3] for c in range(3)]  # PERMUTE
@@ -107,7 +107,7 @@ def _blended(plane: Plane, other: Any, factor: np.float32, rest: np.float32) -> 
     return made
 
 
-def _grey(planes: list[Plane]) -> Plane:
+def _gray(planes: list[Plane]) -> Plane:
     red, green, blue = planes
     return _fma(blue, _BLUE, _fma(green, _GREEN, red * _RED))
 
@@ -178,7 +178,7 @@ def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.fl
 
 
 def _finished(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
-    """From 0 to 1, and normalised."""
+    """From 0 to 1, and normalized."""
     made: Plane = plane * _UNIT
     with np.errstate(all="ignore"):  # as in compiled code: what overflows is infinite
         for mean, std in norms:

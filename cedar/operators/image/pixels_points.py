@@ -36,14 +36,14 @@ def blend(plane: Any, n: Any, other: Any, factor: Any, rest: Any) -> None:
 
 @kernel()
 def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
-    """``factor`` of each channel and ``rest`` of the pixel's grey."""
+    """``factor`` of each channel and ``rest`` of the pixel's gray."""
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
         r, g, b = red[i], green[i], blue[i]
-        grey = floor32(fma32(b, _BLUE, fma32(g, _GREEN, r * _RED)))
-        red[i] = floor32(max(min(fma32(grey, rest, r * factor), _TOP), _ZERO))
-        green[i] = floor32(max(min(fma32(grey, rest, g * factor), _TOP), _ZERO))
-        blue[i] = floor32(max(min(fma32(grey, rest, b * factor), _TOP), _ZERO))
+        gray = floor32(fma32(b, _BLUE, fma32(g, _GREEN, r * _RED)))
+        red[i] = floor32(max(min(fma32(gray, rest, r * factor), _TOP), _ZERO))
+        green[i] = floor32(max(min(fma32(gray, rest, g * factor), _TOP), _ZERO))
+        blue[i] = floor32(max(min(fma32(gray, rest, b * factor), _TOP), _ZERO))
 
 
 @kernel()
@@ -83,7 +83,7 @@ def turn_hue(planes: Any, n: Any, shift: Any) -> None:
 
 
 @kernel()
-def grey(planes: Any, n: Any) -> None:
+def gray(planes: Any, n: Any) -> None:
     """The weighted sum of the three channels, in the first one."""
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
@@ -91,8 +91,8 @@ def grey(planes: Any, n: Any) -> None:
 
 
 @kernel()
-def grey_sum(planes: Any, n: Any) -> Any:
-    """The sum of the pixels' greys."""
+def gray_sum(planes: Any, n: Any) -> Any:
+    """The sum of the pixels' grays."""
     red, green, blue = planes[0], planes[1], planes[2]
     total: Any = 0
     for i in range(n):

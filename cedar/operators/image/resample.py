@@ -32,7 +32,7 @@ def resize_into(
         box: (top, left, height, width) of the part, in pixels, may be fractions; None for all of it.
         out: uint8 (height, width, channels), contiguous: where the result goes.
         antialias: when shrinking, sum all the pixels that an output covers. False: the four nearest alone, with the
-            centres of pixels at halves, as torch's ``interpolate(..., align_corners=False)``.
+            centers of pixels at halves, as torch's ``interpolate(..., align_corners=False)``.
         flip: write it mirrored, left to right; costs nothing.
 
     Raises:

@@ -1,15 +1,28 @@
-"""Transforms of texts: to one form, to ids, to a length, with special tokens.
+"""Text transforms: normalize strings, tokenize them, cut lists of ids and add special tokens.
 
-``p.map(text.normalise(), "text").map(text.tokenise("tokenizer.json"), "text", into="ids").pack(2048, "ids")``. The ids
-are those of the tokenizer; docs/text.md tells how they come faster.
+``p.map(text.normalize(), "text").map(text.tokenize("tokenizer.json"), "text", into="ids").pack(2048, "ids")``. The ids
+are the same as the tokenizer's own; docs/text.md explains how cedar computes them faster.
 """
 
-# ruff: noqa: N813 - written as functions are
+# ruff: noqa: N813 - users call these classes as functions
+
+import warnings
+from typing import Any
 
 from cedar.operators.text.byte_level import ByteLevel as byte_level
 from cedar.operators.text.ends import SpecialTokens as special_tokens
 from cedar.operators.text.ends import Truncate as truncate
-from cedar.operators.text.normalise import Normalise as normalise
-from cedar.operators.text.tokenise import Tokenise as tokenise
+from cedar.operators.text.normalize import Normalize as normalize
+from cedar.operators.text.tokenize import Tokenize as tokenize
 
-__all__ = ["byte_level", "normalise", "special_tokens", "tokenise", "truncate"]
+__all__ = ["byte_level", "normalize", "special_tokens", "tokenize", "truncate"]
+
+_OLD = {"normalise": normalize, "tokenise": tokenize}  # names before 0.1.0; remove them in 0.2.0
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OLD:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = name.replace("ise", "ize")
+    warnings.warn(f"text.{name} was renamed to text.{new}; the old name ends with cedar 0.2", DeprecationWarning, stacklevel=2)
+    return _OLD[name]

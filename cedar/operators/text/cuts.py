@@ -1,9 +1,9 @@
-"""Cuts: places where a text may be cut before it is tokenised, the ids of the pieces being those of the whole.
+"""Cuts: places where a text may be cut before it is tokenized, the ids of the pieces being those of the whole.
 
 A tokenizer with a pre-tokenizer splits the text first, most by a regular expression that is matched again and again
 from left to right, and turns each piece into ids by itself. Where a match begins at a place whatever stands before it,
 and what stands before it matches alike whatever follows, both sides may be encoded by themselves. A *family* names
-pairs of neighbouring characters between which that is so, by looking at each alternative of its expression; tests
+pairs of neighboring characters between which that is so, by looking at each alternative of its expression; tests
 compare each table with the library on every short string over the classes.
 
 Only ASCII characters take part, and the space after any other character that is no white space: what another character

@@ -26,7 +26,7 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
-from cedar.operators.text.recognise import TokenizerTraits, known_pattern, known_tokenizer
+from cedar.operators.text.recognize import TokenizerTraits, known_pattern, known_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
 
 _KEPT = 8  # encoders in a process
@@ -142,10 +142,10 @@ class HuggingFace(Spec):
             library.Tokenizer.from_str(text)
             dropout = spec["model"].get("dropout")
         except Exception as error:
-            raise PipelineError(f"tokenise: this is no tokenizer.json: {error}", site=user_site()) from error
+            raise PipelineError(f"tokenize: this is no tokenizer.json: {error}", site=user_site()) from error
         if dropout:
             raise PipelineError(
-                f"tokenise: the tokenizer drops merges at random (dropout={dropout})",
+                f"tokenize: the tokenizer drops merges at random (dropout={dropout})",
                 site=user_site(),
                 fix="set tokenizer.model.dropout = None: a text has one list of ids",
             )
@@ -325,7 +325,7 @@ def tokenizers() -> Any:
         import tokenizers as library
     except ImportError as error:
         raise PipelineError(
-            "tokenise: a tokenizer.json needs the library tokenizers",
+            "tokenize: a tokenizer.json needs the library tokenizers",
             site=user_site(),
             fix="pip install 'cedar-data[text]'",
         ) from error

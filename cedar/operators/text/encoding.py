@@ -158,8 +158,8 @@ def _check(bounds: Index, texts: Texts, longest: int) -> None:
 
 
 def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
-    whys = {row: f"tokenise: {size:,} bytes {how}; {longest:,} are allowed" for row, size in rows.items()}
-    return BadValues(whys, "cut such texts beforehand, or give tokenise(longest=) more bytes")
+    whys = {row: f"tokenize: {size:,} bytes {how}; {longest:,} are allowed" for row, size in rows.items()}
+    return BadValues(whys, "cut such texts beforehand, or give tokenize(longest=) more bytes")
 
 
 def _with_prefix(texts: Texts) -> Texts:

@@ -14,7 +14,7 @@ from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole
 from cedar.operators.text.texts import with_ends
-from cedar.operators.text.tokenise import spec_of
+from cedar.operators.text.tokenize import spec_of
 from cedar.operators.transform import Transform
 
 Tokens: TypeAlias = "int | str | Iterable[int | str] | None"
@@ -66,7 +66,7 @@ class SpecialTokens(Transform):
     Args:
         begin: ids, or names that ``tokenizer`` knows, one or several, to begin each list with.
         end: to end it with.
-        tokenizer: as for ``tokenise``; only needed where there are names.
+        tokenizer: as for ``tokenize``; only needed where there are names.
 
     Raises:
         PipelineError: a name that the tokenizer does not know, or a column of something else, or of numbers that cannot

@@ -79,7 +79,7 @@ class Facts:
     schemas: dict[int, Schema] = field(default_factory=dict)
     consumers: dict[int, list[Node]] = field(default_factory=dict)
     live: dict[int, Names] = field(default_factory=dict)
-    _learnt: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
+    _learned: dict[tuple[int, ...], Schema] = field(default_factory=dict, repr=False)
     _nodes: list[Node] = field(default_factory=list, repr=False)  # so that no other node gets their ids
 
     @cached_property
@@ -114,10 +114,10 @@ class Facts:
             below = [self.schemas[id(child)] for child in node.inputs]
             key = id(operator), *map(id, below)
             with graph.at_site(node):
-                if key not in self._learnt:
-                    self._learnt[key] = operator.schema(*below)
+                if key not in self._learned:
+                    self._learned[key] = operator.schema(*below)
                 _ = node.batched  # from its inputs, which are known
-            self.schemas[id(node)] = self._learnt[key]
+            self.schemas[id(node)] = self._learned[key]
             self._nodes.append(node)
             for child in node.inputs:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]

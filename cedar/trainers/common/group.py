@@ -56,7 +56,7 @@ class Meter:
 
 class Group:
     """This process among those that train together. ``ranks``: a torch process group; None for all of torch.distributed
-    if that is initialised, else this process alone; ``side``: another process group of the same ranks on the CPU, for
+    if that is initialized, else this process alone; ``side``: another process group of the same ranks on the CPU, for
     what threads send beside the training; None: made when it is needed, for which ``ranks`` must be all of
     torch.distributed.
     """

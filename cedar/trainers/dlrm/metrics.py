@@ -125,7 +125,7 @@ def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         entries += [
             ("held out: loss", f"{scores['loss']:.4f}"),
             ("held out: AUC", f"{scores['auc']:.4f}"),
-            ("held out: normalised entropy", f"{scores['entropy']:.4f}"),
+            ("held out: normalized entropy", f"{scores['entropy']:.4f}"),
         ]
     return entries
 

@@ -31,7 +31,7 @@ class FeatureOptions:
             be ``oov``: it counts as all that the vocabulary does not hold.
         vocabulary: the column whose vocabulary (of ``data.vocabularies``) turns values, or strings, into ids.
         sliding: lists slide: each is the one before it, less its first values, and with new ones at its end. Values
-            that neighbours share are looked up once, so leave ``data.interleave`` at 1. For ``sum`` and ``mean``.
+            that neighbors share are looked up once, so leave ``data.interleave`` at 1. For ``sum`` and ``mean``.
         width: of its table's embeddings; 0: the model's.
     """
 
@@ -187,7 +187,7 @@ class RunOptions(config.RunOptions):
     Args:
         steps: how many; 0: one epoch.
         evaluate_every: steps; 0: only at the end.
-        window: rows of which the AUC and the normalised entropy that progress shows are taken, as they were predicted
+        window: rows of which the AUC and the normalized entropy that progress shows are taken, as they were predicted
             before they were learned from.
     """
 

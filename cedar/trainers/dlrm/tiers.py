@@ -145,5 +145,5 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
             done="nothing was kept there", fix="free some, or name another folder as tables.slow",
         ) from error  # fmt: skip
     with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_RANDOM)  # a row is read without its neighbours
+        memory.madvise(mmap.MADV_RANDOM)  # a row is read without its neighbors
     return torch.frombuffer(memory, dtype=dtype).view(shape)

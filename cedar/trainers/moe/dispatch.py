@@ -96,7 +96,7 @@ def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.
 
     ``position``: those of the lowest ranks, as if ranks stood in a queue (Switch Transformers, arXiv 2101.03961).
     ``probability``: each rank its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank);
-    which of its copies is for the rank to say: the likeliest (batch prioritised routing, arXiv 2106.05974). ``counts``:
+    which of its copies is for the rank to say: the likeliest (batch prioritized routing, arXiv 2106.05974). ``counts``:
     int64 ``[ranks, experts]``; ``limit``: int64 ``[experts]``.
 
     Returns:

@@ -41,7 +41,7 @@ class Router(nn.Module):
         experts: to choose from.
         top_k: experts per token.
         score: ``softmax`` over experts, or ``sigmoid`` of each (DeepSeek-V3, arXiv 2412.19437).
-        renormalise: divide the gates of a token by their sum.
+        renormalize: divide the gates of a token by their sum.
 
     ``bias``, float32 ``[experts]``, is added to the scores to choose by, never to the gates (loss-free balancing,
     arXiv 2408.15664). It starts at zero; ``balance`` moves it.
@@ -50,12 +50,12 @@ class Router(nn.Module):
     bias: torch.Tensor
 
     def __init__(
-        self, width: int, experts: int, top_k: int = 1, score: Score = "softmax", *, renormalise: bool = False
+        self, width: int, experts: int, top_k: int = 1, score: Score = "softmax", *, renormalize: bool = False
     ) -> None:
         super().__init__()
         if not 1 <= top_k <= experts:
             raise ValueError(f"top_k is {top_k}: give 1 to {experts}, the number of experts")
-        self.experts, self.top_k, self.score, self.renormalise = experts, top_k, score, renormalise
+        self.experts, self.top_k, self.score, self.renormalize = experts, top_k, score, renormalize
         self.weight = nn.Parameter(torch.empty(experts, width).uniform_(-(width**-0.5), width**-0.5))
         self.register_buffer("bias", torch.zeros(experts))
 
@@ -71,7 +71,7 @@ class Router(nn.Module):
             shares = scores / scores.sum(-1, keepdim=True)
         experts = (scores.detach() + self.bias).topk(self.top_k, dim=-1).indices
         gates = scores.gather(1, experts)
-        if self.renormalise:
+        if self.renormalize:
             gates = gates / gates.sum(-1, keepdim=True)
         return Routing(experts, gates, shares, logits)
 

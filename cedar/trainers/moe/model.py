@@ -46,7 +46,7 @@ def mixture(width: int, options: ExpertOptions, group: Group, name: str = "exper
         up, down = nn.Linear(width, options.hidden, bias=False), nn.Linear(options.hidden, width, bias=False)
         return nn.Sequential(up, nn.GELU(), down)
 
-    router = Router(width, options.experts, options.top_k, options.score, renormalise=options.renormalise_gates)
+    router = Router(width, options.experts, options.top_k, options.score, renormalize=options.renormalize_gates)
     return SymiMoE(
         expert, router, group, slots=options.slots, capacity=options.capacity, drop=options.drop, policy=options.follow,
         rule=options.rule, shared=[always() for _ in range(options.shared)], aux_loss=options.aux_loss,

@@ -19,7 +19,7 @@ class ExpertOptions:
     hidden: int = 256  # units between the two products of an expert
     top_k: int = 1  # experts per token
     score: Literal["softmax", "sigmoid"] = "softmax"  # of the router
-    renormalise_gates: bool = False  # divide the gates of a token by their sum
+    renormalize_gates: bool = False  # divide the gates of a token by their sum
     shared: int = 0  # experts that every token goes to; they are not placed
     capacity: float = 1.0  # of a slot, in even shares of the copies of a step; 0 for no limit
     # which copies a full expert drops: those of the last ``position``, or of the least ``probability``

@@ -123,11 +123,11 @@ def find_sources(
         staggered: the scale of the last step may still be open.
     """
 
-    def holders(neighbour: int, log: str) -> dict[tuple[int, Key], Worker] | None:
+    def holders(neighbor: int, log: str) -> dict[tuple[int, Key], Worker] | None:
         senders: dict[tuple[int, Key], Worker] = {}
-        if not 0 <= neighbour < stages:
+        if not 0 <= neighbor < stages:
             return senders
-        for worker in sorted((w for w in told if w.stage == neighbour), reverse=True):
+        for worker in sorted((w for w in told if w.stage == neighbor), reverse=True):
             senders |= {(step, (r, m)): worker for step, logged in told[worker][log] for r, m in logged}
         return senders if all((step, key) in senders for step in steps for key in keys) else None
 

@@ -287,7 +287,7 @@ def _lanes(checkpoint: str) -> int:
 
 
 def _alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
-    """Whether these stages can do their steps again alone: their neighbours, and who shares weights, are there."""
+    """Whether these stages can do their steps again alone: their neighbors, and who shares weights, are there."""
     needed, tied = {stage + side for stage in lost for side in (-1, 1)}, set(pipeline.shared.stages)
     known = not tied & lost or bool(tied - lost)
     return pipeline.replays and len(lost) < len(pipeline.stages) and known and not needed & lost

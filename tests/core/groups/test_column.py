@@ -32,7 +32,7 @@ def test_a_group_holds_each_distinct_row_once_and_gives_every_row_back(table):
 
 @pytest.mark.parametrize("sessions", [[0] * 5 + [1] * 4 + [2] * 7, [0, 0, 0, 1, 1, 1, 0, 0, 1, 2, 2, 2], range(12)])
 @pytest.mark.parametrize("wider", [False, True])
-def test_neighbours_that_are_equal_are_found_and_rows_that_come_back_too(sessions, wider):
+def test_neighbors_that_are_equal_are_found_and_rows_that_come_back_too(sessions, wider):
     """``wider``: a column that changes where the other does not."""
     lists = [[[1, 2], [], [3, 3, 3]][s % 3] + [s] for s in sessions]
     table = {"a": pa.array(lists, pa.large_list(pa.int64()))}

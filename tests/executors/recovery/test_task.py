@@ -1,4 +1,4 @@
-"""Tasks through all their attempts: what is learnt from where they were lost."""
+"""Tasks through all their attempts: what is learned from where they were lost."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from cedar.operators.image.pixels_steps import (
     BRIGHTNESS,
     CONTRAST,
     EQUALIZE,
-    GREY,
-    GREY_ONE,
+    GRAY,
+    GRAY_ONE,
     HUE,
     NONE,
     PERMUTE,
@@ -34,7 +34,7 @@ def whole(values):
     return np.clip(values, F(0), F(255)).astype(np.uint8)  # towards zero
 
 
-def grey_of(image):
+def gray_of(image):
     r, g, b = np.moveaxis(image.astype(F), 2, 0)
     return np.floor(fma(b, F(0.114), fma(g, F(0.587), r * F(0.2989))))
 
@@ -44,15 +44,15 @@ def brightness(image, factor):
 
 
 def contrast(image, factor):
-    grey = grey_of(image) if image.shape[2] == 3 else image.astype(F)
-    mean = F(int(grey.astype(np.int64).sum())) / F(grey.size)
+    gray = gray_of(image) if image.shape[2] == 3 else image.astype(F)
+    mean = F(int(gray.astype(np.int64).sum())) / F(gray.size)
     return whole(fma(mean, F(1 - factor), image.astype(F) * F(factor)))
 
 
 def saturation(image, factor):
     if image.shape[2] == 1:
         return image
-    return whole(fma(grey_of(image)[:, :, None], F(1 - factor), image.astype(F) * F(factor)))
+    return whole(fma(gray_of(image)[:, :, None], F(1 - factor), image.astype(F) * F(factor)))
 
 
 def hue(image, shift):
@@ -83,8 +83,8 @@ def hue(image, shift):
     return (made * F(255 + 1 - 1e-3)).astype(np.uint8)
 
 
-def grey(image):
-    return image if image.shape[2] == 1 else np.repeat(grey_of(image)[:, :, None].astype(np.uint8), 3, axis=2)
+def gray(image):
+    return image if image.shape[2] == 1 else np.repeat(gray_of(image)[:, :, None].astype(np.uint8), 3, axis=2)
 
 
 def solarize(image, threshold):
@@ -158,10 +158,10 @@ def plain(steps, row, image):
             image = saturation(image, first)
         elif code == HUE:
             image = hue(image, first)
-        elif code == GREY:
-            image = grey(image)
-        elif code == GREY_ONE:
-            image = grey(image)[:, :, :1]
+        elif code == GRAY:
+            image = gray(image)
+        elif code == GRAY_ONE:
+            image = gray(image)[:, :, :1]
         elif code == SPREAD:
             image = image if three else np.repeat(image, 3, axis=2)
         elif code == SOLARIZE:

@@ -51,7 +51,7 @@ def test_16_bits_keep_their_high_byte():
     assert np.array_equal(image.decode(mode="GRAY")(tiff), made)
 
 
-def test_16_bits_of_colour():
+def test_16_bits_of_color():
     row = np.array([[1, 256, 513], [65535, 255, 40000]], dtype=">u2")
     body = b"\0" + row.tobytes()
 
@@ -81,7 +81,7 @@ def test_alpha_is_dropped_not_blended():
         assert (image.decode()(data) == (10, 200, 30)).all()
 
 
-def test_palettes_and_single_bits_become_colours():
+def test_palettes_and_single_bits_become_colors():
     palette = Image.new("P", (3, 2), 1)
     palette.putpalette([0, 0, 0, 9, 8, 7])
     assert (image.decode()(saved(palette, "PNG")) == (9, 8, 7)).all()
@@ -91,7 +91,7 @@ def test_palettes_and_single_bits_become_colours():
 
 
 def test_animations_give_their_first_frame():
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
     for format_, options in (("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {}), ("TIFF", {})):
         data = saved(frames[0], format_, save_all=True, append_images=frames[1:], **options)
         assert (image.decode()(data) == (255, 0, 0)).all(), format_
@@ -179,7 +179,7 @@ def test_damage_that_libjpeg_passes_over_fails_if_strict():
 
 
 def test_a_fatal_error_never_shows_memory():
-    """Where rows cannot be decoded, no image comes out, rather than one of uninitialised rows."""
+    """Where rows cannot be decoded, no image comes out, rather than one of uninitialized rows."""
     data = encoded("jpeg")
     table = data.find(b"\xff\xc4")
     wrong = data[:11] + b"\x07" + data[12 : table + 4] + b"\x0f" + data[table + 5 :]  # a warning, then no table 0
@@ -196,7 +196,7 @@ def test_mutated_files_give_an_image_or_an_error_and_the_same_again(kind):
         assert found == again if isinstance(found, str) else np.array_equal(found, again)
 
 
-def test_an_odd_colour_profile_is_no_news(caplog):
+def test_an_odd_color_profile_is_no_news(caplog):
     file = io.BytesIO()
     Image.new("RGB", (3, 2)).save(file, "PNG", icc_profile=b"\x00\x00\x00\x80" + b"junk" * 40)
     assert image.decode()(file.getvalue()).shape == (2, 3, 3)

@@ -28,7 +28,7 @@ def simclr(folder):
     return p.shuffle(seed=3).select("path", "image").batch(4, last="keep")
 
 
-def colours_first(folder):
+def colors_first(folder):
     p = cedar.read_files(f"{folder}/*.img").map(image.decode(), "bytes", into="image")
     for operator in (
         image.to_float(), image.normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)), image.crop(2, 3, 20, 24),
@@ -50,7 +50,7 @@ def same(left, right):
     )
 
 
-@pytest.mark.parametrize("make", [simclr, colours_first])
+@pytest.mark.parametrize("make", [simclr, colors_first])
 def test_plans_executors_and_block_sizes_do_not_show(folder, make):
     expected = batches(make(folder), plan="off", executor="inline")
     assert sum(len(images) for _, images in expected) == 14
@@ -61,9 +61,9 @@ def test_plans_executors_and_block_sizes_do_not_show(folder, make):
             assert same(batches(make(folder), plan="off", executor="inline"), expected)
 
 
-def test_crop_may_run_before_colours(folder):
+def test_crop_may_run_before_colors(folder):
     """The optimizer puts it there: the crop reads fewer pixels of the file, and what works on each works on fewer."""
-    p = colours_first(folder)
+    p = colors_first(folder)
     plan = p.optimize(profile=p.profile(seconds=0.2))
     with p.loader(plan=plan, executor="inline", seed=5) as loader:
         made = [(list(b["path"]), np.array(b["image"])) for b in loader]

@@ -1,4 +1,4 @@
-"""Whether a part fits, compiled: centres inside, and enough of a box."""
+"""Whether a part fits, compiled: centers inside, and enough of a box."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def of(boxes, least, part=(10, 20, 40, 30)):
     return fits(*part, np.array(boxes, dtype=np.float32), np.float32(least), inside), inside.tolist()
 
 
-def test_a_box_is_inside_with_its_centre():
+def test_a_box_is_inside_with_its_center():
     boxes = [[20, 10, 50, 50], [0, 0, 41, 21], [0, 0, 40, 20], [49, 10, 51, 50]]  # the last two: upon a border
     assert of(boxes, 0.0) == (True, [True, True, False, False])
     assert of(boxes[2:], 0.0) == (False, [False, False])

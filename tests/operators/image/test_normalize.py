@@ -21,7 +21,7 @@ def test_every_value_as_a_float():
     st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3),
     st.lists(st.floats(1e-42, 1e38) | st.floats(-1e38, -1e-42), min_size=3, max_size=3),
 )
-def test_every_value_normalised_as_divided(means, stds):
+def test_every_value_normalized_as_divided(means, stds):
     with np.errstate(all="ignore"):
         unit = EVERY.astype(np.float32) * np.float32(1 / 255)
         wanted = (unit - np.array(means, dtype=np.float32)) / np.array(stds, dtype=np.float32)

@@ -21,11 +21,11 @@ from tests.operators.image.toy_pixels import ENDS, OPERATORS, some_images
 @given(
     st.lists(OPERATORS, max_size=4), ENDS, st.integers(1, 45), st.integers(1, 45), st.sampled_from([1, 3]), st.data()
 )
-def test_one_pass_is_one_by_one_is_plain_numpy(colours, end, height, width, channels, data):
+def test_one_pass_is_one_by_one_is_plain_numpy(colors, end, height, width, channels, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     kind = data.draw(st.sampled_from(["noise", "few", "flat"]))
     images = [some_images(rng, kind, height, width, channels) for _ in range(3)]
-    transforms = (*colours, *end)
+    transforms = (*colors, *end)
     draws = [Draws(rng.integers(0, 1 << 63, 3).astype(np.uint64)) if t.random else None for t in transforms]
 
     alone = list(images)

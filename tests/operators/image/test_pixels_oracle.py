@@ -12,7 +12,7 @@ from tests.operators.image.pixels_oracle import (
     contrast,
     equalize,
     gauss,
-    grey,
+    gray,
     hue,
     posterize,
     saturation,
@@ -50,7 +50,7 @@ EXPECTED = {
         233, 255, 33, 221, 16, 192, 56, 204, 105, 101, 42, 113, 99, 85, 227, 6, 0, 68, 154, 137, 222, 145, 146, 140,
         64, 138, 149, 216, 224, 144, 182, 3, 177, 157, 4, 141,
     ],
-    "grey": [
+    "gray": [
         123, 123, 123, 164, 164, 164, 105, 105, 105, 99, 99, 99, 169, 169, 169, 40, 40, 40, 192, 192, 192, 142, 142,
         142, 93, 93, 93, 176, 176, 176, 138, 138, 138, 116, 116, 116,
     ],
@@ -88,7 +88,7 @@ def picture():
         ("low saturation", saturation(picture(), 0.35)),
         ("hue", hue(picture(), 0.17)),
         ("back hue", hue(picture(), -0.4)),
-        ("grey", grey(picture())),
+        ("gray", gray(picture())),
         ("solarize", solarize(picture(), 120)),
         ("posterize", posterize(picture(), 3)),
         ("autocontrast", autocontrast(picture() // 2 + 9)),

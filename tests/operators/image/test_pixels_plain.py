@@ -25,14 +25,14 @@ SIDE = st.integers(1, 45)
 
 
 @given(
-    colours=st.lists(OPERATORS, max_size=4), end=ENDS, height=SIDE, width=SIDE, channels=st.sampled_from([1, 2, 3, 4]),
+    colors=st.lists(OPERATORS, max_size=4), end=ENDS, height=SIDE, width=SIDE, channels=st.sampled_from([1, 2, 3, 4]),
     kind=st.sampled_from(["noise", "few", "flat"]), first=st.booleans(), seed=st.integers(0, 999),
 )  # fmt: skip
-def test_pixels(colours, end, height, width, channels, kind, first, seed):
+def test_pixels(colors, end, height, width, channels, kind, first, seed):
     rng = np.random.default_rng(seed)
-    colours = colours if channels in (1, 3) else []
+    colors = colors if channels in (1, 3) else []
     images = np.stack([some_images(rng, kind, height, width, channels) for _ in range(3)])
-    transforms = (*colours, *(each for each in end if channels in (1, 3) or isinstance(each, ToFloat)))
+    transforms = (*colors, *(each for each in end if channels in (1, 3) or isinstance(each, ToFloat)))
     draws = [Draws(rng.integers(0, 1 << 63, 3).astype(np.uint64)) if t.random else None for t in transforms]
     program = compile_pixels(transforms, channels_first=first)
     fast, plain = both(pixels, lambda: program.run(images, draws))
@@ -41,11 +41,11 @@ def test_pixels(colours, end, height, width, channels, kind, first, seed):
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
-@pytest.mark.parametrize("colours", [[ColorJitter(0.8, 0.8, 0.8, 0.2), Grayscale(p=0.5)], [GaussianBlur(5, 1.0)], []])
-def test_a_part_of_an_image(channels_first, colours):
+@pytest.mark.parametrize("colors", [[ColorJitter(0.8, 0.8, 0.8, 0.2), Grayscale(p=0.5)], [GaussianBlur(5, 1.0)], []])
+def test_a_part_of_an_image(channels_first, colors):
     rng = np.random.default_rng(3)
     image = rng.integers(0, 256, (30, 41, 3), dtype=np.uint8)
-    transforms = [*colours, ToFloat(), Normalize(0.5, 0.2)]
+    transforms = [*colors, ToFloat(), Normalize(0.5, 0.2)]
     program = compile_pixels(transforms, channels_first=channels_first)
     prepared = program.prepared(np.array([[30, 41]]), [Draws(np.array([5], dtype=np.uint64)) for _ in transforms])
     part = (7, 3, 11, 20)
@@ -66,8 +66,8 @@ def test_a_product_and_a_sum_are_rounded_once(x, y, z):
     made = pixels_plain._fma(np.array([x]), y, z)[0]
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
     near = abs(Fraction(float(made)) - exact)
-    for neighbour in (np.nextafter(made, np.float32(np.inf)), np.nextafter(made, np.float32(-np.inf))):
-        assert near <= abs(Fraction(float(neighbour)) - exact)
+    for neighbor in (np.nextafter(made, np.float32(np.inf)), np.nextafter(made, np.float32(-np.inf))):
+        assert near <= abs(Fraction(float(neighbor)) - exact)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -19,7 +19,7 @@ SIDE = st.integers(1, 40)
 
 
 def plain(line, outputs):
-    """Without antialias: two neighbours at most, centres at halves, weights of 22 bits, rounded."""
+    """Without antialias: two neighbors at most, centers at halves, weights of 22 bits, rounded."""
     found = []
     for i in range(outputs):
         center = (i + 0.5) * (len(line) / outputs)
@@ -31,7 +31,7 @@ def plain(line, outputs):
 
 
 @given(SIDE, SIDE, SIDE, SIDE, st.integers(0, 99))
-def test_without_antialias_each_output_is_of_its_neighbours(height, width, rows, columns, seed):
+def test_without_antialias_each_output_is_of_its_neighbors(height, width, rows, columns, seed):
     image = np.random.default_rng(seed).integers(0, 256, (height, width, 1), dtype=np.uint8)
     out = np.empty((rows, columns, 1), dtype=np.uint8)
     resize_into(image, None, out, antialias=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
-from cedar.operators.text import byte_level, tokenise
+from cedar.operators.text import byte_level, tokenize
 from tests.operators.text.toy_tokenizers import column
 
 
@@ -20,7 +20,7 @@ def test_byte_level(texts, begin, end):
 
 
 def test_byte_level_is_the_default_and_takes_any_bytes():
-    assert tokenise()("Hi") == [72, 105]
+    assert tokenize()("Hi") == [72, 105]
     assert byte_level()(b"\xff\x00") == [255, 0]
     assert byte_level(specials=("<a>",)).vocab_size == 257
     for wrong in ({"begin": "<none>"}, {"specials": ("<a>", "<a>")}):

@@ -9,7 +9,7 @@ import pytest
 
 from cedar.operators.text import cuts
 from cedar.operators.text.cuts import Cutter
-from cedar.operators.text.recognise import PATTERNS, known_tokenizer
+from cedar.operators.text.recognize import PATTERNS, known_tokenizer
 from tests.operators.text.toy_tokenizers import CLASSES, CORPUS, NAMES, SHAKESPEARE, tokenizer, tokenizers
 
 
@@ -61,11 +61,11 @@ def test_tokenizers(name):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("behaviour", ["isolated", "removed"])
+@pytest.mark.parametrize("behavior", ["isolated", "removed"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns(pattern, behaviour):
+def test_patterns(pattern, behavior):
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behaviour, invert=behaviour == "removed")
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behavior, invert=behavior == "removed")
     made.pre_tokenizer = split
     known = known_tokenizer(made.to_str())
     assert known.cutter == Cutter(PATTERNS[pattern])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
-from cedar.operators.text import tokenise
+from cedar.operators.text import tokenize
 from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import CORPUS, TEXTS, column, gpt2_ranks, tokenizer, tokenizers
 
@@ -19,13 +19,13 @@ def test_a_tokenizer_that_draws_is_refused():
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str())
     made.model.dropout = 0.1
     with pytest.raises(PipelineError, match="drops merges at random"):
-        tokenise(made)
+        tokenize(made)
 
 
 def test_words_that_a_tokenizer_does_not_have_are_named_by_row():
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"to": 0, "be": 1}, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transform = tokenise(made)
+    transform = tokenize(made)
     assert transform.how.startswith("word by word")
     with pytest.raises(BadValues) as caught:
         transform.columns(column(["to be", "or", "be", "be not"]))
@@ -35,7 +35,7 @@ def test_words_that_a_tokenizer_does_not_have_are_named_by_row():
 
 
 def test_a_function_of_a_text():
-    transform = tokenise(lambda text: [len(word) for word in text.split()])
+    transform = tokenize(lambda text: [len(word) for word in text.split()])
     assert transform.how == "text by text: nothing is known of a function"
     assert transform.columns(column(["a bb", None, "", "a bb"])).to_pylist() == [[1, 2], None, [], [1, 2]]
 
@@ -47,7 +47,7 @@ def test_a_function_of_many_texts():
         seen.append(list(texts))
         return [np.arange(len(text)) for text in texts]
 
-    assert tokenise(ids, batched=True).columns(column(["ab", "c", "ab"])).to_pylist() == [[0, 1], [0], [0, 1]]
+    assert tokenize(ids, batched=True).columns(column(["ab", "c", "ab"])).to_pylist() == [[0, 1], [0], [0, 1]]
     assert seen == [["ab", "c"]]  # equal texts once
 
 
@@ -63,7 +63,7 @@ class Counted:
 
 def test_a_class_is_made_once():
     Counted.made = 0
-    transform = tokenise(Counted)
+    transform = tokenize(Counted)
     assert [transform(text) for text in ("a", "bb")] == [[1], [2]]
     assert Counted.made == 1
 
@@ -78,21 +78,21 @@ def fails(text):
 def test_a_function_that_fails_names_the_rows(batched):
     fn = (lambda texts: [fails(t) for t in texts]) if batched else fails
     with pytest.raises(BadValues) as caught:
-        tokenise(fn, batched=batched).columns(column(["a", "!", "b", "!", "x!"]))
+        tokenize(fn, batched=batched).columns(column(["a", "!", "b", "!", "x!"]))
     assert caught.value.rows == {
         1: "the tokenizer raised KeyError: '!'",
         3: "the tokenizer raised KeyError: '!'",
         4: "the tokenizer raised KeyError: 'x!'",
     }
     with pytest.raises(BadValues) as caught:
-        tokenise(fn, batched=batched).columns(column(["a", "large", "word", "half", "none"]))
+        tokenize(fn, batched=batched).columns(column(["a", "large", "word", "half", "none"]))
     assert sorted(caught.value.rows) == [1, 2, 3, 4]
     assert all("is no list of ids" in why for why in caught.value.rows.values())
 
 
 def test_a_function_that_gives_too_few_lists():
     with pytest.raises(BadValues, match="gave 1 lists for 2 texts"):
-        tokenise(lambda texts: [[1]], batched=True).columns(column(["a", "b"]))
+        tokenize(lambda texts: [[1]], batched=True).columns(column(["a", "b"]))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_function_that_gives_too_few_lists():
 def test_tiktoken(pattern, how):
     tiktoken = pytest.importorskip("tiktoken")
     made = tiktoken.Encoding("toy", pat_str=pattern, mergeable_ranks=gpt2_ranks(), special_tokens={"<|end|>": 700})
-    transform = tokenise(made)
+    transform = tokenize(made)
     assert transform.how.startswith(how)
     assert transform.tokenizer.token_to_id("<|end|>") == 700
     assert pickle.loads(pickle.dumps(transform)) == transform
@@ -121,4 +121,4 @@ def test_tiktoken(pattern, how):
 def test_a_fast_tokenizer_of_transformers():
     transformers = pytest.importorskip("transformers")
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer("bert"), unk_token="[UNK]")
-    assert tokenise(made).columns(column(CORPUS)).to_pylist() == made(CORPUS)["input_ids"]
+    assert tokenize(made).columns(column(CORPUS)).to_pylist() == made(CORPUS)["input_ids"]

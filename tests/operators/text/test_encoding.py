@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.operators.text import encoding, tokenise
+from cedar.operators.text import encoding, tokenize
 from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import NAMES, TEXTS, column, ids_of, tokenizer
 
@@ -26,7 +26,7 @@ def test_any_text(name):
 
     @given(st.lists(TEXTS | st.none(), max_size=6), st.booleans())
     def run(texts, special):
-        found = tokenise(made, special=special).columns(column(texts)).to_pylist()
+        found = tokenize(made, special=special).columns(column(texts)).to_pylist()
         assert found == [None if t is None else made.encode(t, add_special_tokens=special).ids for t in texts]
 
     run()
@@ -35,8 +35,8 @@ def test_any_text(name):
 def test_special_tokens_inside_a_text_are_those_tokens():
     made = tokenizer("gpt2 prefix")
     texts = ["a b", "a<|end|>b c", "<|end|>", "<|end", " <|end|> x<|end|>", "<|end|", ""]
-    assert tokenise(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
-    assert 0 in tokenise(made)("a<|end|>b")
+    assert tokenize(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
+    assert 0 in tokenize(made)("a<|end|>b")
 
 
 @pytest.mark.usefixtures("stretch")
@@ -44,17 +44,17 @@ def test_a_row_that_cannot_be_cut_fails_beyond_a_length():
     made = tokenizer("gpt2")
     texts = ["short", "x" * 2000, "many words " * 500, "<|end|> many words " * 500]
     with pytest.raises(BadValues) as caught:
-        tokenise(made, longest=1000).columns(column(texts))
-    assert caught.value.rows == {1: "tokenise: 2,000 bytes without a place to cut; 1,000 are allowed"}
+        tokenize(made, longest=1000).columns(column(texts))
+    assert caught.value.rows == {1: "tokenize: 2,000 bytes without a place to cut; 1,000 are allowed"}
     del texts[1]
     with pytest.raises(BadValues) as caught:
-        tokenise(made, longest="1KB").columns(column(texts))
-    assert caught.value.rows == {2: "tokenise: 9,500 bytes as a whole; 1,000 are allowed"}
-    assert tokenise(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
+        tokenize(made, longest="1KB").columns(column(texts))
+    assert caught.value.rows == {2: "tokenize: 9,500 bytes as a whole; 1,000 are allowed"}
+    assert tokenize(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
 
 
 def test_no_rows_and_empty_rows():
-    transform = tokenise(tokenizer("gpt2"))
+    transform = tokenize(tokenizer("gpt2"))
     assert transform.columns(column([])).to_pylist() == []
     assert transform.columns(column(["", "", None])).to_pylist() == [[], [], None]
     assert transform.columns(pa.array([], pa.large_string())).type == pa.large_list(pa.int32())

@@ -27,8 +27,8 @@ def pipeline(path):
     return (
         cedar.read_text(str(path))
         .filter(col("text") != "")
-        .map(text.normalise("NFC", lower=True), "text")
-        .map(text.tokenise(tokenizer("gpt2")), "text", into="ids")
+        .map(text.normalize("NFC", lower=True), "text")
+        .map(text.tokenize(tokenizer("gpt2")), "text", into="ids")
         .map(text.truncate(40), "ids")
         .map(text.special_tokens(end="<|end|>", tokenizer=tokenizer("gpt2")), "ids")
         .pack(LENGTH, "ids")
@@ -60,7 +60,7 @@ def test_every_executor_packs_the_same_tokens(path, executor, plan):
 
 
 def test_a_transform_travels_by_value():
-    transform = cloudpickle.loads(cloudpickle.dumps(text.tokenise(tokenizer("bert"))))
+    transform = cloudpickle.loads(cloudpickle.dumps(text.tokenize(tokenizer("bert"))))
     assert transform(CORPUS[0]) == tokenizer("bert").encode(CORPUS[0]).ids
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
     for name, data in (("a.txt", b"fine"), ("b.txt", b"caf\xe9"), ("c.txt", b"fine too")):
         (tmp_path / name).write_bytes(data)
     files = cedar.read_files(str(tmp_path / "*.txt"))
-    for step in (text.normalise(), text.tokenise(tokenizer("gpt2"))):
+    for step in (text.normalize(), text.tokenize(tokenizer("gpt2"))):
         with pytest.raises(cedar.RowError, match="not valid UTF-8: byte 0xe9 at byte 3") as caught:
             list(files.map(step, "bytes", into="out"))
         assert "b.txt" in str(caught.value)
@@ -82,4 +82,10 @@ def test_types_are_known_beforehand(path):
     assert str(schema["ids"]) == str(schema["segment_ids"]) == "int32[64]"
     numbers = cedar.from_items([{"x": 1}])
     with pytest.raises(cedar.PipelineError, match="takes text, not int64"):
-        numbers.map(text.normalise(), "x").schema  # noqa: B018
+        numbers.map(text.normalize(), "x").schema  # noqa: B018
+
+
+@pytest.mark.parametrize(("old", "new"), [("normalise", "normalize"), ("tokenise", "tokenize")])
+def test_british_names_still_work_and_warn(old, new):
+    with pytest.warns(DeprecationWarning, match=f"text.{old} was renamed to text.{new}"):
+        assert getattr(text, old) is getattr(text, new)

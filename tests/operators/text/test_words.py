@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from cedar.operators.text import tokenise, words
+from cedar.operators.text import tokenize, words
 from tests.operators.text.toy_tokenizers import CORPUS, column, ids_of, tokenizer, tokenizers
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(words, "_MOST_WORDS", 20)
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str().replace("<|end|>", "<|fresh|>"))
-    transform = tokenise(made)
+    transform = tokenize(made)
     known = transform.tokenizer.encoder().words
     for _ in range(3):
         for text in CORPUS:
@@ -22,7 +22,7 @@ def test_words_are_forgotten_when_there_are_too_many(monkeypatch):
 
 def test_long_words_are_not_kept():
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str().replace("<|end|>", "<|long|>"))
-    transform = tokenise(made)
+    transform = tokenize(made)
     texts = ["x" * 500, "y" * 15, "y" * 17, "a" + "\0" * 7, "a", "\0" * 3]
     for _ in range(2):
         assert transform.columns(column(texts)).to_pylist() == ids_of(made, texts)
@@ -31,7 +31,7 @@ def test_long_words_are_not_kept():
 
 def test_threads_share_words():
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str().replace("<|end|>", "<|shared|>"))
-    transform, rng = tokenise(made), random.Random(3)
+    transform, rng = tokenize(made), random.Random(3)
     vocabulary = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 20))) for _ in range(800)]
     columns = [[" ".join(rng.choices(vocabulary, k=40)) for _ in range(30)] for _ in range(24)]
     with ThreadPoolExecutor(4) as pool:

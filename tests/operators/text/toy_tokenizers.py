@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
-from cedar.operators.text.recognise import PATTERNS  # noqa: E402
+from cedar.operators.text.recognize import PATTERNS  # noqa: E402
 
 SHAKESPEARE = Path(__file__).resolve().parents[4] / "shared" / "data" / "tinyshakespeare.txt"
 CORPUS = [

@@ -38,7 +38,7 @@ def test_a_node_is_known_by_its_place_in_the_pipeline_as_written() -> None:
     assert (facts.ordinal(put_in), facts.figures(put_in)) == (None, None)
 
 
-def test_what_follows_for_new_nodes_is_learnt_and_old_ones_are_let_go() -> None:
+def test_what_follows_for_new_nodes_is_learned_and_old_ones_are_let_go() -> None:
     top = table("a", "b", "c").map(f, "a", dtype=int).filter(col("b") > 1).select("a").node
     written = facts_at(top)
     facts, old = written.moving(), top.inputs[0]

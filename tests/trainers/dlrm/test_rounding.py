@@ -1,4 +1,4 @@
-"""Stochastic rounding to float16: to a neighbour, without bias, by bits that are spread evenly."""
+"""Stochastic rounding to float16: to a neighbor, without bias, by bits that are spread evenly."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from cedar.trainers.dlrm.tables import row_keys, to_half, uniform
 @given(
     st.lists(st.floats(-60000, 60000, width=32, allow_subnormal=False), min_size=1, max_size=20), st.integers(0, 999)
 )
-def test_a_value_goes_to_one_of_its_two_neighbours(values, chance):
+def test_a_value_goes_to_one_of_its_two_neighbors(values, chance):
     given_values = torch.tensor(values, dtype=torch.float32)
     found = to_half(given_values, torch.full_like(given_values, chance / 1000)).numpy()
     for value, half in zip(np.float32(values), found, strict=True):

@@ -70,7 +70,7 @@ def test_sums_and_updates_are_those_of_plain_loops(users, items, more, weighed, 
             assert torch.allclose(value, slow[name], atol=1e-12), name
 
 
-def test_the_first_weights_of_a_table_do_not_depend_on_its_neighbours():
+def test_the_first_weights_of_a_table_do_not_depend_on_its_neighbors():
     both, alone = TorchTables(TABLES, WIDTH, seed=7), TorchTables(TABLES[1:], WIDTH, seed=7)
     assert torch.equal(both.state()["items.weight"], alone.state()["items.weight"])
     assert not torch.equal(alone.weight, TorchTables(TABLES[1:], WIDTH, seed=8).weight)

@@ -96,8 +96,8 @@ CASES = {
         options={"top_k": 2, "z_loss": 0.01, "bias_rate": 0.02, "aux_loss": 0.02, "rates": (1, 0.5, 1, 1, 2, 1),
                  "decays": (0, 1, 1, 1, 1, 3)}
     ),
-    "sigmoid, renormalised, micro-batches, least likely dropped": case(
-        options={"top_k": 2, "score": "sigmoid", "renormalise_gates": True, "drop": "probability"}, accumulate=2
+    "sigmoid, renormalized, micro-batches, least likely dropped": case(
+        options={"top_k": 2, "score": "sigmoid", "renormalize_gates": True, "drop": "probability"}, accumulate=2
     ),
     "nothing dropped, a rank without tokens": case(options={"capacity": 0.0}, tokens=[9, 0, 13, 4]),
     "several replicas on a rank, five experts": case(

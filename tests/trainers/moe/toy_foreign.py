@@ -17,7 +17,7 @@ class Net(nn.Module):
             return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.LayerNorm(9), nn.Linear(9, 6))
 
         def mixture():
-            router, shared = Router(6, 4, top_k=2, renormalise=True), [nn.Linear(6, 6)]
+            router, shared = Router(6, 4, top_k=2, renormalize=True), [nn.Linear(6, 6)]
             return SymiMoE(expert, router, group, slots=slots, capacity=capacity, shared=shared, aux_loss=0.02)
 
         self.first, self.mid, self.second = mixture(), nn.Linear(6, 6), mixture()

@@ -31,7 +31,7 @@ class Deep(nn.Module):
             return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.LayerNorm(9), nn.Linear(9, 6))
 
         def mixture():
-            router, shared = Router(6, 4, top_k=2, renormalise=True), [nn.Linear(6, 6)]
+            router, shared = Router(6, 4, top_k=2, renormalize=True), [nn.Linear(6, 6)]
             slots = 24 // group.size if group else 24
             return SymiMoE(experts or expert, router, group, slots=slots, capacity=0.0, shared=shared, aux_loss=0.5)
 

@@ -108,7 +108,7 @@ class Reference:
             for token in range(len(h)):
                 ranked = sorted(range(experts), key=lambda e: -float(scores[token, e].detach() + self.bias[at][e]))
                 chosen = ranked[: options.top_k]
-                share = sum(scores[token, e] for e in chosen) if options.renormalise_gates else 1.0
+                share = sum(scores[token, e] for e in chosen) if options.renormalize_gates else 1.0
                 copies += [(e, rank, token, scores[token, e] / share) for e in chosen]
         counts = [sum(copy[0] == e for copy in copies) for e in range(experts)]
         slots = self.ranks * self.case["slots"]

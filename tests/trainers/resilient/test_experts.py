@@ -141,7 +141,7 @@ def test_stages_train_as_torch_does_in_one_process_with_the_losses_of_their_rout
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(100 if LONG else 6))
 def test_a_death_among_experts_changes_no_bit(seed: int) -> None:
-    """One worker, or a whole stage, which replays what its neighbours logged; ``make test-long`` tries 100."""
+    """One worker, or a whole stage, which replays what its neighbors logged; ``make test-long`` tries 100."""
     draw = random.Random(seed)
     stage, step, mode = draw.randrange(STAGES), draw.randrange(STEPS), draw.choice(["sync", "staggered"])
     clip, rejoin = draw.choice([0.0, 0.3]), draw.random() < 0.5

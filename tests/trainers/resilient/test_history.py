@@ -101,7 +101,7 @@ def test_a_failure_while_steps_are_done_again_changes_no_bit(whole: dict[Worker,
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", MODES)
-def test_where_logs_are_gone_with_a_neighbour_all_restore(whole: dict[Worker, str], mode: str) -> None:
+def test_where_logs_are_gone_with_a_neighbor_all_restore(whole: dict[Worker, str], mode: str) -> None:
     """Worker (0, 1) dies in step 3, in which all are, with what it had sent since step 2; then stage 1 dies."""
     first = Worker(0, 1)
     run = crew(mode, kills={first: (3, 6), Worker(1, 0): (3, 10), Worker(1, 1): (3, 12)})

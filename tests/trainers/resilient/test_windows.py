@@ -392,7 +392,7 @@ def test_logs_are_kept_from_the_newest_window_on(tmp_path: Path, mode: str) -> N
 @pytest.mark.usefixtures("_mixtures")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", [7, 8])
-def test_where_two_neighbours_are_lost_all_go_back_to_the_window(tmp_path: Path, mode: str, step: int) -> None:
+def test_where_two_neighbors_are_lost_all_go_back_to_the_window(tmp_path: Path, mode: str, step: int) -> None:
     check(crew(tmp_path, mode, kills=lost(0, step) | lost(1, step)), "restore")
 
 
@@ -456,7 +456,7 @@ def processes(test: Any) -> Any:
 @processes
 @pytest.mark.parametrize("mode", MODES)
 def test_workers_and_whole_stages_die_at_random_steps_and_no_bit_changes(tmp_path: Path, mode: str) -> None:
-    """A stage, another one, one worker, two neighbours; then all places are filled again."""
+    """A stage, another one, one worker, two neighbors; then all places are filled again."""
     draw, chaos = random.Random(KILLS), []
     for at in range(KILLS):
         stage, step = draw.randrange(3), 7 + 4 * at + draw.randrange(2)

@@ -59,7 +59,7 @@ def _model(cp_model: Any, graph: Graph, order: Order) -> tuple[Any, dict[int, An
     hint = measure(graph, order)
     assert hint is not None, "the heuristic's order can be carried out"
     most = int(hint.period + 1)
-    horizon = most * problem.stages  # windows of neighbouring stages overlap
+    horizon = most * problem.stages  # windows of neighboring stages overlap
     begin = min(hint.starts.values())
     model = cp_model.CpModel()
     starts: dict[int, Any] = {}

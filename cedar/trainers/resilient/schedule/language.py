@@ -147,7 +147,7 @@ def grid(stages: int, replicas: int) -> Iterator[Worker]:
 def pairs(stages: int, replicas: int, tied: Sequence[int] = ()) -> Iterator[tuple[Worker, Worker]]:
     """Every ordered pair of workers that a message may travel in under any set of dead workers: warm them up at start.
 
-    Pairs of one stage exchange gradients; those of neighbouring stages activations and their gradients; those of
+    Pairs of one stage exchange gradients; those of neighboring stages activations and their gradients; those of
     ``tied`` stages the gradients of the weights that they share.
 
     Examples:

@@ -167,11 +167,11 @@ def test_the_validator_and_the_model_agree_on_spoilt_schedules(data):
         if worker is None:
             return
         steps = list(schedule.work[worker])
-        how = data.draw(st.sampled_from(["swap", "neighbours", "change", "move", "cap", "hand over"]))
+        how = data.draw(st.sampled_from(["swap", "neighbors", "change", "move", "cap", "hand over"]))
         if how == "swap":
             other = data.draw(st.integers(0, len(steps) - 1))
             steps[at], steps[other] = steps[other], steps[at]
-        elif how == "neighbours" and at:
+        elif how == "neighbors" and at:
             steps[at - 1], steps[at] = steps[at], steps[at - 1]
         elif how == "change":
             kind = data.draw(st.sampled_from([*KINDS, steps[at].kind]))

@@ -1,4 +1,4 @@
-"""normalise, against what it says in plain Python."""
+"""normalize, against what it says in plain Python."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
-from cedar.operators.text import normalise
+from cedar.operators.text import normalize
 from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import column
 
@@ -30,7 +30,7 @@ def plain(text, form, lower, collapse, strip):
 
 @given(TEXTS, FORMS, st.booleans(), st.booleans(), st.booleans())
 def test_it_is_what_python_makes_of_each_text(texts, form, lower, collapse, strip):
-    found = normalise(form, lower=lower, collapse=collapse, strip=strip).columns(column(texts))
+    found = normalize(form, lower=lower, collapse=collapse, strip=strip).columns(column(texts))
     found.validate(full=True)
     assert found.type == pa.large_string()
     assert found.to_pylist() == [None if t is None else plain(t, form, lower, collapse, strip) for t in texts]
@@ -42,33 +42,33 @@ def test_every_character_by_itself():
         expected = [
             plain(t, options.get("form"), *(options.get(k, False) for k in ("lower", "collapse")), True) for t in texts
         ]
-        assert normalise(**options).columns(pa.array(texts, pa.large_string())).to_pylist() == expected
+        assert normalize(**options).columns(pa.array(texts, pa.large_string())).to_pylist() == expected
 
 
 def test_bytes_that_are_not_utf8_fail_by_row_or_are_replaced():
     raw = column([b"fine", b"caf\xe9", None, b"\xff", "\u00e9".encode()], pa.large_binary())
     with pytest.raises(BadValues) as caught:
-        normalise().columns(raw)
+        normalize().columns(raw)
     assert caught.value.rows == {
         1: "not valid UTF-8: byte 0xe9 at byte 3",
         3: "not valid UTF-8: byte 0xff at byte 0",
     }
-    found = normalise(errors="replace").columns(raw)
+    found = normalize(errors="replace").columns(raw)
     assert found.to_pylist() == ["fine", "caf\ufffd", None, "\ufffd", "\u00e9"]
     assert found.type == pa.large_string()
 
 
 def test_a_surrogate_in_bytes_is_no_utf8():
     with pytest.raises(BadValues):
-        normalise().columns(column([b"\xed\xa0\x80"], pa.large_binary()))
+        normalize().columns(column([b"\xed\xa0\x80"], pa.large_binary()))
 
 
 @pytest.mark.parametrize("wrong", [{"form": "NFX"}, {"errors": "ignore"}])
 def test_what_it_does_not_know_is_refused(wrong):
     with pytest.raises(PipelineError):
-        normalise(**wrong)
+        normalize(**wrong)
 
 
 def test_it_takes_text_alone():
     with pytest.raises(PipelineError, match="takes text"):
-        normalise().result(pa.int64())
+        normalize().result(pa.int64())

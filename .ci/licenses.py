@@ -1,4 +1,4 @@
-"""Write docs/licences.md from what is installed: ``make sbom``."""
+"""Write docs/licenses.md from what is installed: ``make sbom``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "licences.md"
-_HEAD = """# Licences
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "licenses.md"
+_HEAD = """# Licenses
 
 What `make venv` installs, and under which terms: made by `make sbom`, which also writes `dist/sbom.json` (CycloneDX).
 The core needs what `install_requires` in setup.cfg lists; the rest are extras, what these need, and tools for
-development. None is copied into cedar, whose own licence is Apache-2.0.
+development. None is copied into cedar, whose own license is Apache-2.0.
 
-| package | version | licence |
+| package | version | license |
 |---|---|---|
 """
 

@@ -1,4 +1,4 @@
-"""normalise: texts in one form."""
+"""normalize: texts in one form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUNS = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
-class Normalise(Transform):
+class Normalize(Transform):
     r"""Texts in one form: Unicode form, lower case, runs of white space, ends; in this order.
 
     What Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and ``str.strip`` make of a
@@ -41,7 +41,7 @@ class Normalise(Transform):
         PipelineError: another form.
 
     Examples:
-        >>> Normalise("NFKC", lower=True, collapse=True)("  The  \u2177\tNotes ")
+        >>> Normalize("NFKC", lower=True, collapse=True)("  The  \u2177\tNotes ")
         'the viii notes'
     """
 
@@ -54,10 +54,10 @@ class Normalise(Transform):
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in _FORMS:
             raise PipelineError(
-                f"normalise: there is no form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
+                f"normalize: there is no form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
             )
         if self.errors not in ("strict", "replace"):
-            raise PipelineError(f'normalise(errors={self.errors!r}): "strict" or "replace"', site=user_site())
+            raise PipelineError(f'normalize(errors={self.errors!r}): "strict" or "replace"', site=user_site())
 
     def result(self, *types: Any) -> ColumnType:
         if not is_text(types[0]):

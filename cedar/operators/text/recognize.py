@@ -55,7 +55,7 @@ def known_pattern(pattern: str) -> TokenizerTraits:
     """Of a tokenizer that splits texts by a regular expression alone."""
     family = PATTERNS.get(pattern)
     return (
-        TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analysed")
+        TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analyzed")
     )
 
 
@@ -68,14 +68,14 @@ def known_tokenizer(text: str) -> TokenizerTraits:
     normalizers = [n["type"] for n in _flat(spec.get("normalizer"), "normalizers")]
     splits = _flat(spec.get("pre_tokenizer"), "pretokenizers")
     if normalizers and any(token.get("normalized") for token in added):
-        return _unknown("it looks for added tokens in the normalised text")
-    while len(splits) > 1 and splits[0]["type"] == "Digits":  # by neighbouring characters: neutral to any cut
+        return _unknown("it looks for added tokens in the normalized text")
+    while len(splits) > 1 and splits[0]["type"] == "Digits":  # by neighboring characters: neutral to any cut
         splits = splits[1:]
     if not splits:
         return _unknown("it splits no text before its model sees it")
     family, prefix = _family(splits[0])
     if family is None:
-        return _unknown(f"its pre-tokenizer {splits[0]['type']} is not one of those that were analysed")
+        return _unknown(f"its pre-tokenizer {splits[0]['type']} is not one of those that were analyzed")
     allowed = {"BertNormalizer"} | _LOCAL if family in ("bert", "words", "white") else _LOCAL
     strange = [name for name in normalizers if name not in allowed]
     if strange or (prefix and {"NFKC", "NFKD"} & set(normalizers)):

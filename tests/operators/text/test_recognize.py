@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cedar.operators.text import tokenise
+from cedar.operators.text import tokenize
 from tests.operators.text.toy_tokenizers import CORPUS, column, ids_of, tokenizer, tokenizers
 
 
@@ -15,7 +15,7 @@ def test_truncation_is_the_tokenizers_padding_is_left_out():
     made.enable_truncation(6)
     made.enable_padding(length=50)
     texts = ["the quick brown fox", "the"]
-    transform = tokenise(made)
+    transform = tokenize(made)
     assert transform.how == "text by text: it truncates"
     made.no_padding()
     assert transform.columns(column(texts)).to_pylist() == ids_of(made, texts)
@@ -27,7 +27,7 @@ def test_truncation_is_the_tokenizers_padding_is_left_out():
     [
         ({"pre_tokenizer": None}, "it splits no text before its model sees it"),
         ({"normalizer": {"type": "StripAccents"}, "added_tokens": []}, "its normalizer StripAccents may look beyond"),
-        ({"normalizer": {"type": "NFC"}, "added_tokens": "normalized"}, "it looks for added tokens in the normalised"),
+        ({"normalizer": {"type": "NFC"}, "added_tokens": "normalized"}, "it looks for added tokens in the normalized"),
         (
             {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a+"}, "behavior": "Isolated", "invert": False}},
             "its pre-tokenizer Split is not one of those",
@@ -45,7 +45,7 @@ def test_other_tokenizers_see_each_text_as_a_whole(change, why):
     if change.get("added_tokens") == "normalized":
         change = change | {"added_tokens": [spec["added_tokens"][0] | {"normalized": True}]}
     made = tokenizers.Tokenizer.from_str(json.dumps(spec | change))
-    transform = tokenise(made)
+    transform = tokenize(made)
     assert why in transform.how
     texts = [*CORPUS, "", CORPUS[0], "caf\u0301e"]
     assert transform.columns(column(texts)).to_pylist() == ids_of(made, texts)

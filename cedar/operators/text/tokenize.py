@@ -1,4 +1,4 @@
-"""tokenise: texts to lists of ids."""
+"""tokenize: texts to lists of ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cedar.operators.transform import Transform
 
 
 @dataclass(frozen=True)
-class Tokenise(Transform):
+class Tokenize(Transform):
     """Texts to lists of ids (int32): those that the tokenizer gives, text by text.
 
     Most tokenizers split a text into words before they look at any of it. Where a tokenizer is known to, each worker
     keeps the ids of the words it has seen, and the tokenizer sees new ones alone: the ids are the same, for a small
-    part of the time. ``tokenise(...).how`` says whether that is so, and if not, why. Null texts stay null.
+    part of the time. ``tokenize(...).how`` says whether that is so, and if not, why. Null texts stay null.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` or the path of its tokenizer.json (or of the folder that holds it), a fast
@@ -50,7 +50,7 @@ class Tokenise(Transform):
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
         >>> words = Tokenizer(models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
-        >>> Tokenise(words)("to be or be")
+        >>> Tokenize(words)("to be or be")
         [0, 1, 2, 1]
     """
 
@@ -64,17 +64,17 @@ class Tokenise(Transform):
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):
             raise PipelineError(
-                f'tokenise(errors={self.errors!r}): "strict" or "replace"', site=user_site(), fix="give one of them"
+                f'tokenize(errors={self.errors!r}): "strict" or "replace"', site=user_site(), fix="give one of them"
             )
         longest = self.longest
         if isinstance(longest, str):
-            longest = parse_bytes(longest, "tokenise(longest)")
-        object.__setattr__(self, "longest", whole(longest, "tokenise(longest)", least=1))
+            longest = parse_bytes(longest, "tokenize(longest)")
+        object.__setattr__(self, "longest", whole(longest, "tokenize(longest)", least=1))
         object.__setattr__(self, "tokenizer", spec_of(self.tokenizer, self.batched))
 
     @property
     def how(self) -> str:
-        """How texts are tokenised here: word by word, or as a whole, and why."""
+        """How texts are tokenized here: word by word, or as a whole, and why."""
         if isinstance(self.tokenizer, ByteLevel):
             return "byte by byte"
         encoder = self.tokenizer.encoder()
@@ -131,7 +131,7 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
     if callable(tokenizer):
         return Function(tokenizer, batched)
     raise PipelineError(
-        f"tokenise: {type(tokenizer).__name__} is no tokenizer",
+        f"tokenize: {type(tokenizer).__name__} is no tokenizer",
         site=user_site(),
         fix="a tokenizers.Tokenizer, the path of a tokenizer.json, a tiktoken encoding, or a function of a text",
     )
@@ -145,7 +145,7 @@ def _read(path: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise PipelineError(
-            f"tokenise: {path} cannot be read: {error}",
+            f"tokenize: {path} cannot be read: {error}",
             site=user_site(),
             fix="give the path of a tokenizer.json, or for a name of the Hub AutoTokenizer.from_pretrained(name)",
         ) from error

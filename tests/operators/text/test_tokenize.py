@@ -1,4 +1,4 @@
-"""tokenise: the ids are those of the library, however they were come by."""
+"""tokenize: the ids are those of the library, however they were come by."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from cedar.core.errors import PipelineError
-from cedar.operators.text import tokenise
+from cedar.operators.text import tokenize
 from tests.operators.text.toy_tokenizers import CORPUS, NAMES, SHAKESPEARE, column, ids_of, tokenizer, tokenizers
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_tokenizer_gives_its_ids(name):
     made = tokenizer(name)
-    transform = tokenise(made)
+    transform = tokenize(made)
     assert transform.how.startswith("word by word")
     texts = [*CORPUS, *SHAKESPEARE.read_text().splitlines()[:400]] if SHAKESPEARE.exists() else CORPUS
     for _ in range(2):  # words that are new, and words that are known
@@ -27,40 +27,40 @@ def test_every_tokenizer_gives_its_ids(name):
 
 def test_what_a_tokenizer_puts_around_a_text_can_be_left_out():
     made = tokenizer("bert")
-    assert tokenise(made)("the fox") == made.encode("the fox").ids
-    assert tokenise(made, special=False)("the fox") == made.encode("the fox").ids[1:-1]
-    assert tokenise(made)("") == [1, 2]
+    assert tokenize(made)("the fox") == made.encode("the fox").ids
+    assert tokenize(made, special=False)("the fox") == made.encode("the fox").ids[1:-1]
+    assert tokenize(made)("") == [1, 2]
 
 
 def test_a_column_of_something_else_is_refused():
     with pytest.raises(PipelineError, match="takes text, not int64"):
-        tokenise(tokenizer("gpt2")).result(pa.int64())
+        tokenize(tokenizer("gpt2")).result(pa.int64())
 
 
 def test_a_path_or_a_folder(tmp_path):
     made = tokenizer("gpt2")
     made.save(str(tmp_path / "tokenizer.json"))
-    assert tokenise(tmp_path) == tokenise(str(tmp_path / "tokenizer.json")) == tokenise(made)
+    assert tokenize(tmp_path) == tokenize(str(tmp_path / "tokenizer.json")) == tokenize(made)
     (tmp_path / "wrong.json").write_text('{"model": 3}')
     for path, why in (("none.json", "cannot be read"), ("wrong.json", "no tokenizer.json")):
         with pytest.raises(PipelineError, match=why) as caught:
-            tokenise(tmp_path / path)
+            tokenize(tmp_path / path)
         assert caught.value.site.file == __file__
 
 
 @pytest.mark.parametrize("wrong", [3, b"abc", [1]])
 def test_what_is_no_tokenizer(wrong):
     with pytest.raises(PipelineError, match="is no tokenizer") as caught:
-        tokenise(wrong)
+        tokenize(wrong)
     assert caught.value.site.file == __file__
 
 
 def test_equal_tokenizers_make_equal_transforms_that_travel():
-    transform = tokenise(tokenizer("gpt2"))
+    transform = tokenize(tokenizer("gpt2"))
     again = pickle.loads(pickle.dumps(transform))
     assert (again, hash(again), again.identity) == (transform, hash(transform), transform.identity)
     assert again(CORPUS[0]) == tokenizer("gpt2").encode(CORPUS[0]).ids
-    other = tokenise(tokenizer("cl100k"))
+    other = tokenize(tokenizer("cl100k"))
     assert other != transform
     assert other.identity != transform.identity
     assert len(repr(transform)) < 300
@@ -70,8 +70,8 @@ def test_whether_the_library_works_in_threads_of_its_own(monkeypatch):
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str())
     made.enable_truncation(9)
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-    assert [each.pooled for each in (tokenise(made), tokenise(tokenizer("gpt2")), tokenise(), tokenise(len))] == [
+    assert [each.pooled for each in (tokenize(made), tokenize(tokenizer("gpt2")), tokenize(), tokenize(len))] == [
         True, False, False, False
     ]  # fmt: skip
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert not tokenise(made).pooled
+    assert not tokenize(made).pooled
