@@ -16,7 +16,7 @@ from cedar.operators.algebra import mark, pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.layout import ImageType, Sizes, checked
-from cedar.operators.image.pixels_steps import GREY, GREY_ONE, SPREAD, Steps, one_step
+from cedar.operators.image.pixels_steps import GRAY, GRAY_ONE, SPREAD, Steps, one_step
 from cedar.operators.image.spatial import check_share, drawn
 
 
@@ -142,8 +142,8 @@ class Grayscale(PixelTransform):
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         if self.p < 1:
-            return one_step(len(sizes), GREY, applied=applied(draws, self.p))
+            return one_step(len(sizes), GRAY, applied=applied(draws, self.p))
         if self.after(3) == 1:
-            return one_step(len(sizes), GREY_ONE)
-        grey, spread = one_step(len(sizes), GREY), one_step(len(sizes), SPREAD)
+            return one_step(len(sizes), GRAY_ONE)
+        grey, spread = one_step(len(sizes), GRAY), one_step(len(sizes), SPREAD)
         return grey.then(spread)

@@ -78,8 +78,8 @@ class PixelProgram:
 
     def prepared(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
         """What is to be done to each of some images, of heights and widths (rows, 2)."""
-        taken = draws[: len(self.colours)]
-        steps = [colour.steps(sizes, own) for colour, own in zip(self.colours, taken, strict=True)]
+        taken = draws[: len(self.colors)]
+        steps = [color.steps(sizes, own) for color, own in zip(self.colors, taken, strict=True)]
         return PreparedPass(self, *joined(steps, len(sizes)))
 
 

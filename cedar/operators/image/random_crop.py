@@ -121,4 +121,4 @@ def random_parts(
     tall, wide = tall[chosen], wide[chosen]
     place = numbers[chosen][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
     cuts = np.concatenate([np.floor(place).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
-    return cuts, ~fits.any(axis=1)
+    return cuts, np.asarray(~fits.any(axis=1))

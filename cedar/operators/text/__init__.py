@@ -24,5 +24,7 @@ def __getattr__(name: str) -> Any:
     if name not in _OLD:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = name.replace("ise", "ize")
-    warnings.warn(f"text.{name} was renamed to text.{new}; the old name ends with cedar 0.2", DeprecationWarning, stacklevel=2)
+    warnings.warn(
+        f"text.{name} was renamed to text.{new}; the old name ends with cedar 0.2", DeprecationWarning, stacklevel=2
+    )
     return _OLD[name]
