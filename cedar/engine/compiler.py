@@ -93,6 +93,17 @@ class Compiler:
         """What ranks share."""
         return self.streams[self.physical.stages[self.physical.deal].inputs[0]]
 
+    @property
+    def counted(self) -> bool:
+        """Any unit of it is found at once, as all rows before it are counted."""
+        repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
+        found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
+        return self.dealt.count is not None and (self.dealt.count != math.inf or found)
+
+    def _repeats(self, stage: Stage) -> bool:
+        operator = self._node(stage.out).operator
+        return isinstance(operator, StreamOperator) and operator.repeats
+
     # ---- the top -----------------------------------------------------------------------------------------------------
 
     def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, DealtStream]:
@@ -195,31 +206,39 @@ class Compiler:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self, stage: Stage, lane: Lane | None) -> SplitStream:
+    def _read(self, stage: Stage, lane: Lane | None) -> Stream:
         window, permute = self._window(stage)
-        made = tuple(self._segment(segment, lane) for segment in stage.segments)
         tasks = self._tasks_on(stage)
+        own: list[Step] = []  # that leave the lane's rows, in the task that reads
+        made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
-        stream.tells = lane is not None and self._told(*self.physical.stages[self.physical.deal].inputs)
+        by_key = stream.by_key
+        told = self._told(*self.physical.stages[self.physical.deal].inputs)
+        stream.tells = lane is not None and by_key is None and told
+        if by_key is None:
+            return stream
+        if stream.streaming:  # chunks come as they are read
+            return StageStream(stream, lambda: Program((Step(by_key),)), False, False, tasks)
+        own.append(Step(by_key))
         return stream
 
-    def _segment(self, segment: plans.Segment, lane: Lane | None) -> Segment:
+    def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[Step]) -> Segment:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
         whole = lane is None or rows_may_fail(node.operator.source)  # nothing that may fail weighs nothing
         conditions = () if whole else tuple(self._conditions(node.logical))
         counted = self.binding.listed.rows(node)
-        return Segment(partial(self._readers, segment), node.operator.source, index, splits, conditions, counted)
+        return Segment(partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted)
 
-    def _readers(self, segment: plans.Segment) -> tuple[Any, Program]:
+    def _readers(self, segment: plans.Segment, own: Sequence[Step]) -> tuple[Any, Program]:
         """The reader of a segment, and what its blocks go through."""
         reader = self._reader(segment)
         kept, links = segment.kept, segment.links
         if not kept:
-            return reader, self._programs.of(links, scan=segment.source)
+            return reader, self._programs.of(links, first=own, scan=segment.source)
         below = self._programs.of(links[:kept], scan=segment.source)
-        return self.keeper(segment, reader, below), self._programs.of(links[kept:])
+        return self.keeper(segment, reader, below), self._programs.of(links[kept:], first=own)
 
     def _reader(self, segment: plans.Segment) -> Any:
         first = itertools.takewhile(lambda link: isinstance(link, int), segment.links)
@@ -291,18 +310,25 @@ class Compiler:
         works = self.physical.works
         for number in sorted(self._parted):
             stage, stream = self.physical.stages[number], self.streams[number]
-            splits = stream.source if isinstance(stream, SharedStream) else stream
-            if isinstance(splits, SplitStream):
-                if (pieces := splits.splits) < world:
-                    labels = " and ".join(works[segment.source].label for segment in stage.segments)
-                    return f"{labels} has {pieces} piece(s) that can be read alone; write more, smaller files"
-            elif stream.count is None:
+            if stage.kind == "read":
+                continue  # by splits, or by the keys of rows
+            if stream.count is None:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
                 return f"{works[stage.out].label} gives {stream.count} row(s)"
         if self._parted & self._under(self._parted):
             return "a part of the pipeline is drawn from twice, once by what counts rows"
         return ""
+
+    def by_key(self, world: int) -> str:
+        """The sources that all of so many ranks read, and share by the keys of rows; as of ``unshared``."""
+        labels = []
+        for number in sorted(self._parted):
+            stage, stream = self.physical.stages[number], self.streams[number]
+            splits = stream.source if isinstance(stream, SharedStream) else stream
+            if isinstance(splits, SplitStream) and 0 < splits.splits < world:
+                labels += [self.physical.works[segment.source].label for segment in stage.segments]
+        return " and ".join(labels)
 
     def _under(self, numbers: Collection[int]) -> set[int]:
         """The stages below these."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import time
@@ -24,8 +25,8 @@ from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
-from cedar.engine.nodes import deal_mode, last_mode, over_ranks, rows_per_unit
-from cedar.engine.overlap import overlap, told
+from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
+from cedar.engine.overlap import overlap, told, told_by_key
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
@@ -78,14 +79,14 @@ class Job:
             name = self.binding.labels[id(over_ranks(self.binding.nodes))]
             return Sharing(why=f"{name} moves rows between ranks. What is above it is of a rank's own rows", asked=True)
         compiler = self._compiler(Runner("inline", 1), 0, None, dry=True)
-        if compiler.dealt.count is not None:
+        if compiler.counted:
             return Sharing()
         last = last_mode(self.binding.root)
         if self.deal == "global":
             return Sharing(why='deal="global" asks for it', asked=True)
         if why := compiler.unshared(world):
             return Sharing(why=_or_counted(why, self.binding))
-        together = last != "keep" and self.steps is None and not self._local
+        together = last != "keep" and self.steps is None and not self._local and not self.endless
         if together and self.place(self.rank.rank, world) is None:
             told = last and f'"{last}"'
             return Sharing(why=_or_counted(UNTOLD.format(last=told), self.binding))
@@ -145,15 +146,17 @@ class Job:
             last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
             apart=alone or (self._local and last is None),
-            turns=self.balanced and not alone,
+            turns=(self.balanced and not alone) or lane is not None,
         )
         return self._compiler(runner, epoch, lane, dry, written, share), share
 
     def reads_beyond(self) -> str:
         """What this rank reads that others read as well, where that is much."""
-        if self.rank.world == 1 or self.split_batches or self.sharing != Sharing():
+        if self.rank.world == 1 or self.split_batches or self.sharing.why:
             return ""
         runner = Runner("inline", 1)
+        if self.sharing.lanes:
+            return told_by_key(self._compiler(runner, 0, None, dry=True).by_key(self.rank.world), self.rank.world)
         _, dealt = self.streams(runner, 0, [], dry=True)
         sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
         if len(sources) != 1:
@@ -164,6 +167,11 @@ class Job:
     def _local(self) -> bool:
         """Ranks may end an epoch apart, as the user said of an operator."""
         return any(getattr(node.operator, "local", False) for node in self.binding.nodes)
+
+    @cached_property
+    def endless(self) -> bool:
+        """An epoch of the data has no end."""
+        return endless(self.binding.root)
 
     @cached_property
     def balanced(self) -> bool:
@@ -320,12 +328,28 @@ class DataEpoch:
     def _all_lanes(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         if self._before is not None:
             yield from self._before._all()
-        for number, lane in enumerate([LaneState(*lane) for lane in self._lanes or ()]):
+        lanes = [LaneState(*lane) for lane in self._lanes or ()]
+        if len(lanes) > 1 and self._job.endless:
+            yield from self._in_turns(lanes)
+            return
+        for number, lane in enumerate(lanes):
             end = lane.position
             for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():
                 end = _after(piece, piece.units - 1)
                 yield (self, number), piece
             self._ends[number] = end
+
+    def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
+        """A unit of each lane in turn, as none of them comes to an end: next is the one of which least was taken."""
+        flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
+        rest: list[Piece | None] = [None] * len(lanes)
+        taken = [(lane.taken, number) for number, lane in enumerate(lanes)]
+        while True:
+            units, number = heapq.heappop(taken)
+            piece = rest[number] or next(flows[number])
+            rest[number] = piece.slice(1, piece.units) if piece.units > 1 else None
+            yield (self, number), piece.slice(0, 1)
+            heapq.heappush(taken, (units + 1, number))
 
     def _padding(self) -> tuple[None, Piece]:
         """A batch of rows that are not real, which moves nothing."""
@@ -421,6 +445,8 @@ class DataEpoch:
         self.moved = True
         if self._pulled is not None:
             owner, lane = self._pulled
+            if owner._last is not None and owner._last[0] != lane:
+                owner._settle()
             owner._last = (lane, piece, unit)
             if owner is self:
                 self._before = None
@@ -435,7 +461,8 @@ class DataEpoch:
         if self._lanes is None:
             self._deal = _after(piece, unit)
             return
-        self._pass(lane)
+        if not self._job.endless:  # else lanes take turns
+            self._pass(lane)
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
 
 

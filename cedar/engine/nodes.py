@@ -26,6 +26,15 @@ def over_ranks(nodes: Iterable[Node]) -> Node | None:
     return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
 
 
+def endless(root: Node) -> bool:
+    """The rows of a pipeline have no end."""
+    known: dict[int, bool] = {}
+    for node in walk(root):
+        below = [known[id(child)] for child in node.inputs]
+        known[id(node)] = node.operator.endless(*below) if isinstance(node.operator, StreamOperator) else any(below)
+    return known[id(root)]
+
+
 def rows_per_unit(node: Node) -> int:
     """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
     current = node

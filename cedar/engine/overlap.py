@@ -36,6 +36,13 @@ def overlap(splits: SplitStream, dealt: DealtStream, unit_rows: int) -> tuple[fl
     return (read / needed, len(layout.starts)) if needed else None
 
 
+def told_by_key(labels: str, world: int) -> str:
+    """What to say of sources that all of so many ranks read; "" where there are none."""
+    if not labels:
+        return ""
+    return f"each of the {world} ranks reads {labels} whole, which has fewer splits, and keeps rows by their keys"
+
+
 def told(measured: tuple[float, int] | None, world: int) -> str:
     """What to say of it; "" where it is little."""
     if measured is None or measured[0] <= _MOST:

@@ -491,6 +491,10 @@ class StreamOperator(Operator):
         """Why rows may not be filtered before it; None where they may."""
         return "counts rows"
 
+    def endless(self, *inputs: bool) -> bool:
+        """Whether its rows have no end, by whether those of its inputs have none."""
+        return all(inputs)
+
     def effects(self) -> Effects:
         """By default it may read and write any column."""
         return Effects(rows="stream")

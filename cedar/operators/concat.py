@@ -43,6 +43,9 @@ class Concat(StreamOperator):
     def schema(self, *inputs: Schema) -> Schema:
         return agreed("concat", inputs)
 
+    def endless(self, *inputs: bool) -> bool:
+        return any(inputs)
+
     def batched(self, *inputs: bool) -> bool:
         return same_units("concat", inputs)
 

@@ -44,10 +44,7 @@ class Repeat(StreamOperator):
     n: int | None = None
     name: ClassVar[str] = "repeat"
     repeats = True
-
-    @property
-    def shares(self) -> bool:  # type: ignore[override]
-        return self.n is not None
+    shares = True
 
     def __post_init__(self) -> None:
         if self.n is not None:
@@ -58,6 +55,9 @@ class Repeat(StreamOperator):
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")
+
+    def endless(self, *inputs: bool) -> bool:
+        return self.n is None or all(inputs)
 
     def parameters(self) -> dict[str, Any]:
         return {"n": self.n}

@@ -80,6 +80,9 @@ class Take(_OfUnits):
     def first(self) -> int:  # type: ignore[override]
         return self.n
 
+    def endless(self, *inputs: bool) -> bool:
+        return False
+
     def stream(self, inputs: tuple[Stream, ...], context: StreamContext) -> Stream:
         return TakeStream(inputs[0], self.n)
 

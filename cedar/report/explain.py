@@ -159,10 +159,12 @@ def _units(count: Count) -> str:
 def _ranks(compiler: Compiler) -> str:
     if over_ranks(compiler.binding.nodes) is not None:
         return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
-    if compiler.dealt.count is not None:
+    if compiler.counted:
         least = least_run(compiler.binding)
         end = " up to the last step" if deal_mode(compiler.binding.root) is None else ""
         return f"contiguous runs of at least {least:,} units, the same at any number of ranks{end}"
     if why := compiler.unshared(2):
         return f"every rank computes the stream and keeps its turns: {why}"
-    return "row counts are unknown before a run: each rank reads splits of its own"
+    few = compiler.by_key(2)
+    whole = f"; all read {few} whole, a single split, and share its rows by their keys" if few else ""
+    return f"row counts are unknown before a run: each rank reads splits of its own{whole}"

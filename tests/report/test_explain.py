@@ -32,7 +32,7 @@ def test_a_plan_of_known_counts_reads_like_this():
 
 def test_a_plan_says_what_unknown_counts_cost():
     even = rows().filter(col("x") > 3)
-    assert "keeps its turns: from_items(list of 100) has 1 piece(s)" in plan(even.batch(8)).replace("\n       ", " ")
+    assert "; all read from_items(list of 100) whole" in plan(even.batch(8)).replace("\n       ", " ")
     both = rows(8000).filter(col("x") > 3)
     assert "each rank reads splits of its own" in plan(both.batch(8))
     assert "keeps its turns: take(9) counts rows" in plan(both.take(9).batch(8)).replace("\n       ", " ")
@@ -77,8 +77,8 @@ def test_the_common_pipeline_before_anything_was_measured(log):
         "  4. stream  batch(32)",
         "  5. task    gather   [a batch a task]",
         "UNITS  an unknown number of batches in an epoch",
-        "RANKS  every rank computes the stream and keeps its turns: read_parquet(log) has 1 piece(s) that can",
-        "       be read alone; write more, smaller files",
+        "RANKS  row counts are unknown before a run: each rank reads splits of its own; all read",
+        "       read_parquet(log) whole, a single split, and share its rows by their keys",
     ]
 
 
@@ -116,8 +116,8 @@ def test_the_common_pipeline_planned_and_measured(log):
         "RUN    9,000 rows/s; bottleneck: the trainer",
         "CACHE  cache('auto'): miss, the first run",
         "UNITS  an unknown number of batches in an epoch",
-        "RANKS  every rank computes the stream and keeps its turns: read_parquet(log) has 1 piece(s) that can",
-        "       be read alone; write more, smaller files",
+        "RANKS  row counts are unknown before a run: each rank reads splits of its own; all read",
+        "       read_parquet(log) whole, a single split, and share its rows by their keys",
     ]
 
 

@@ -84,18 +84,13 @@ class Replay:
         """
         self._check_rank(rank)
         place, pieces = self._open(self.begun["step"], rank)
-        if self._steps is None and self.endless:
+        if self._steps is None and self._job.endless:
             raise PipelineError("the epoch has no end", site=self.site, fix="give loader(steps=...)")
         for piece in pieces:
             if self._steps is not None and place >= self._steps:
                 return
             yield place, piece
             place += piece.units
-
-    @property
-    def endless(self) -> bool:
-        """No rank comes to an end."""
-        return DataEpoch(self._job, self.runner, self.begun["data"], None).units() == math.inf
 
     def _check(self, step: int, rank: int) -> None:
         self._check_rank(rank)

@@ -94,11 +94,11 @@ class DealtStream(Stream):
         if taken == EVERYTHING:  # what comes after all of them
             return _PaddingFlow()
         if self.in_runs:
-            return _RunsFlow(self, taken, below)
+            return _RunsFlow(self, taken, below, lap)
         if below is None and self._known and taken and self._numbers.total:
             number = self._numbers.at(int(min(taken * self._world, self._numbers.total - 1)))
-            below = self.source.seek(number)
-        return _WholeFlow(self, taken, below) if self.whole else _TurnsFlow(self, taken, below, number)
+            below = self.source.seek(number, lap)
+        return _WholeFlow(self, taken, below, lap) if self.whole else _TurnsFlow(self, taken, below, number, lap)
 
     @property
     def in_runs(self) -> bool:
@@ -156,8 +156,9 @@ class _PaddingFlow(Flow):
 class _RunsFlow(Flow):
     """Contiguous runs of a stream whose count is known."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Position | None) -> None:
+    def __init__(self, stream: DealtStream, taken: int, below: Position | None, lap: int) -> None:
         self._stream = stream
+        self._lap = lap
         self._taken = taken
         self._below = below
         self._spans = stream.spans(taken)
@@ -179,7 +180,8 @@ class _RunsFlow(Flow):
             if span is None:
                 self._taken += 1
                 return _padding(self._taken - 1)
-            self._flow = self._stream.source.open(self._below or self._stream.source.seek(span[0]))
+            source = self._stream.source
+            self._flow = source.open(self._below or source.seek(span[0], self._lap), self._lap)
             self._below = None
             self._left = span[1] - span[0]
             self._flow.limit(self._left)
@@ -239,9 +241,9 @@ class _RunsFlow(Flow):
 class _WholeFlow(Flow):
     """Everything, as there is one rank."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Any) -> None:
+    def __init__(self, stream: DealtStream, taken: int, below: Any, lap: int) -> None:
         self._taken = taken
-        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
+        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
 
     def pull(self, wait: bool) -> Pulled:
         while isinstance(piece := self._flow.pull(wait), Piece):
@@ -259,11 +261,11 @@ class _WholeFlow(Flow):
 class _TurnsFlow(Flow):
     """Turn by turn: everything below is computed, and this rank keeps its units."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Any, number: int | None) -> None:
+    def __init__(self, stream: DealtStream, taken: int, below: Any, number: int | None, lap: int) -> None:
         self._stream = stream
         self._taken = taken
         self._number = number or 0
-        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below)
+        self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # mine, until its round is known to be full
         self._round: list[Piece] = []  # all of the round at hand

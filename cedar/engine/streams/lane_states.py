@@ -48,6 +48,11 @@ class LaneState(NamedTuple):
         return bool(self.position == END)
 
     @property
+    def taken(self) -> int:
+        """How many units this rank took of it, or of its turns at it; 0 of one that is through."""
+        return 0 if self.ended else _taken(self.position)
+
+    @property
     def shared(self) -> bool:
         """Its units were dealt to several ranks, now or before."""
         return self.turns > 1 or bool(self.history)

@@ -18,7 +18,7 @@ from cedar.core.cursor import Hashes, hash_array, hash_ints
 from cedar.core.stream import At, Flow, Piece, Position, Stream
 from cedar.datasets.base import Split, file_ids
 from cedar.datasets.split_table import SplitTable
-from cedar.engine.streams.lanes import Lane
+from cedar.engine.streams.lanes import Lane, RowsByKey, dealt_by_key
 from cedar.engine.streams.split_flow import SplitFlow
 from cedar.engine.task_context import Tasks
 from cedar.plan.splits import SplitCounts
@@ -137,12 +137,28 @@ class SplitStream(Stream):
         self._permute = permute
         self._firsts = np.cumsum([0, *(len(segment.splits) for segment in segments)])
         self.splits = int(self._firsts[-1])
-        self._keeps_rows = keeps_rows
-        self._streaming = any(segment.splits.streams for segment in segments)
+        self._all_rows = keeps_rows
+        self.streaming = any(segment.splits.streams for segment in segments)
         self._counted = all(segment.splits.counted for segment in segments)
         counted = keeps_rows and lane is None and self._counted
         self.count = sum(segment.known_rows for segment in segments) if counted else None
         self.layout = lru_cache(maxsize=4)(self._layout)
+
+    @cached_property
+    def _by_key(self) -> tuple[bool, ...]:
+        """Whether the lane's rows are told by their keys, as of ``dealt_by_key``; in all passes as in the first."""
+        if self.lane is None:
+            return ()
+        return dealt_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
+
+    @property
+    def by_key(self) -> RowsByKey | None:
+        """Which rows are the lane's, where it reads splits that others read as well."""
+        return None if self.lane is None else self.lane.rows(self._by_key)
+
+    @property
+    def _keeps_rows(self) -> bool:
+        return self._all_rows and self.by_key is None
 
     @property
     def ahead(self) -> int:
@@ -205,17 +221,20 @@ class SplitStream(Stream):
                     weights[number] = 0.0
         return weights
 
+    def _order(self, lap: int) -> npt.NDArray[np.int64]:
+        """The splits of a pass, of all lanes."""
+        if self._permute is None or not self.splits:
+            return np.arange(self.splits, dtype=np.int64)
+        seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
+        hashes = self._of_all(lambda segment: segment.hashes(seeds[id(segment)]))
+        return np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
+
     def _layout(self, lap: int) -> Layout:
-        n = self.splits
-        order = np.arange(n, dtype=np.int64)
-        if self._permute is not None and n:
-            seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
-            hashes = self._of_all(lambda segment: segment.hashes(seeds[id(segment)]))
-            order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
+        order = self._order(lap)
         if self.lane is not None:
-            order = order[self.lane.splits(self._weights[order])]
+            order = order[self.lane.splits(self._weights[order], lap, self._by_key)]
         sizes, limit = self._sizes_and_limit()
-        streaming = self._of_all(lambda segment: segment.splits.streaming) if self._streaming else None
+        streaming = self._of_all(lambda segment: segment.splits.streaming) if self.streaming else None
         ends = _window_ends(sizes[order], None if streaming is None else streaming[order], limit)
         before = None
         if self.count is not None:
@@ -248,7 +267,7 @@ class SplitStream(Stream):
         return [0, 0]
 
     def rebase(self, piece: Piece) -> At | None:
-        if not self._keeps_rows or self._streaming or not piece.units or piece.joined:
+        if not self._keeps_rows or self.streaming or not piece.units or piece.joined:
             return None
         row = int(piece.rows.slice(0, 1).keys().row[0])
         return None if piece.skip and not row else [piece.at[0], row]  # where a row is a file, each has number 0

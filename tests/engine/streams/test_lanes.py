@@ -19,11 +19,11 @@ from cedar import col
 from cedar.engine.streams.lanes import dealt, lanes_of
 from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source, expand
-from tests.toy_runs import run, saved
+from tests.toy_runs import rows_of, run, saved
 
 CASES = cases(30)
 GROUP = max(10, CASES // 40)
-WORLD = 4  # sources have at least so many splits
+WORLD = 4  # some sources have fewer splits
 
 Rows = list[tuple[int, int]]  # (id, x)
 
@@ -51,7 +51,7 @@ class Toy:
 
     def source(self) -> tuple[cedar.Pipeline, Rows]:
         draw = self.draw
-        sizes = [draw.choice([0, 1, 3, 8, 21]) for _ in range(draw.randint(WORLD, 9))]
+        sizes = [draw.choice([0, 1, 3, 8, 21]) for _ in range(draw.randint(1, 9))]
         sizes[0] = max(sizes[0], WORLD)  # so that what counts rows has one for each rank
         source = Source(self.sources * 100_000, sizes, draw.random() < 0.7)
         self.sources += 1
@@ -185,7 +185,6 @@ def test_a_rank_reads_its_share_alone_and_another_lane_in_each_epoch() -> None:
         (lambda p: p.batch(4), "all ranks take as many steps"),
         (lambda p: p.take(50).batch(4, last="keep"), "take(50) counts rows whose number is unknown"),
         (lambda p: cedar.zip(p, p.select(z="x")).batch(4, last="keep"), "zip counts rows whose number is unknown"),
-        (lambda p: cedar.concat(p, cedar.from_items([{"id": 1, "x": 2}])).batch(4, last="keep"), "has 1 piece(s)"),
     ],
 )
 def test_one_warning_says_why_ranks_do_not_share(build: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -215,6 +214,73 @@ def test_steps_share_the_work_of_dropped_batches_too() -> None:
     epochs = [[run(loader)[0] for _ in range(3)] for loader in loaders]
     assert {len(part) for parts in epochs for part in parts} == {11}
     assert all(loader.report().rows_read < 3 * 12 * 32 * 0.5 for loader in loaders)
+
+
+def test_a_small_source_is_read_by_all_ranks_and_shared_by_keys() -> None:
+    few = cedar.from_items([{"id": -i, "x": 2} for i in range(1, 41)])
+    p = cedar.mix([(numbers(32), 0.9), (few, 0.1)], stop="all").filter(lambda x: x > 1, "x").batch(4, last="keep")
+    whole = rows_of(run(p.loader(executor="inline"))[0])
+    loaders = [p.loader(rank=rank, world=8, executor="inline") for rank in range(8)]
+    parts = [rows_of(run(loader)[0]) for loader in loaders]
+    assert sum(parts, Counter()) == whole
+    assert max(loader.report().rows_read for loader in loaders) <= 32 * 32 / 8 + 40
+    assert all(any('"id": -' in row for row in part) for part in parts)
+    again = [rows_of(run(loader)[0]) for loader in loaders]
+    assert sum(again, Counter()) == whole
+    assert again != parts
+
+
+def test_items_of_a_row_stay_together_wherever_a_cache_is() -> None:
+    items = cedar.from_items([{"id": i, "x": i} for i in range(50)]).flat_map(expand, "x", into="x", dtype=int)
+    parts = []
+    for p in (items, items.cache("memory")):
+        made = p.batch(3, last="keep")
+        parts.append([run(made.loader(rank=rank, world=3, executor="inline"))[0] for rank in range(3)])
+    assert parts[0] == parts[1]
+    assert all(part for part in parts[0])
+
+
+def ids(batches: list[Any]) -> list[int]:
+    return [i for batch in batches for i in batch["id"]]
+
+
+def test_a_rank_of_an_endless_pipeline_has_all_rows_in_as_many_passes_as_there_are_ranks() -> None:
+    kept = ids(run(numbers(8).filter(lambda x: x > 1, "x").batch(4, last="keep").loader(executor="inline"))[0])
+    p = numbers(8).filter(lambda x: x > 1, "x").repeat().batch(4)
+    for rank in range(3):
+        loader = p.loader(rank=rank, world=3, steps=len(kept) // 4, executor="inline")
+        got = ids(run(loader)[0])
+        assert len(got) == len(set(got))
+        assert loader.report().rows_read <= 8 * 32 + 4 * 32
+
+
+def test_an_endless_pipeline_is_dealt_anew() -> None:
+    steps = [5, 7, 40]
+    p = numbers(8).filter(lambda x: x > 1, "x").repeat().batch(4)
+    lanes = [run(p.loader(rank=rank, world=2, steps=100, executor="inline"))[0] for rank in range(2)]
+    states: list[Any] = []
+    got: list[Any] = []
+    for world, many in zip((2, 3, 1), steps, strict=True):
+        after = []
+        for rank in range(world):
+            loader = p.loader(rank=rank, world=world, steps=100, executor="inline")
+            if states:
+                loader.load_state_dict(states)
+            batches, state = run(loader, many)
+            got += batches
+            resumed = p.loader(rank=rank, world=world, steps=100, executor="inline")
+            resumed.load_state_dict(state)
+            rest = run(resumed, 2)[0]
+            again = p.loader(rank=rank, world=world, steps=100, executor="inline")
+            if states:
+                again.load_state_dict(states)
+            assert run(again, many + 2)[0] == batches + rest
+            after.append(state)
+        states = after
+    found = Counter(map(str, got))
+    assert any(
+        found == Counter(map(str, lanes[0][:n])) + Counter(map(str, lanes[1][: len(got) - n])) for n in range(len(got))
+    )
 
 
 def test_what_is_dealt_anew_is_what_nobody_had_begun() -> None:
