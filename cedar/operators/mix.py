@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ from cedar.operators.concat import agreed, branch_rows, joined_samples, same_uni
 from cedar.operators.take import within
 
 Stop: TypeAlias = Literal["first", "all"]
-State: TypeAlias = tuple[int, tuple[int, ...], tuple[bool, ...]]  # positions done, units of each input, inputs gone
 
-_PIECE = 4096  # units mixed at a time, from 64 on: the first ones ask few inputs; not part of any result
-_STRIDE = 1 << 18  # positions scanned at a time, and between the counts that are kept for seeking
+ROUND = 1024  # positions in which each input gets its share: part of the result
+_BITS = 53
+_ONE = 1 << _BITS
+_END = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class Mix(StreamOperator):
         self._fits(len(inputs))
         return agreed("mix", inputs)
 
+    def endless(self, *inputs: bool) -> bool:
+        return any(inputs) if self.stop == "all" else all(inputs)
+
     def batched(self, *inputs: bool) -> bool:
         return same_units("mix", inputs)
 
@@ -118,19 +122,38 @@ def _weights(weights: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Draw:
-    """Which input each position takes: a pure function of the seed, the position and the inputs that are gone."""
+    """Which input each position takes: a pure function of the seed, the position and the inputs that are gone.
+
+    Positions are drawn in rounds. Of each, an input gets its exact share, remainders carried over from those before, in
+    a random order. So how many an input has of the first rounds is arithmetic.
+    """
 
     key: int
     weights: tuple[float, ...]
 
-    def picks(self, start: int, stop: int, gone: Sequence[bool]) -> Index:
-        """The input of positions ``start`` to ``stop``, int64[stop - start]."""
-        hashes: Hashes = np.asarray(hash_array(self.key, np.arange(start, stop, dtype=np.int64)), dtype=np.uint64)
-        uniform = (hashes >> np.uint64(11)) * 2.0**-53
-        bounds = np.cumsum(np.where(gone, 0.0, self.weights))
-        picks = np.searchsorted(bounds, uniform * bounds[-1], side="right")
-        last = max(i for i, g in enumerate(gone) if not g)  # where the product was rounded up to the last bound
-        inputs: Index = np.minimum(picks, last).astype(np.int64)
+    def taken(self, rounds: int, gone: Sequence[bool]) -> list[int]:
+        """How many of the positions of the first ``rounds`` rounds each input takes.
+
+        An input takes its part of what those before it leave, so the numbers never fall from one round to the next.
+        """
+        left, total = rounds * ROUND, sum(w for w, g in zip(self.weights, gone, strict=True) if not g)
+        taken = []
+        for weight, over in zip(self.weights, gone, strict=True):
+            part = 0 if over else min(round(weight / total * _ONE), _ONE) if total > weight else _ONE
+            taken.append(left * part >> _BITS)
+            left -= taken[-1]
+            total -= 0.0 if over else weight
+        last = max(i for i, g in enumerate(gone) if not g)  # where weights do not add up to the last bit
+        taken[last] += left
+        return taken
+
+    def picks(self, start: int, number: int, gone: Sequence[bool]) -> Index:
+        """The input of each position of round ``number`` of those that begin at position ``start``, int64[ROUND]."""
+        counts = np.diff([self.taken(each, gone) for each in (number, number + 1)], axis=0)[0]
+        first = start + number * ROUND
+        hashes: Hashes = np.asarray(hash_array(self.key, np.arange(first, first + ROUND, dtype=np.int64)))
+        inputs: Index = np.repeat(np.arange(len(counts)), counts)
+        inputs[np.argsort(hashes, kind="stable")] = inputs.copy()
         return inputs
 
 
@@ -151,29 +174,39 @@ def first_short(picks: Index, have: npt.NDArray[np.float64]) -> tuple[int, int]:
     return served, int(picks[served])
 
 
-class Schedule:
-    """What the first positions take of each input, where the inputs' counts are known.
+class Rounds(NamedTuple):
+    """Positions up to the end of an input.
 
-    Scans the picks once, a stride at a time, and keeps the counts at every stride and at the end of every input.
+    Args:
+        start: the first of them.
+        taken: units of each input before it.
+        gone: the inputs that have ended.
     """
+
+    start: int
+    taken: tuple[int, ...]
+    gone: tuple[bool, ...]
+
+
+class Schedule:
+    """What the first positions take of each input, where the inputs' counts are known."""
 
     def __init__(self, draw: Draw, counts: Sequence[int | float], stop: Stop) -> None:
         self._draw = draw
         self._counts = counts
         self._stop = stop
-        self._known: list[State] = [(0, (0,) * len(counts), (False,) * len(counts))]
+        nothing = (0,) * len(counts), (False,) * len(counts)
+        self._known = [Rounds(0, *nothing)]  # an entry more at the end of each input, the last one at the end of all
         self._ended = False
 
-    def state(self, unit: int) -> State:
-        """After ``unit`` positions, or at the end if that comes first."""
-        while self._known[-1][0] <= unit and not self._ended:
-            self._known.append(self._step(self._known[-1], _STRIDE))
-        place = bisect_right(self._known, unit, key=lambda s: s[0]) - 1
-        while True:  # inputs that are gone at this very position are found at its turn, so any of these will do
-            state = self._known[place]
-            if state[0] == unit or (self._ended and place == len(self._known) - 1):
-                return state
-            return self._step(state, unit - state[0], look=True)
+    def at(self, unit: int) -> tuple[int, Rounds, tuple[int, ...]]:
+        """The position (``unit``, or the end if that comes first), its rounds, and units of each input before it."""
+        while self._known[-1].start <= unit and not self._ended:
+            self._on()
+        rounds = self._known[bisect_right(self._known, unit, key=lambda each: each.start) - 1]
+        if rounds is self._known[-1]:
+            return rounds.start, rounds, rounds.taken
+        return unit, rounds, self._after(rounds, unit - rounds.start)
 
     def total(self) -> int | float:
         """The length of the mixed stream."""
@@ -182,25 +215,47 @@ class Schedule:
         if all(count == math.inf for count in self._counts):
             return math.inf
         while not self._ended:
-            self._known.append(self._step(self._known[-1], _STRIDE))
-        return self._known[-1][0]
+            self._on()
+        return self._known[-1].start
 
-    def _step(self, state: State, units: int, look: bool = False) -> State:
-        """On by ``units`` positions, or up to an input's end; ``look`` leaves the schedule as it is."""
-        done, taken, gone = state
-        picks = self._draw.picks(done, done + units, gone)
-        served, short = first_short(picks, np.array(self._counts, dtype=np.float64) - taken)
-        counts = np.bincount(picks[:served], minlength=len(taken))
-        taken = tuple(t + int(c) for t, c in zip(taken, counts, strict=True))
-        if short >= 0 and not look:
-            if self._stop == "all":
-                gone = tuple(g or i == short for i, g in enumerate(gone))
-            self._ended = self._stop == "first" or all(gone)
-        return done + served, taken, gone
+    def _after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
+        """Units of each input once so many of these rounds are done."""
+        number, rest = divmod(units, ROUND)
+        taken = self._draw.taken(number, rounds.gone)
+        if rest:
+            picks = self._draw.picks(rounds.start, number, rounds.gone)[:rest]
+            taken = np.add(taken, np.bincount(picks, minlength=len(taken))).tolist()
+        return tuple(a + b for a, b in zip(rounds.taken, taken, strict=True))
+
+    def _on(self) -> None:
+        """Adds what comes behind the last known end of an input."""
+        rounds = self._known[-1]
+        left = [count - taken for count, taken in zip(self._counts, rounds.taken, strict=True)]
+        if all(each == math.inf for each, over in zip(left, rounds.gone, strict=True) if not over):
+            self._ended = True
+            self._known.append(rounds._replace(start=_END))
+            return
+        low, high = 0, 1  # rounds that can be served, and cannot
+        while self._served(high, rounds, left):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._served(middle, rounds, left) else (low, middle)
+        rest = np.array(left, dtype=np.float64) - self._draw.taken(low, rounds.gone)
+        served, short = first_short(self._draw.picks(rounds.start, low, rounds.gone), rest)
+        units = low * ROUND + served
+        gone = tuple(g or i == short for i, g in enumerate(rounds.gone))
+        self._ended = self._stop == "first" or all(gone)
+        if self._stop == "first":
+            gone = rounds.gone
+        self._known.append(Rounds(rounds.start + units, self._after(rounds, units), gone))
+
+    def _served(self, number: int, rounds: Rounds, left: Sequence[float]) -> bool:
+        return all(a <= b for a, b in zip(self._draw.taken(number, rounds.gone), left, strict=True))
 
 
 class MixStream(Stream):
-    """``at`` is [positions done, [input position, ...], [1 where an input is gone, ...]]."""
+    """``at`` is [positions done, where its rounds began, [input position, ...], [1 where an input is gone, ...]]."""
 
     def __init__(self, inputs: tuple[Stream, ...], operator: Mix, context: StreamContext) -> None:
         self.inputs = inputs
@@ -222,24 +277,26 @@ class MixStream(Stream):
         return self._schedule
 
     def start(self) -> At:
-        return [0, [[stream.start(), 0] for stream in self.inputs], [0] * len(self.inputs)]
+        return [0, 0, [[stream.start(), 0] for stream in self.inputs], [0] * len(self.inputs)]
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         schedule = self._scheduled()
         if schedule is None:
             return [self.start(), unit]
-        done, taken, gone = schedule.state(unit)
+        done, rounds, taken = schedule.at(unit)
         positions = [s.seek(within(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
-        return [[done, positions, [int(g) for g in gone]], 0]
+        return [[done, rounds.start, positions, [int(g) for g in rounds.gone]], 0]
 
     def fits(self, at: At) -> bool:
         return (
-            is_list(at, 3)
+            is_list(at, 4)
             and is_count(at[0])
-            and is_list(at[1], len(self.inputs))
-            and all(s.fits_position(p) for s, p in zip(self.inputs, at[1], strict=True))
+            and is_count(at[1])
+            and at[1] <= at[0]
             and is_list(at[2], len(self.inputs))
-            and all(gone in (0, 1) for gone in at[2])
+            and all(s.fits_position(p) for s, p in zip(self.inputs, at[2], strict=True))
+            and is_list(at[3], len(self.inputs))
+            and all(gone in (0, 1) for gone in at[3])
         )
 
     def open_at(self, at: At, lap: int) -> Flow:
@@ -250,23 +307,24 @@ class MixFlow(Flow):
     def __init__(self, stream: MixStream, at: At, lap: int) -> None:
         self._draw = stream.draw
         self._stop = stream.operator.stop
-        self._done, positions, gone = at
+        self._done, self._start, positions, gone = at
         self._gone = [bool(g) for g in gone]
         self._buffers = [
             Buffer(source.open(position, lap), position, branch_rows("mix", index, stream.context))
             for index, (source, position) in enumerate(zip(stream.inputs, positions, strict=True))
         ]
         self._have = np.zeros(len(self._buffers))  # units in each buffer
-        self._picks = np.empty(0, dtype=np.int64)
-        self._size = 64
+        self._picks = np.empty(0, dtype=np.int64)  # of the positions that come next
+        self._size = 64  # of those that are looked at: the first ones ask few inputs; not part of any result
         self._batch = False
         self._ended = all(self._gone)
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ended:
             if not len(self._picks):
-                self._picks = self._draw.picks(self._done, self._done + self._size, self._gone)
-                self._size = min(2 * self._size, _PIECE)
+                number, offset = divmod(self._done - self._start, ROUND)
+                self._picks = self._draw.picks(self._start, number, self._gone)[offset : offset + self._size]
+                self._size = min(2 * self._size, ROUND)
                 self._fill_ready()
             served, short = first_short(self._picks, self._have)
             if served and (short < 0 or self._batch):
@@ -294,12 +352,12 @@ class MixFlow(Flow):
 
     def _lose(self, index: int) -> None:
         """It is the turn of an input that has nothing left."""
-        self._gone[index] = True
+        self._gone[index], self._start = True, self._done
         self._ended = self._stop == "first" or all(self._gone)
         self._picks = self._picks[:0]
 
     def _emit(self, units: int) -> Piece:
-        at = [self._done, [b.position for b in self._buffers], [int(g) for g in self._gone]]
+        at = [self._done, self._start, [b.position for b in self._buffers], [int(g) for g in self._gone]]
         batch = self._batch
         if batch:
             units = 1

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators import mix
-from cedar.operators.mix import Draw, Mix, Schedule
+from cedar.operators.mix import ROUND, Draw, Mix, Schedule
 from cedar.operators.repeat import Repeat
 from tests.toy_stream import ListStream, check, context, drain, values
 
@@ -23,18 +24,19 @@ WEIGHTS = st.floats(0.1, 10, allow_nan=False)
 
 def model(draw, counts, stop):
     """(input, number of the unit in it) of every position."""
-    taken, gone = [0] * len(counts), [False] * len(counts)
+    taken, gone, start = [0] * len(counts), [False] * len(counts), 0
     order: list[tuple[int, int]] = []
     while True:
         while True:
             if all(gone):
                 return order
-            pick = int(draw.picks(len(order), len(order) + 1, gone)[0])
+            number, place = divmod(len(order) - start, ROUND)
+            pick = int(draw.picks(start, number, gone)[place])
             if taken[pick] < counts[pick]:
                 break
             if stop == "first":
                 return order
-            gone[pick] = True
+            gone[pick], start = True, len(order)
         order.append((pick, taken[pick]))
         taken[pick] += 1
 
@@ -73,29 +75,50 @@ def test_batches_are_picked_whole(drawn, seed):
     assert all(len(batch) == 2 for batch in units)
 
 
-@given(mixes(), st.integers(1, 7))
-def test_the_schedule_is_the_model_whatever_its_stride(drawn, stride):
+@pytest.mark.parametrize("length", [1, 8, 1024])
+@given(mixes())
+def test_the_schedule_is_the_model_whatever_the_length_of_rounds(length, drawn):
     operator, counts = drawn
-    draw = Draw(99, operator.weights)
-    order = model(draw, counts, operator.stop)
-    kept, mix._STRIDE = mix._STRIDE, stride
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mix, "ROUND", length)
+        patch.setattr(sys.modules[__name__], "ROUND", length)
+        draw = Draw(99, operator.weights)
+        order = model(draw, counts, operator.stop)
         schedule = Schedule(draw, counts, operator.stop)
         for unit in [len(order) + 2, *range(len(order) + 1)]:
-            done, taken, _ = schedule.state(unit)
+            done, _, taken = schedule.at(unit)
             assert done == min(unit, len(order))
             assert list(taken) == [sum(i == k for i, _ in order[:unit]) for k in range(len(counts))]
         assert Schedule(draw, counts, operator.stop).total() == len(order)
-    finally:
-        mix._STRIDE = kept
 
 
-def test_shares_follow_the_weights():
-    picks = Draw(3, (6.0, 3.0, 1.0)).picks(0, 100_000, [False] * 3)
-    assert np.bincount(picks) / 100_000 == pytest.approx([0.6, 0.3, 0.1], abs=0.01)
-    without = Draw(3, (6.0, 3.0, 1.0)).picks(0, 100_000, [True, False, False])
-    assert np.bincount(without, minlength=3)[1:] / 100_000 == pytest.approx([0.75, 0.25], abs=0.01)
-    assert np.bincount(without, minlength=3)[0] == 0
+@given(st.lists(st.one_of(WEIGHTS, st.floats(1e-9, 1e-6)), min_size=1, max_size=9), st.integers(0, 10**9), st.data())
+def test_shares_of_rounds_are_exact_and_never_fall(weights, rounds, data):
+    gone = data.draw(st.lists(st.booleans(), min_size=len(weights), max_size=len(weights)).filter(lambda g: not all(g)))
+    draw = Draw(3, tuple(weights))
+    before, after = draw.taken(rounds, gone), draw.taken(rounds + 1, gone)
+    assert sum(before) == rounds * ROUND
+    total = sum(w for w, g in zip(weights, gone, strict=True) if not g)
+    for number, (weight, over) in enumerate(zip(weights, gone, strict=True)):
+        share = 0 if over else rounds * ROUND * weight / total
+        assert abs(before[number] - share) < 2 + rounds * ROUND * 1e-12
+        assert before[number] <= after[number]
+    picks = draw.picks(77, rounds, gone)
+    assert np.bincount(picks, minlength=len(weights)).tolist() == np.subtract(after, before).tolist()
+
+
+def test_rounds_are_in_another_order_each():
+    draw = Draw(3, (0.5, 0.5))
+    first, second = (draw.picks(0, number, [False, False]) for number in (0, 1))
+    assert (first != second).any()
+    assert 400 < np.count_nonzero(np.diff(first)) < 620  # about as often as at random
+
+
+def test_a_unit_far_away_is_found_at_once():
+    schedule = Schedule(Draw(3, (0.7, 0.3)), [math.inf, math.inf], "first")
+    done, _, taken = schedule.at(10**15)
+    assert done == 10**15
+    assert taken[0] == pytest.approx(7 * 10**14, rel=1e-9)
 
 
 @pytest.mark.heavy
