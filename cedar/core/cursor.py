@@ -84,11 +84,26 @@ def branch_of(outer: int, index: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """The rows that others were made of: of each of these, how many there are, and all of their keys in order."""
+
+    counts: Ints
+    keys: Keys
+
+    def take(self, index: Ints | slice) -> Parts:
+        counts = self.counts[index]
+        first = (np.cumsum(self.counts) - self.counts)[index]
+        before = np.cumsum(counts) - counts
+        return Parts(counts, self.keys.take(np.repeat(first - before, counts) + np.arange(int(counts.sum()))))
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of a run of rows, a column per component.
 
     ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` names the source in
-    the DAG for error messages and takes no part in the hash. ``sub`` is -1 where no flat_map was applied.
+    the DAG for error messages and takes no part in the hash. ``sub`` is -1 where no flat_map was applied. ``parts`` are
+    the rows that each was made of, where somebody asked for them.
     """
 
     row: Ints
@@ -97,6 +112,7 @@ class Keys:
     repeat: Part = 0
     branch: Part = 0
     source: Part = 0
+    parts: Parts | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -110,7 +126,21 @@ class Keys:
             repeat if isinstance(repeat, int) else repeat[index],
             branch if isinstance(branch, int) else branch[index],
             source if isinstance(source, int) else source[index],
+            None if self.parts is None else self.parts.take(index),
         )
+
+    def each(self) -> tuple[Ints, Keys]:
+        """The rows that these were made of, or they themselves: of each the place of the row it is in, and its key.
+
+        Examples:
+            >>> keys = Keys(np.array([4, 7]), parts=Parts(np.array([2, 1]), Keys(np.array([4, 5, 7]))))
+            >>> places, parts = keys.each()
+            >>> places.tolist(), parts.row.tolist()
+            ([0, 0, 1], [4, 5, 7])
+        """
+        if self.parts is None:
+            return np.arange(len(self.row)), self
+        return np.repeat(np.arange(len(self.row)), self.parts.counts), self.parts.keys
 
     def within(self, index: int) -> Keys:
         """The keys as seen above input ``index`` of a mix or concat."""
@@ -183,6 +213,10 @@ def concat_keys(parts: Sequence[Keys]) -> Keys:
             ]
         )
 
+    made: Parts | None = None
+    if any(p.parts is not None for p in parts):
+        each = [p.parts or Parts(np.ones(len(p), dtype=np.int64), p) for p in parts]
+        made = Parts(np.concatenate([e.counts for e in each]), concat_keys([e.keys for e in each]))
     return Keys(
         np.concatenate([p.row for p in parts]),
         join([p.file for p in parts]),
@@ -190,6 +224,7 @@ def concat_keys(parts: Sequence[Keys]) -> Keys:
         join([p.repeat for p in parts]),
         join([p.branch for p in parts]),
         join([p.source for p in parts]),
+        made,
     )
 
 

@@ -77,6 +77,7 @@ class Binding:
         self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
         self.any_order = False  # rows come as they are done
+        self.parts = False  # keys of rows that are made of several tell of which
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)

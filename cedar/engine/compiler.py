@@ -186,6 +186,7 @@ class Compiler:
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
             types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # that tell them
             refills=self.physical.works[i].refills,
+            parts=self.binding.parts,
         )
 
     # ---- windows -----------------------------------------------------------------------------------------------------

@@ -412,7 +412,8 @@ class StreamContext:
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
     column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
-    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``dealt`` on.
+    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``dealt`` on. For
+    those that join rows: ``parts`` asks that keys tell of which.
     """
 
     seed: int
@@ -425,6 +426,7 @@ class StreamContext:
     refills: bool = False
     ranks: int = 1
     dealt: int = 0
+    parts: bool = False
 
     def hash_seed(self, operator_seed: int) -> int:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)
@@ -470,6 +472,7 @@ class StreamOperator(Operator):
     first: int | None = None  # it takes the first so many units
     cuts: ClassVar[bool] = False  # it leaves units by their place in the order of its input
     repeats: ClassVar[bool] = False  # its input is read more than once
+    joins: ClassVar[bool] = False  # a row of it may hold several of its input
     shuffles: ClassVar[bool] = False  # its rows come in another order in each epoch
 
     def keeping_rest(self) -> StreamOperator:

@@ -63,6 +63,7 @@ class Pack(StreamOperator):
     name: ClassVar[str] = "pack"
     shares = True
     recounts = True
+    joins = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", whole(self.length, "pack(length)", least=1))
@@ -155,8 +156,9 @@ class PackStream(Stream):
         measured = Ahead(over(source, self._measure))
         operator, submit = self._operator, self._context.submit
         if operator.fit == "best":
-            return PackFlow(source, measured, Windows(measured, operator, submit).step, ends_window=True)
-        step = RunOnPacker(measured, operator, submit, position, offset).step
+            step = Windows(measured, operator, submit, self._context.parts).step
+            return PackFlow(source, measured, step, ends_window=True)
+        step = RunOnPacker(measured, operator, submit, position, offset, self._context.parts).step
         return PackFlow(source, measured, step, ends_window=False)
 
     def _measure(self, piece: Piece) -> Any:
@@ -230,8 +232,10 @@ class WaitingDocuments:
 class RunOnPacker:
     """Starts packing whenever a row is full; what is left over opens the next."""
 
-    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any, position: Position, offset: int) -> None:
-        self._measured = measured
+    def __init__(
+        self, measured: Ahead[Piece], operator: Pack, submit: Any, position: Position, offset: int, parts: bool = False
+    ) -> None:
+        self._measured, self._parts = measured, parts
         self._length, self._fill = operator.length, operator.value
         self._submit = submit
         self._held = WaitingDocuments()
@@ -285,14 +289,14 @@ class RunOnPacker:
 
     def _start(self, runs: Sequence[Documents], rows: int) -> Started:
         at = [self._position, self._offset]
-        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill)
+        return at, self._submit(pack_concat, list(runs), self._offset, rows, self._length, self._fill, self._parts)
 
 
 class Windows:
     """Starts packing whenever a window is complete."""
 
-    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any) -> None:
-        self._measured = measured
+    def __init__(self, measured: Ahead[Piece], operator: Pack, submit: Any, parts: bool = False) -> None:
+        self._measured, self._parts = measured, parts
         self._length, self._fill = operator.length, operator.value
         self._submit = submit
         self._held = WaitingDocuments()
@@ -323,4 +327,4 @@ class Windows:
     def _start(self) -> Started:
         at = [self._held.position(), 0]
         runs, self._held = self._held.runs, WaitingDocuments()
-        return at, self._submit(pack_best, runs, self._length, self._fill)
+        return at, self._submit(pack_best, runs, self._length, self._fill, self._parts)

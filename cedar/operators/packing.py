@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cedar.core.block import Block
 from cedar.core.columns import Index
-from cedar.core.cursor import concat_keys
+from cedar.core.cursor import Parts, concat_keys
 from cedar.operators.documents import ADDED, Documents, concat_documents
 from cedar.operators.fill_values import Fill, fill_of
 
@@ -102,19 +102,25 @@ def best_fit(sizes: Index, room: int) -> Index:
     return bins
 
 
-def pack_concat(runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0) -> Block:
-    """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into."""
+def pack_concat(
+    runs: Sequence[Documents], offset: int, rows: int, length: int, fill: Fill = 0, parts: bool = False
+) -> Block:
+    """``rows`` rows of tokens, documents running on. Slots of skipped documents follow the row they fell into.
+
+    With ``parts`` the keys of rows tell those of their documents.
+    """
     docs = concat_documents(runs)
     starts = np.concatenate([[0], np.cumsum(docs.lengths)]) - offset
-    return _fill(docs, layout_concat(docs.lengths, offset, rows, length), rows, length, starts[:-1] // length, fill)
+    layout = layout_concat(docs.lengths, offset, rows, length)
+    return _fill(docs, layout, rows, length, starts[:-1] // length, fill, parts)
 
 
-def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0) -> Block:
+def pack_best(runs: Sequence[Documents], length: int, fill: Fill = 0, parts: bool = False) -> Block:
     """A window of documents, packed for itself. Slots of skipped documents come last."""
     docs = concat_documents(runs)
     layout = layout_best(docs.lengths, length)
     rows = int(layout.row[-1]) + 1 if len(layout.row) else 0
-    return _fill(docs, layout, rows, length, np.full(len(docs), rows), fill)
+    return _fill(docs, layout, rows, length, np.full(len(docs), rows), fill, parts)
 
 
 def _counted(begins: Index, lengths: Index, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
@@ -132,10 +138,15 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
     return _counted(begins, lengths, np.int64)
 
 
-def _fill(docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index, fill: Fill) -> Block:
+def _fill(
+    docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index, fill: Fill, parts: bool
+) -> Block:
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
     columns = _columns(docs, layout, rows, length, heads, fill)
     keys = docs.keys.take(layout.document[heads]).items(layout.offset[heads])
+    if parts:
+        made = Parts(np.bincount(layout.row, minlength=rows), docs.keys.take(layout.document))
+        keys = replace(keys, parts=made)
     if not docs.dead:
         return Block(columns, keys)
     slots = np.array(sorted(docs.dead), dtype=np.int64)

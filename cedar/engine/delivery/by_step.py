@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.engine.delivery.device import make_mover
 from cedar.engine.delivery.formats import in_form
@@ -59,19 +61,23 @@ class ByStep(Reporting):
         step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
         locator = self._found("locate()")
         try:
-            rows = locator.keys(self.epoch, self._begun, step, self.rank.rank)
+            keys = locator.keys(self.epoch, self._begun, step, self.rank.rank)
         except CedarError as error:
             self._account.locate(error)
             raise
-        if i >= len(rows):
-            raise PipelineError(f"locate({step}, {i}): the batch has {len(rows)} row(s)", site=site)
+        if i >= len(keys):
+            raise PipelineError(f"locate({step}, {i}): the batch has {len(keys)} row(s)", site=site)
         binding = self._binding
-        source, *above = path(binding.root, rows[i].source)
+        source, *above = path(binding.root, keys.ref(i).source)
         labels = tuple(binding.labels[id(node)] for node in above)
         told = f"{binding.labels[id(source)]}, {source.site}"
         epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
-        row = replace(self._account.named(rows[i]), epoch=epoch)
-        return Located(step, i, row, told, labels, self._plans.current.method, locator.ran)
+        of, parts = keys.each()
+        row, *rows = (
+            replace(self._account.named(ref), epoch=epoch)
+            for ref in (keys.ref(i), *map(parts.ref, np.flatnonzero(of == i).tolist()))
+        )
+        return Located(step, i, row, told, labels, self._plans.current.method, locator.ran, tuple(rows))
 
     def where(self, file: str, row: int) -> list[Location]:
         """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.

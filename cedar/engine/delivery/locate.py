@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from cedar.core.cursor import Keys
 from cedar.core.errors import RowRef
 from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
@@ -17,6 +19,7 @@ from cedar.engine.delivery.state import copied
 from cedar.engine.epoch import Job
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
+from cedar.operators.base import StreamOperator
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.data import Plan
@@ -31,6 +34,7 @@ class Located:
     Args:
         step, index: batch ``step`` of the epoch, row ``index`` of it; of a pipeline without batches, the row ``step``.
         row: URL of the file and row in it (a byte offset in text), item of a ``flat_map``, repeat and epoch.
+        rows: all rows that it was made of, as the documents of a packed row.
         source: the label of the source, and the user's line.
         operators: the labels of those between the source and the loader, in the order in which they are written.
         plan: how the loader's last plan was found.
@@ -44,6 +48,7 @@ class Located:
     operators: tuple[str, ...]
     plan: str
     ran: bool
+    rows: tuple[RowRef, ...] = ()
 
     def __str__(self) -> str:
         how = "all of it was run again" if self.ran else "from row counts alone"
@@ -51,6 +56,7 @@ class Located:
             [
                 f"step {self.step}, row {self.index}: {self.row}",
                 f"  source     {self.source}",
+                *(f"  made of    {row}" for row in self.rows if len(self.rows) > 1),
                 *(f"  operator   {label}" for label in self.operators),
                 f"  plan       {self.plan}; found {how}",
             ]
@@ -90,28 +96,32 @@ class Locator:
     def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
         bare = None if skips or job.split_batches else _bare(job.binding.root)
         self.ran = bare is None
-        self._last: tuple[Any, list[RowRef]] | None = None  # several rows of a step are asked for, one by one
+        self._last: tuple[Any, Keys] | None = None  # several rows of a step are asked for, one by one
         self._replays = full
+        if any(isinstance(n.operator, StreamOperator) and n.operator.joins for n in job.binding.nodes):
+            binding = copy.copy(job.binding)
+            binding.parts = True
+            self._replays = Replays(replace(job, binding=binding), options, None)
         if bare is not None:
             binding = Binding(bare, None, job.binding.check_env, job.binding.apart)
             plans = Plans(None, Plan(bare, _without_columns(bare)), binding, Metrics())
             self._replays = Replays(replace(job, binding=binding, finish=()), options, None, plans)
 
-    def keys(self, epoch: int, begun: dict[str, Any], step: int, rank: int) -> list[RowRef]:
-        """The rows of a step, in order."""
+    def keys(self, epoch: int, begun: dict[str, Any], step: int, rank: int) -> Keys:
+        """Those of the rows of a step, in order."""
         asked = epoch, copied(begun), step, rank
         if self._last is None or self._last[0] != asked:
             rows = self._replays.of(epoch, begun).unit(step, rank).rows
-            keys = rows.gather().live_keys() if self.ran else rows.keys()
-            self._last = asked, [keys.ref(i) for i in range(len(keys))]
+            self._last = asked, rows.gather().live_keys() if self.ran else rows.keys()
         return self._last[1]
 
     def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
         """Step, index and key of every row of this number that ``rank`` gets, of whatever file."""
         for step, piece in self._replays.of(epoch, begun).all(rank):
-            keys = piece.rows.gather().live_keys() if self.ran else piece.rows.keys()
-            for i in np.flatnonzero(keys.row == row).tolist():
-                yield (step, i, keys.ref(i)) if piece.batch else (step + i, 0, keys.ref(i))
+            places, keys = (piece.rows.gather().live_keys() if self.ran else piece.rows.keys()).each()
+            for found in np.flatnonzero(keys.row == row).tolist():
+                i = int(places[found])
+                yield (step, i, keys.ref(found)) if piece.batch else (step + i, 0, keys.ref(found))
 
     def close(self) -> None:
         """Let go of what is open."""

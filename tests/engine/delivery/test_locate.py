@@ -149,6 +149,34 @@ def test_where_a_row_is_delivered(files, name, world):
     assert loaders[0].where("9.parquet", 0) == []
 
 
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("fit", ["concat", "best"])
+def test_all_documents_of_a_packed_row_are_named_and_found(tmp_path, fit, world):
+    for part in range(2):
+        ids = [[100 * part + i] * (1 + i * 7 % 30) for i in range(80)]
+        pq.write_table(pa.table({"ids": ids}), tmp_path / f"{part}.parquet", row_group_size=20)
+    sources = [
+        cedar.read_parquet(f"{tmp_path}/{part}.parquet").filter(lambda ids: len(ids) != 8, "ids") for part in (0, 1)
+    ]
+    pipeline = cedar.mix([(p.shuffle(seed=1).pack(64, "ids", fit=fit), 1.0) for p in sources], stop="all")
+    seen = set()
+    for rank in range(world):
+        pipelined = pipeline.batch(3, last="keep").loader(rank=rank, world=world, executor="inline")
+        with pipelined as loader:
+            for step, batch in enumerate(list(loader)):
+                loader.set_epoch(0)
+                for i, (row, segments) in enumerate(zip(batch["ids"], batch["segment_ids"], strict=True)):
+                    documents = list(dict.fromkeys(row[segments > 0].tolist()))
+                    found = loader.locate(step, i)
+                    assert [100 * int(each.url[-9]) + each.row for each in found.rows] == documents
+                    assert (found.row.url, found.row.row) == (found.rows[0].url, found.rows[0].row)
+                    if step == 1:
+                        for each in found.rows:
+                            assert (step, i) in {(w.step, w.index) for w in loader.where(each.url, each.row)}
+                    seen |= set(documents)
+    assert seen == {100 * part + i for part in (0, 1) for i in range(80) if 1 + i * 7 % 30 != 8}
+
+
 def test_where_single_rows_and_fixed_steps_end(files):
     pipeline = cedar.read_parquet(files).shuffle(seed=3)
     with pipeline.loader(executor="inline") as loader:
