@@ -14,6 +14,7 @@ import pyarrow.csv as pc
 
 from cedar.core.boundary import as_column, canonical_type
 from cedar.core.columns import Index
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.csv_rows import read_header, row_blocks
@@ -24,7 +25,6 @@ from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, l
 from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.infer import type_from_dtype
 
 _BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from
 _ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)

@@ -12,14 +12,16 @@ import pyarrow as pa
 
 from cedar.core.boundary import as_column, table_of
 from cedar.core.columns import Column, ColumnType, UnknownType, type_of
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import CedarError, PipelineError, SourceError, raised, user_site
 from cedar.core.redact import redact, redact_url, redacted
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column
 from cedar.datasets.base import BaseSource, Chunk, Split
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types
 from cedar.datasets.split_table import Places, SplitTable
 from cedar.operators.base import Schema
-from cedar.operators.infer import ValueMismatch, build_column, infer_type, type_from_dtype
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,8 +15,11 @@ import pyarrow.json as pj
 
 from cedar.core.boundary import checked_column
 from cedar.core.columns import UNKNOWN, ColumnType, Index
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.limits import how_to_raise
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.exact import check_value, rounded_rows
 from cedar.datasets.files_io import actual_format
@@ -26,7 +29,6 @@ from cedar.datasets.listing import File, Paths, as_names, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
-from cedar.operators.infer import ValueMismatch, infer_type, type_from_dtype
 
 _FAILURES = (pa.ArrowException, ValueError, RecursionError)  # what a parser says about a line
 _DECODER = json.JSONDecoder(parse_int=float, strict=False)  # finds where values end, whatever they are

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Index
 from cedar.core.cursor import hash_names
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.faults import install, status_of
 from cedar.core.limits import DEFAULT, Limits
@@ -37,7 +38,6 @@ from cedar.datasets.once import once
 from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
 from cedar.datasets.walking import braces, folders_below, local_glob
-from cedar.operators.declared import type_from_dtype
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")

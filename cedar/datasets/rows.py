@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cedar.core.columns import Column, ColumnType
+from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef
-from cedar.operators.infer import ValueMismatch, build_column, infer_type, type_from_dtype
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column
 
 SAMPLE = 64  # rows that fix the types
 Form = Literal["dict", "tuple", "item"]

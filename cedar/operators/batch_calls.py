@@ -12,11 +12,11 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.boundary import as_column
 from cedar.core.columns import OBJECT, Column, ColumnType, blank, objects, type_of
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column, describe, type_name
 from cedar.operators.base import Bound, Env
 from cedar.operators.calls import Call
 from cedar.operators.failures import BadResult, first_row
-from cedar.operators.fit import ValueMismatch, build_column, describe, type_name
-from cedar.operators.infer import infer_type
 from cedar.operators.outputs import SAMPLED, Form, check_row_names
 from cedar.operators.whole_batch import UNIT, MapToValue, call_batch, holding
 

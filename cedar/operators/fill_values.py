@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.errors import PipelineError, Site, user_site
-from cedar.operators.fit import misfits
+from cedar.core.values import misfits
 
 Fill: TypeAlias = "float | tuple[tuple[str, float], ...]"
 

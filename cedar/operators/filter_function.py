@@ -10,12 +10,12 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.skip import Skip
+from cedar.core.values import describe, plain
 from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy
 from cedar.operators.failures import BadResult, Failure, no_rows
-from cedar.operators.fit import describe, plain
 from cedar.operators.merging import by_content
 from cedar.operators.whole_batch import UNIT, call_batch
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, Column, Index
+from cedar.core.dtypes import item_annotation, return_annotation
 from cedar.core.errors import PipelineError, RowRef
 from cedar.core.groups.column import take_each
 from cedar.core.skip import Skip
@@ -18,7 +19,6 @@ from cedar.operators.arguments import key_hashes, row_arguments
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
-from cedar.operators.declared import item_annotation, return_annotation
 from cedar.operators.failures import Failure, without
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs

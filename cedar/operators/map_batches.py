@@ -17,13 +17,13 @@ from cedar.core.errors import PipelineError, RowError, user_site
 from cedar.core.jagged import JaggedTensor
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
+from cedar.core.values import describe
 from cedar.operators.arguments import numpy_columns, pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
 from cedar.operators.batch_calls import Arrays, array_column, named_arrays
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
-from cedar.operators.fit import describe
 from cedar.operators.merging import by_content
 from cedar.operators.outputs import check_row_names
 from cedar.operators.row_wise import reason_against

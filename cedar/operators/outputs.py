@@ -17,11 +17,11 @@ import pyarrow as pa
 from cedar.core.buffers import Place
 from cedar.core.columns import Column, ColumnType, TensorType, blank
 from cedar.core.cursor import Keys
+from cedar.core.dtypes import return_annotation, type_from_annotation, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, missing_column, user_site
-from cedar.operators.declared import return_annotation, type_from_annotation, type_from_dtype
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column, describe, misfits
 from cedar.operators.failures import ErrorContext, Failure
-from cedar.operators.fit import ValueMismatch, build_column, describe, misfits
-from cedar.operators.infer import infer_type
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
 Types: TypeAlias = dict[str, ColumnType]

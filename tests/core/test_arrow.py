@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.arrow import of_array, of_flags, of_numbers
-from cedar.operators.fit import build_column
+from cedar.core.values import build_column
 
 NUMBERS = st.lists(st.none() | st.integers(-100, 100), max_size=20)
 FLOATS = st.lists(st.none() | st.floats(width=64), max_size=20)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cedar.core.columns import OBJECT, TensorType
+from cedar.core.dtypes import item_annotation, return_annotation, type_from_annotation, type_from_dtype
 from cedar.core.errors import PipelineError
-from cedar.operators.declared import item_annotation, return_annotation, type_from_annotation, type_from_dtype
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
-from cedar.operators.infer import ValueMismatch, build_column, infer_type
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column
 
 PAIR = np.arange(2, dtype=np.float32)
 

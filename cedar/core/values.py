@@ -1,4 +1,4 @@
-"""Fit: Python values into a column of a type that is already fixed, strictly.
+"""Python values as a column of a type that is already fixed, strictly.
 
 Arrow is lenient: it truncates ``1.0`` to an int64, drops unknown keys of a struct and the time of day of a date. Here a
 value either keeps its meaning or is a ``ValueMismatch``.

@@ -1,4 +1,4 @@
-"""Declared types: what ``dtype=`` and annotations say about a column."""
+"""Types of columns as users name them: by ``dtype=`` and by annotations."""
 
 from __future__ import annotations
 

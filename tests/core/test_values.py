@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
-from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, type_name
-from cedar.operators.infer import infer_type
+from cedar.core.value_types import infer_type
+from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
 
 INTS = pa.large_list(pa.int64())
 PAIR = TensorType((2,), "float32")

@@ -1,4 +1,4 @@
-"""Infer: the column type that fits a sample of Python values."""
+"""The type of the column that a sample of Python values fits into."""
 
 from __future__ import annotations
 
@@ -12,26 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
-from cedar.operators.declared import (
-    item_annotation,
-    return_annotation,
-    type_from_annotation,
-    type_from_dtype,
-)
-from cedar.operators.fit import ValueMismatch, build_column, describe, misfits, nanoseconds, plain, type_name
-
-__all__ = [
-    "ValueMismatch",
-    "build_column",
-    "describe",
-    "infer_type",
-    "item_annotation",
-    "misfits",
-    "return_annotation",
-    "type_from_annotation",
-    "type_from_dtype",
-    "type_name",
-]
+from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
 # The first match decides, so a subclass stands before its base (bool before int, datetime before date, np.float64
 # before float).
