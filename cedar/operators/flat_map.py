@@ -21,7 +21,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Failure, without
 from cedar.operators.merging import by_content
-from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
+from cedar.operators.outputs import Form, Outputs, Sampled, Types, declared_types, fix_outputs, types_of_results
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FlatMap(RowOperator):
             return "tuple"
         return "value" if self.written else "dict"
 
-    def _declared(self) -> dict[str, Any]:
+    def _declared(self) -> Types:
         item = item_annotation(return_annotation(self.fn))
         return declared_types(self.fn, self.form, self.written, self.dtype, annotation=item or Any)
 
@@ -120,10 +120,12 @@ class FlatMap(RowOperator):
                 fix="move flat_map before batch, or map the whole batch (no columns named) to resize it",
             )
         call = call_of(self.fn, bound, random=self.random, timeout=self.timeout, items=True)
-        outputs = fix_outputs(
-            call.blame, self.form, self.written, self._declared(), lambda: _sample(call, self.columns, bound)
-        )
-        return FlatMapRows(call, self.columns, outputs)
+        declared = self._declared()
+
+        def observe() -> Types:
+            return types_of_results(call.blame, self.form, self.written, declared, _sample(call, self.columns, bound))
+
+        return FlatMapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))
 
 
 def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:

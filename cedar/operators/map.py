@@ -24,7 +24,7 @@ from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import ErrorContext, Failure, without
 from cedar.operators.merging import by_content
-from cedar.operators.outputs import Form, Outputs, Sampled, declared_types, fix_outputs
+from cedar.operators.outputs import Form, Outputs, Sampled, Types, declared_types, fix_outputs, types_of_results
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
 from cedar.operators.whole_batch import MapToValue
@@ -160,10 +160,12 @@ class Map(RowOperator):
         declared = declared_types(self.fn, self.form, self.written, self.dtype)
         if bound.batched:
             return bind_batch(call, self.columns, self.form, self.written, declared, bound)
-        outputs = fix_outputs(
-            call.blame, self.form, self.written, declared, lambda: sample_rows(call, self.columns, bound)
-        )
-        return MapRows(call, self.columns, outputs)
+
+        def observe() -> Types:
+            sampled = sample_rows(call, self.columns, bound)
+            return types_of_results(call.blame, self.form, self.written, declared, sampled)
+
+        return MapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))
 
 
 class Collate(Map):

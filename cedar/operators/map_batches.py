@@ -20,12 +20,11 @@ from cedar.core.skip import Skip
 from cedar.core.values import describe
 from cedar.operators.arguments import numpy_columns, pick
 from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schema
-from cedar.operators.batch_calls import Arrays, array_column, named_arrays
 from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import BadResult, ErrorContext, Failure, first_row
 from cedar.operators.merging import by_content
-from cedar.operators.outputs import check_row_names
+from cedar.operators.outputs import SAMPLED, Outputs, array_column, check_row_names, fix_outputs, named_arrays
 from cedar.operators.row_wise import reason_against
 
 UNIT = "rows starting at"
@@ -155,7 +154,7 @@ class MapBlock:
     into: tuple[str, ...]
     format: Format
     single: bool
-    outputs: Arrays | None = None
+    outputs: Outputs | None = None
 
     @property
     def row_wise(self) -> bool:
@@ -174,7 +173,7 @@ class MapBlock:
             with suppress(PipelineError):
                 none = self._attempt(block.slice(0, 0), env)
                 types |= {} if isinstance(none, Failure) else {name: type_of(column) for name, column in none.items()}
-            return replace(self, outputs=Arrays("dict", types))
+            return self._with_types(types)
         group = block.slice(0, min(size, block.slots)) if size is not None else block
         result = self._attempt(group, env)
         if isinstance(result, Failure) and self.single:
@@ -183,10 +182,14 @@ class MapBlock:
             result = self._attempt(group, env) if len(group) else result
         if isinstance(result, Failure):
             raise self.call.blame.error(result, first_row(group if len(group) else block, UNIT))
-        fixed = replace(self, outputs=Arrays("dict", {name: type_of(column) for name, column in result.items()}))
+        fixed = self._with_types({name: type_of(column) for name, column in result.items()})
         if self.single:
             self._check_row_wise(fixed, group, env, result)
         return fixed
+
+    def _with_types(self, types: dict[str, Any]) -> MapBlock:
+        observed = {name: (kind, SAMPLED) for name, kind in types.items()}
+        return replace(self, outputs=fix_outputs(self.call.blame, "dict", (), {}, lambda: observed))
 
     def _check_row_wise(self, fixed: MapBlock, block: Block, env: Env, whole: dict[str, Column]) -> None:
         def again(part: Block) -> dict[str, Column]:
@@ -212,7 +215,7 @@ class MapBlock:
             return self._write(block, self.outputs.empty())
         return self._one_by_one(block, env, columns, self.outputs)
 
-    def _one_by_one(self, block: Block, env: Env, failure: Failure, outputs: Arrays) -> Block:
+    def _one_by_one(self, block: Block, env: Env, failure: Failure, outputs: Outputs) -> Block:
         """The rows that do not fail alone; where none fails alone, the block fails as a whole."""
         blame = self.call.blame
         good: list[dict[str, Column]] = []
@@ -256,7 +259,7 @@ class MapBlock:
 
     def _columns(self, arrays: Mapping[str, Any]) -> dict[str, Column]:
         if self.outputs is not None:
-            return self.outputs.columns(arrays)
+            return self.outputs.arrays(arrays)
         arrays = named_arrays(arrays, "dict", self.into or None)
         check_row_names(self.call.blame, arrays, {})
         return {name: array_column(array, None, name) for name, array in arrays.items()}

@@ -1,7 +1,8 @@
 """Outputs: the columns that a function's results become, their types fixed before the first batch.
 
-The types come from ``dtype=``, else from the annotation, else from calling the function on the first rows of the first
-split. From then on a result either fits or is an error that says what fixed the type.
+``fix_outputs`` is the one place where a type is learned: from ``dtype=``, else from the annotation, else from calling
+the function on the first rows of the first split. From then on a result, of a row or of a batch, either fits or is an
+error that says what fixed the type.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
+import numpy as np
 import pyarrow as pa
 
+from cedar.core.boundary import as_column
 from cedar.core.buffers import Place
-from cedar.core.columns import Column, ColumnType, TensorType, blank
+from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
 from cedar.core.cursor import Keys
 from cedar.core.dtypes import return_annotation, type_from_annotation, type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, missing_column, user_site
 from cedar.core.value_types import infer_type
-from cedar.core.values import ValueMismatch, build_column, describe, misfits
-from cedar.operators.failures import ErrorContext, Failure
+from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
+from cedar.operators.failures import BadResult, ErrorContext, Failure
 
 Form: TypeAlias = Literal["value", "tuple", "dict"]
-Types: TypeAlias = dict[str, ColumnType]
-Sample: TypeAlias = Callable[[], "Sampled"]
+Types: TypeAlias = dict[str, tuple[ColumnType, str]]  # by name, each with what fixed it
 
 SAMPLED = "the first rows"
+NO_ROWS = "a sample that had no rows"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Outputs:
 
     blame: ErrorContext
     form: Form
-    types: Types
+    types: dict[str, ColumnType]
     origins: dict[str, str]
 
     def columns(
@@ -90,6 +93,15 @@ class Outputs:
                     failures.setdefault(rows[i], self._misfit(name, message))
             good, _ = self.columns([r for i, r in enumerate(results) if i not in failures])
             return good, failures
+
+    def arrays(self, result: Any) -> dict[str, Column]:
+        """The columns of the result for a batch: an array for each.
+
+        Raises:
+            BadResult: another form, another type, or columns of different lengths.
+        """
+        arrays = named_arrays(result, self.form, tuple(self.types))
+        return _one_length({name: array_column(arrays[name], kind, name) for name, kind in self.types.items()})
 
     def empty(self) -> dict[str, Column]:
         """The columns of no rows."""
@@ -159,7 +171,7 @@ class Outputs:
 # ---- fixing the types ----------------------------------------------------------------------------------------------
 
 
-def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annotation: Any = None) -> dict[str, Any]:
+def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annotation: Any = None) -> Types:
     """Name to (type, what says so), for the columns whose types ``dtype=`` or the annotation tell.
 
     Args:
@@ -173,7 +185,7 @@ def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annot
         PipelineError: a dtype that is no type, or too many or too few of them.
     """
     annotation = return_annotation(fn) if annotation is None else annotation
-    declared: dict[str, Any] = {}
+    declared: Types = {}
     hints: tuple[Any, ...] = (annotation,)
     if form == "tuple":
         hints = get_args(annotation) if get_origin(annotation) is tuple else ()
@@ -212,17 +224,25 @@ def _by_name(dtype: Any, form: Form, into: tuple[str, ...]) -> Mapping[str, Any]
 
 
 def fix_outputs(
-    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: dict[str, Any], sample: Sample
+    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, observe: Callable[[], Types]
 ) -> Outputs:
-    """The outputs of a function, sampled where the declarations leave something open.
+    """The outputs of a function: as declared, and where that leaves something open, as observed."""
+    if form != "dict" and len(declared) == len(into):
+        fixed = {name: declared[name] for name in into}
+    else:
+        fixed = observe() | declared
+    return Outputs(blame, form, {n: kind for n, (kind, _) in fixed.items()}, {n: why for n, (_, why) in fixed.items()})
+
+
+def types_of_results(
+    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, sampled: Sampled
+) -> Types:
+    """The types that the results for the first rows show, of the columns that are not declared.
 
     Raises:
         RowError: the function failed on every row of the sample, or returned what no column takes.
         PipelineError: it returned None for each of them.
     """
-    if form != "dict" and len(declared) == len(into):
-        return _outputs(blame, form, {name: declared[name] for name in into})
-    sampled = sample()
     if not sampled.results and sampled.failure is not None:
         failure, row = sampled.failure
         if blame.on_error is None:
@@ -231,20 +251,28 @@ def fix_outputs(
             raise _unknown(blame, sampled, failure, row)
     _check_sample(blame, sampled)
     names = into if form != "dict" else _row_names(blame, sampled, declared)
-    why = SAMPLED if sampled.results else f"a sample that {'gave no items' if sampled.asked else 'had no rows'}"
-    parts, failures = _outputs(blame, form, dict.fromkeys(names, (pa.null(), why)))._split(sampled.results)
+    why = SAMPLED if sampled.results else "a sample that gave no items" if sampled.asked else NO_ROWS
+    parts, failures = Outputs(blame, form, dict.fromkeys(names, pa.null()), {})._split(sampled.results)
     if failures and len(failures) == len(sampled.results):
         raise blame.error(failures[0], sampled.rows[0])
     rows = [row for i, row in enumerate(sampled.rows) if i not in failures]
-    fixed = {
+    return {
         name: declared[name] if name in declared else (_infer(blame, name, values, rows), why)
         for name, values in zip(names, parts, strict=True)
     }
-    return _outputs(blame, form, fixed)
 
 
-def _outputs(blame: ErrorContext, form: Form, fixed: dict[str, Any]) -> Outputs:
-    return Outputs(blame, form, {n: kind for n, (kind, _) in fixed.items()}, {n: why for n, (_, why) in fixed.items()})
+def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[str, ...], declared: Types) -> Types:
+    """The types that the result for a batch shows, of the columns that are not declared.
+
+    Raises:
+        BadResult: it is not of this form, or no column takes it.
+        PipelineError: a column that is not named by a string, or that is declared and not there.
+    """
+    arrays = named_arrays(result, form, into or None)
+    check_row_names(blame, arrays, declared)
+    columns = {n: array_column(array, declared[n][0] if n in declared else None, n) for n, array in arrays.items()}
+    return {name: (type_of(column), SAMPLED) for name, column in _one_length(columns).items()}
 
 
 def _unknown(blame: ErrorContext, sampled: Sampled, failure: Failure, row: RowRef | None) -> RowError:
@@ -311,3 +339,96 @@ def _infer(blame: ErrorContext, name: str, values: Sequence[Any], rows: Sequence
         text = f"column {name!r}: {misfit.message}"
         failure = Failure(f"{blame.label}, {text}", text, "return one type, or give dtype= (dtype=object takes all)")
         raise blame.error(failure, rows[misfit.index]) from misfit
+
+
+# ---- results of batches ----------------------------------------------------------------------------------------------
+
+
+class UnequalLengths(BadResult):
+    """Columns of different lengths do not make rows."""
+
+
+def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
+    """What a function returned for a column, as one: an array or tensor, a list, a JaggedTensor, a dict of such.
+
+    It is taken over without a copy where its type allows. ``kind`` is what it must be; None infers.
+
+    Raises:
+        BadResult: it is no array, or of another type than ``kind``.
+    """
+    column = _column(value, kind, name)
+    actual = type_of(column)
+    if kind is None or actual == kind:
+        return column
+    if isinstance(kind, pa.DataType) and isinstance(actual, pa.DataType) and pa.types.is_null(actual):
+        return column.cast(kind)
+    if kind == OBJECT:
+        return objects(column.to_pylist() if isinstance(column, pa.Array) else list(column))
+    raise BadResult(
+        f"returned {type_name(actual)} for column {name!r}, where {type_name(kind)} was fixed",
+        "return one dtype and one shape per row for every batch (.astype, padding to a fixed length), or give dtype=",
+    )
+
+
+def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
+    if isinstance(value, np.ma.MaskedArray):
+        raise BadResult(f"returned a masked array for column {name!r}", "fill it: array.filled(value)")
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype != object:
+        return as_column(value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("=")))
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        try:
+            values: Sequence[Any] = list(value)
+            return build_column(values, infer_type(values) if kind is None else kind)
+        except ValueMismatch as misfit:
+            raise BadResult(f"column {name!r}: {misfit.message}", "return one type, or give dtype=") from misfit
+    if isinstance(value, dict) and value:
+        return _struct(value, kind, name)
+    if isinstance(value, (pa.Array, pa.ChunkedArray)) or hasattr(value, "to_arrow") or hasattr(value, "detach"):
+        try:
+            return as_column(value)
+        except (TypeError, pa.ArrowException) as error:  # bfloat16, which NumPy has not; DataFrames
+            raise BadResult(f"returned {describe(value)} for column {name!r}: {error}", "convert it first") from error
+    fix = "did it forget to return? " if value is None else ""
+    raise BadResult(
+        f"returned {describe(value)} for column {name!r}, not an array", f"{fix}return an array with one entry per row"
+    )
+
+
+def _struct(value: dict[Any, Any], kind: ColumnType | None, name: str) -> pa.Array:
+    fields = {f.name: f.type for f in kind} if isinstance(kind, pa.StructType) else {}
+    children = [array_column(child, fields.get(key), f"{name}.{key}") for key, child in value.items()]
+    if any(not isinstance(child, pa.Array) for child in children) or len(set(map(len, children))) > 1:
+        raise BadResult(f"returned a dict for column {name!r} whose arrays do not make rows", "return an array")
+    return pa.StructArray.from_arrays(children, names=list(value))
+
+
+def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapping[str, Any]:
+    """A result's arrays by column; ``names`` is None where a dict may have any.
+
+    Raises:
+        BadResult: it is not what the form says.
+    """
+    if form == "value" and names is not None:
+        return {names[0]: result}
+    if form == "tuple" and names is not None:
+        if not isinstance(result, (tuple, list)) or len(result) != len(names):
+            raise BadResult(f"returned {describe(result)}, not a tuple of {len(names)} arrays", "return one per column")
+        return dict(zip(names, result, strict=True))
+    if not isinstance(result, dict):
+        raise BadResult(f"returned {describe(result)}, not a dict of arrays", "return a dict: column name to array")
+    if names is None:
+        return result
+    for name in names:
+        if name not in result:
+            raise BadResult(f"returned no column {name!r}", f"the columns are fixed: return {', '.join(names)}")
+    for name in result:
+        if name not in names:
+            raise BadResult(f"returned a column {name!r} more", f"the columns are fixed: return {', '.join(names)}")
+    return result
+
+
+def _one_length(columns: dict[str, Column]) -> dict[str, Column]:
+    if len(set(map(len, columns.values()))) > 1:
+        lengths = ", ".join(f"{name}: {len(column)}" for name, column in columns.items())
+        raise UnequalLengths(f"returned columns of different lengths ({lengths})", "return as many rows in each")
+    return columns
