@@ -36,9 +36,10 @@ from benchmarks.harness import (
     ratios,
     reported,
 )
-from cedar.executors import dask, processes
-from cedar.executors.dask.clients import client_at
-from cedar.executors.dask.local import LocalHost, local_address
+from cedar.cluster import dask
+from cedar.cluster.dask.clients import client_at
+from cedar.cluster.dask.local import LocalHost, local_address
+from cedar.executors import processes
 
 WORKERS = 2
 

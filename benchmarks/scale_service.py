@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.scale_clock import Clock
-from cedar.executors.service.ranks import Hub, Member
+from cedar.cluster.service.ranks import Hub, Member
 
 
 @dataclass(frozen=True)

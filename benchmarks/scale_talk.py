@@ -47,7 +47,7 @@ def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
     with (
         patch.object(agree, "time", clock),
         patch.object(meet, "time", clock),
-        patch("cedar.executors.service.line.Line", place.line if isinstance(place, Lines) else None),
+        patch("cedar.cluster.service.line.Line", place.line if isinstance(place, Lines) else None),
     ):
         yield place
 

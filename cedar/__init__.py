@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polars import col as col
 
+    from cedar.cluster.service import Service as Service
     from cedar.core.errors import CedarError as CedarError
     from cedar.core.errors import PipelineError as PipelineError
     from cedar.core.errors import PlanError as PlanError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cedar.core.jagged import JaggedTensor as JaggedTensor
     from cedar.core.skip import Skip as Skip
     from cedar.engine.delivery.loader import Loader as Loader
-    from cedar.executors.service import Service as Service
     from cedar.optimizer.budget import Budget as Budget
     from cedar.pipeline.convert import convert as convert
     from cedar.pipeline.convert import optimize_layout as optimize_layout
@@ -65,7 +65,7 @@ _HOMES = {
         "CedarError", "PipelineError", "PlanError", "ResumeError", "RowError", "SourceError", "WorkerError",
     ),
     "cedar.engine.delivery.loader": ("Loader",),
-    "cedar.executors.service": ("Service",),
+    "cedar.cluster.service": ("Service",),
     "cedar.core.inverse": ("InverseKeyedJaggedTensor",),
     "cedar.core.jagged": ("JaggedTensor",),
     "cedar.core.lazy": ("col",),

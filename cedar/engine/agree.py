@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cedar.cluster.dask import names_cluster
+from cedar.cluster.dask.signals import job_of_ranks
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.meet import PATIENCE, Meeting
 from cedar.engine.words import FolderWords, StoreWords, Words
-from cedar.executors.dask import names_cluster
-from cedar.executors.dask.signals import job_of_ranks
 
 T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
@@ -183,7 +183,7 @@ class ServiceBoard(Board):
     """At a service, which tells all ranks of a block as soon as the last one has spoken of it."""
 
     def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
-        from cedar.executors.service.line import Line
+        from cedar.cluster.service.line import Line
 
         self._line = Line(service)
         self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
@@ -255,7 +255,7 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
     store = default_store(rank, world)
     if store is not None or not names_cluster(executor):
         return store
-    from cedar.executors.service.line import is_service
+    from cedar.cluster.service.line import is_service
 
     return executor if is_service(executor) else None
 

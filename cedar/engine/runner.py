@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from cedar.cluster.dask import names_cluster
 from cedar.control.timeline import Part
 from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import WorkerError
@@ -27,7 +28,6 @@ from cedar.executors.choose import (
     open_executor,
     own_threads,
 )
-from cedar.executors.dask import names_cluster
 from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
 from cedar.executors.recovery.patience import StallTimer
 from cedar.executors.recovery.trial import tried, try_read, try_shipped

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from cedar.executors.dask import names_cluster
-from cedar.executors.dask.signals import job_of_ranks
+from cedar.cluster.dask import names_cluster
+from cedar.cluster.dask.signals import job_of_ranks
 
 
 class Words(ABC):
@@ -77,7 +77,7 @@ class ServiceWords(Words):
     """At a service, which forgets those that were used longest ago where they come to more than it keeps."""
 
     def __init__(self, service: Any) -> None:
-        from cedar.executors.service.line import Line
+        from cedar.cluster.service.line import Line
 
         self._line, self._job = Line(service), job_of_ranks()
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
+from cedar.cluster.dask import names_cluster, open_cluster
 from cedar.core import forks
 from cedar.core.errors import PlanError, user_site
 from cedar.core.numeric import keep_in_this_thread
 from cedar.core.quota import cores
-from cedar.executors.dask import names_cluster, open_cluster
 from cedar.operators.constructing import constructing
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
+from cedar.cluster.dask import cluster_figures
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
@@ -21,7 +22,6 @@ from cedar.engine.machine import machine
 from cedar.engine.plan_control import Plans
 from cedar.engine.profiling import profile as measured
 from cedar.executors.choose import EXECUTORS, available_cpus
-from cedar.executors.dask import cluster_figures
 from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import CacheCosts, Factors, Rule

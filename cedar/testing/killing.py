@@ -85,14 +85,14 @@ def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threadin
 def _workers() -> list[int]:
     """Their process ids: those that are ready to work, lowest first."""
     pids = [pid for pool in processes.pools() for pid in pool.pids()]
-    if "cedar.executors.dask.clients" in sys.modules:
+    if "cedar.cluster.dask.clients" in sys.modules:
         pids += _of_dask()
     return sorted(set(pids) - {os.getpid()})
 
 
 def _of_dask() -> list[int]:
     """Of the clusters that this process is a client of, as far as they are on this machine."""
-    from cedar.executors.dask import clients
+    from cedar.cluster.dask import clients
     from cedar.plan.places import given_clients
 
     pids: list[int] = []

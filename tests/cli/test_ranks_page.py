@@ -12,7 +12,7 @@ import pytest
 import cedar
 from cedar.cli import main
 from cedar.cli.ranks_page import page_of, page_of_service
-from cedar.executors.service.status import JobStatus, ServiceStatus
+from cedar.cluster.service.status import JobStatus, ServiceStatus
 from tests.report.toy_runs import files, served
 
 

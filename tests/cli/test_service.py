@@ -9,7 +9,7 @@ import pytest
 
 import cedar
 from cedar.cli import main
-from cedar.executors.service.status import JobStatus, ServiceStatus
+from cedar.cluster.service.status import JobStatus, ServiceStatus
 
 STATUS = ServiceStatus("tcp://a:1", (JobStatus("train", 1, 0, 8, 0.25, 1234.0, 2.5),), bounds=(1, 4))
 

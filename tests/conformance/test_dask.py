@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.executors import dask
+from cedar.cluster import dask
 from tests.conformance.sources import PIPELINES
 from tests.conformance.test_executors import SEED, counted, folder, reference, run
 from tests.toy_runs import saved

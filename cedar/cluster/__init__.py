@@ -1,0 +1,1 @@
+"""Dask clusters and the preprocessing service: an extension, see ``cedar.core.extensions``."""

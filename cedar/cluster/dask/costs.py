@@ -1,0 +1,54 @@
+"""What it costs to work on a cluster, measured by sending tasks and blocks there and back."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from cedar.cluster.dask import open_cluster
+from cedar.cluster.dask.executor import DaskExecutor
+from cedar.core import forks
+
+_TASKS = 64
+_LARGE = 4 << 20
+_ROUNDS = 3
+_known: dict[str, tuple[float, float]] = {}
+_lock = forks.Lock()
+
+
+def ship_costs(where: Any) -> tuple[str, int, float, float]:
+    """Address, threads, seconds per task without bytes, bytes per second there and back.
+
+    Tasks are sent many at a time, as a run does: what counts is how many there can be, not how long one takes.
+
+    Raises:
+        CedarError: the cluster does not answer, or cannot be used.
+    """
+    executor = open_cluster(where, None)
+    assert isinstance(executor, DaskExecutor)
+    with _lock:
+        if executor.address not in _known:
+            _known[executor.address] = _measured(executor)
+    executor.shutdown(wait=False)
+    return (executor.address, executor.watch.threads, *_known[executor.address])
+
+
+def _measured(executor: DaskExecutor) -> tuple[float, float]:
+    import numpy as np
+
+    def seconds(value: Any, tasks: int) -> float:
+        start = time.perf_counter()
+        for future in [executor.submit(_same, value) for _ in range(tasks)]:
+            future.result()
+        return (time.perf_counter() - start) / tasks
+
+    large = np.zeros(_LARGE, dtype=np.uint8)
+    seconds(large, 2)  # the first ones connect
+    task = statistics.median(seconds(None, _TASKS) for _ in range(_ROUNDS))
+    moved = statistics.median(seconds(large, 4) for _ in range(_ROUNDS))
+    return task, 2 * _LARGE / max(moved - task, 1e-6)
+
+
+def _same(value: Any) -> Any:
+    return value

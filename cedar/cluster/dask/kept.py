@@ -1,0 +1,116 @@
+"""What cache() keeps on a service: blocks of a split in the workers' memory, for every job that needs the same ones.
+
+Making them is a task of its own, whose key tells what is computed from which data. So Dask runs it once, whoever asks
+and however many do, and the rest of each job's work depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cedar.cache.cached import KeptReader
+from cedar.cache.cost import kind_of
+from cedar.cache.entries import relabeled
+from cedar.cluster.dask.remote import Call, Done, Parcel, run
+from cedar.core.block import Block
+from cedar.executors.worker.main import Failed
+from cedar.operators.base import Env
+from cedar.plan import graph
+from cedar.tasks.chain import Program, Result, Timing
+from cedar.tasks.code import Code
+from cedar.tasks.copying import own_copy
+from cedar.tasks.reading import Reader, read_split
+
+_LARGE_CODE = 1 << 18  # bytes; more does not travel with every split
+KEPT = "cedar-kept-"  # how keys of shared results begin
+
+
+class Unmade(Exception):
+    """Making a shared result failed; holds the answer. It must not be kept as if it were one."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        super().__init__("a shared result could not be made")
+        self.parcel = parcel
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unmade, (self.parcel,)
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """A result to be shared: its key, the call that makes it, and how the reader of one run takes it on."""
+
+    key: str
+    call: Parcel
+
+
+def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None:
+    """What of a reading task other jobs may have, too; None where that is nothing.
+
+    Args:
+        reader: of the task; one that keeps blocks in memory.
+        env: of the task; one that is run in two ways to compare does all of it itself.
+        code: the reader's own reader and program.
+    """
+    if not isinstance(reader, KeptReader) or kind_of(reader.where) != "memory" or env.watch == "audit":
+        return None
+    identity = reader._plain.source.identity()
+    if identity is None or code.pickled is None or len(code.pickled) > _LARGE_CODE:
+        return None
+    policy = reader._plain.on_error
+    steps = (*reader.program.steps, *(reader.program.written or ()), *getattr(reader.reader, "steps", ()))
+    ordinals = sorted({o for step in steps for o in step.operators}) if policy is not None else []
+    parts = [
+        reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader._plain.ordinal,
+        identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
+    ]  # fmt: skip
+    call = Call(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
+    return SharedResult(KEPT + graph.digest(parts), Parcel.of(call))
+
+
+def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: Any) -> list[Block]:
+    reader, program = Code(key, pickled, path).load()
+    return read_split(program, reader, split, 0, Env(numeric=numeric)).blocks
+
+
+def run_shared(theirs: str, call: Parcel) -> Parcel:
+    """Make a shared result.
+
+    Raises:
+        Unmade: it cannot be made.
+    """
+    answer = run(theirs, call)
+    if isinstance(answer.open(), Failed):
+        raise Unmade(answer)
+    return answer
+
+
+def run_behind(theirs: str, call: Parcel, made: Parcel) -> Parcel:
+    """The rest of a task, on a shared result."""
+    done: Done = made.open()
+    return run(theirs, call, done.value)
+
+
+def read_shared(made: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
+    """What a run does to the blocks of a split that are there; they stay as they are."""
+    program, reader = code.load()
+    return read_split(program, _BlockReader(made, reader._plain), split, lap, code.env(env), first)
+
+
+@dataclass(frozen=True)
+class _BlockReader:
+    """Reads blocks that are there."""
+
+    made: list[Block]
+    _plain: Reader
+
+    def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        for block in relabeled(self.made, self._plain.ordinal, lap):
+            yield own_copy(block)
+
+
+def code_of(reader: Any) -> tuple[Any, Program] | None:
+    """What makes the blocks that a reader keeps."""
+    return (reader.reader, reader.program) if isinstance(reader, KeptReader) else None

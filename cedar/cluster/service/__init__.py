@@ -1,0 +1,167 @@
+"""Service: workers that several trainers share, as many as they need; see docs/service.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from cedar.cluster.dask.keys import withdraw
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from cedar.cluster.service.status import ServiceStatus
+
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+class Service:
+    """A preprocessing service on this machine, until it is closed or this process ends.
+
+    Trainers use it by ``loader(executor=service.address)``. What their pipelines mark with ``cache()`` is computed once
+    for all jobs that read the same data in the same way. There are ``workers`` processes, and up to ``max_workers``
+    while a trainer waits for data.
+
+    Nobody connects without the key that is made for this service. Programs of the same user on this machine find it by
+    the address, in a file of mode 0600 that goes with the service; beyond loopback, Dask's configuration names
+    certificates.
+
+    Args:
+        workers: the least number of workers.
+        max_workers: the most; None is no more than the least.
+        host: the address to listen at: beyond loopback, by TLS alone.
+        port: of the scheduler; 0 takes a free one.
+        keep: for results that jobs share, bytes or text such as "1GiB", in the memory of the workers.
+        patience: seconds for which fewer workers must do before some of them go.
+
+    Raises:
+        PipelineError: figures that are none, or a host beyond loopback without certificates.
+        WorkerError: it does not start.
+
+    Examples:
+        >>> import cedar
+        >>> with cedar.Service(workers=1) as service:  # doctest: +SKIP
+        ...     loader = pipeline.loader(executor=service.address)
+        ...     print(service.status())
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        max_workers: int | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep: int | str = "1GiB",
+        patience: int = 5,
+    ) -> None:
+        from cedar.cluster.dask.local import LocalHost
+
+        most = _bounds(workers, max_workers)
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+            raise PipelineError(f"port={port!r}: a whole number from 0 to 65535", site=user_site())
+        if host not in _LOOPBACK:
+            _check_tls(host)
+        asked = {
+            "workers": workers, "most": most, "host": "127.0.0.1" if host in _LOOPBACK else host, "port": port,
+            "keep_bytes": parse_bytes(keep, "keep") if isinstance(keep, str) else keep, "patience": patience,
+            "dashboard": None, "publish": True,
+        }  # fmt: skip
+        self._host = LocalHost(asked, "cedar.cluster.service.host")
+        self.address = self._host.address
+        self._key_file: str | None = self._host.told["key_file"]
+
+    @staticmethod
+    def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:
+        """Make a service of any cluster that Dask manages: Kubernetes, SSH, a job queue; Dask's own scaling follows it.
+
+        Args:
+            cluster: a Dask cluster object, or a client of a cluster whose size stays as it is.
+            workers, max_workers, keep: as of ``Service``.
+        """
+        from distributed import Client
+
+        from cedar.cluster.service.plugin import ServicePlugin
+        from cedar.cluster.service.policy import Policy
+        from cedar.cluster.service.scaling import ServiceScaling
+
+        most = _bounds(workers, max_workers)
+        size = parse_bytes(keep, "keep") if isinstance(keep, str) else keep
+        plugin = ServicePlugin(Policy(workers, most), size)
+        if isinstance(cluster, Client):
+            cluster.register_plugin(plugin)
+            return
+        with Client(cluster, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+            client.register_plugin(plugin)
+        cluster.adapt(Adaptive=ServiceScaling, minimum=workers, maximum=most, interval="1s", wait_count=1)
+
+    @staticmethod
+    def at(address: str) -> ServiceStatus:
+        """The status of the service at an address; works while jobs run.
+
+        Raises:
+            WorkerError: nobody answers.
+            PipelineError: the scheduler there is no service.
+        """
+        from cedar.cluster.dask.clients import ask, connected
+        from cedar.cluster.service.plugin import status
+
+        client = connected(address)
+        try:
+            answer: ServiceStatus | None = ask(client, client.run_on_scheduler, status)
+        finally:
+            client.close()
+        if answer is None:
+            raise PipelineError(
+                f"the Dask scheduler at {address} is no service",
+                fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
+            )
+        return answer
+
+    def status(self) -> ServiceStatus:
+        """Jobs, buffers, workers and stalls, as they are now."""
+        return Service.at(self.address)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its scheduler runs."""
+        return self._host.alive
+
+    def close(self) -> None:
+        """End scheduler and workers."""
+        withdraw(self._key_file, self._host.keys)
+        self._host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _bounds(workers: int, max_workers: int | None) -> int:
+    """The most workers."""
+    most = workers if max_workers is None else max_workers
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, most))
+    if not whole or not 1 <= workers <= most:
+        raise PipelineError(
+            f"workers={workers!r}, max_workers={max_workers!r}: whole numbers, at least 1, the second no smaller one",
+            site=user_site(),
+        )
+    return most
+
+
+def _check_tls(host: str) -> None:
+    from distributed.security import Security
+
+    try:
+        arguments = Security().get_listen_args("scheduler")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"the certificates of Dask's configuration cannot be read: {error}") from error
+    if arguments.get("ssl_context") is None:
+        raise PipelineError(
+            f"host={host!r} can be reached from other machines, and TLS is not configured",
+            site=user_site(),
+            done="nothing listens",
+            fix="set distributed.comm.tls (ca-file, and cert and key of scheduler, worker and client) in Dask's "
+            "configuration: docs/cluster.md shows how; or stay with host='127.0.0.1'",
+        )

@@ -1,0 +1,147 @@
+"""Line: a rank's connection to the service at which it meets the others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cedar.cluster.dask.clients import ask, reached
+from cedar.cluster.dask.limits import seconds
+from cedar.cluster.service.ranks import keep_alive, listening
+from cedar.core.errors import PipelineError
+
+_CHUNK = 1 << 16
+_WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_found: dict[str, tuple[str, int]] = {}  # where the services at these addresses listen for ranks
+
+
+class Line:
+    """A connection of its own: by the service's keys, to the machine of its scheduler.
+
+    Args:
+        service: its address, or a Dask client.
+
+    Raises:
+        PipelineError: the scheduler there is no service.
+        WorkerError: nobody answers.
+        OSError: it does not take the connection.
+    """
+
+    def __init__(self, service: Any) -> None:
+        self._socket = _connected(service)
+        self._socket.settimeout(0)
+        self._limit = seconds("scheduler-silent")
+        self._rest = b""
+        self._heard: deque[Any] = deque()
+        self.close = weakref.finalize(self, self._socket.close)
+
+    def send(self, message: Any) -> None:
+        """A message, without an answer."""
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            sent = self._socket.send(data)
+        except _WAITS:
+            sent = 0
+        if sent < len(data):
+            with self._waiting():
+                self._socket.sendall(data[sent:])
+
+    def heard(self) -> deque[Any]:
+        """Messages that came, for the caller to take off; never waits.
+
+        Raises:
+            ConnectionError: the service is gone, or says why it ends the connection.
+        """
+        if not self._heard:
+            self._receive()
+        return self._heard
+
+    def ask(self, message: Any, answer: str) -> Any:
+        """Send a message and wait for what answers it: the value of that name.
+
+        Raises:
+            ConnectionError: as of ``heard``.
+            TimeoutError: there is no answer.
+        """
+        self.send(message)
+        with self._waiting():
+            while True:
+                for each in self._heard:
+                    if answer in each:
+                        self._heard.remove(each)
+                        return each[answer]
+                self._receive()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._socket.settimeout(self._limit)
+        try:
+            yield
+        finally:
+            self._socket.settimeout(0)
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except _WAITS:
+            return
+        if not data:
+            raise ConnectionError("the service has closed the connection")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "error" in message:
+                raise ConnectionError(message["error"])
+            self._heard.append(message)
+
+
+def is_service(where: Any) -> bool:
+    """Whether the scheduler at an address, or that of a Dask client, is a service where ranks can meet.
+
+    Raises:
+        WorkerError: nobody answers.
+    """
+    try:
+        _place(where)
+    except PipelineError:
+        return False
+    return True
+
+
+def _place(where: Any) -> tuple[str, int]:
+    client = reached(where)
+    address = client.scheduler.address
+    if address not in _found:
+        listener = ask(client, client.run_on_scheduler, listening)
+        if listener is None:
+            raise PipelineError(
+                f"the Dask scheduler at {address} is no service, and ranks cannot meet there",
+                fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
+            )
+        _found[address] = tuple(listener)
+    return _found[address]
+
+
+def _connected(where: Any) -> socket.socket:
+    limit = seconds("connect")
+    place, client = _place(where), reached(where)
+    try:
+        plain = socket.create_connection(place, limit)
+    except OSError:  # another service has this address now
+        _found.pop(client.scheduler.address, None)
+        plain = socket.create_connection(_place(where), limit)
+    keep_alive(plain)
+    if not client.scheduler.address.startswith("tls://"):
+        return plain
+    try:
+        return client.security.get_connection_args("client")["ssl_context"].wrap_socket(plain)  # type: ignore[no-any-return]
+    except OSError:  # or another program has it; what is there now is to be asked next time
+        _found.pop(client.scheduler.address, None)
+        plain.close()
+        raise

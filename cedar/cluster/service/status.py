@@ -1,0 +1,109 @@
+"""ServiceStatus: jobs, buffers, workers and stalls of a service, as they are now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cedar.cluster.service.policy import WAITS
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """One loader of a job.
+
+    Args:
+        buffered, ahead: results that wait for the trainer, and how many it would have at most.
+        waiting: share of the time in which the trainer waits, 0 to 1.
+        rows_per_second: that arrive.
+        busy: workers that it keeps busy.
+    """
+
+    job: str
+    rank: int
+    buffered: int
+    ahead: int
+    waiting: float
+    rows_per_second: float
+    busy: float
+
+    @property
+    def stalls(self) -> bool:
+        """The trainer waits for data."""
+        return self.waiting > WAITS
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker: its threads, tasks, bytes of results, and seconds since it was heard of."""
+
+    address: str
+    threads: int
+    tasks: int
+    bytes: int
+    silent: float
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """What ``cedar service status`` shows.
+
+    Args:
+        bounds: least and most workers.
+        shared, shared_bytes: results that jobs share, kept by the workers.
+        reused: how often a job found one there.
+    """
+
+    address: str
+    jobs: tuple[JobStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    bounds: tuple[int, int] = (0, 0)
+    shared: int = 0
+    shared_bytes: int = 0
+    reused: int = 0
+
+    def job_cells(self) -> list[tuple[str, ...]]:
+        """The table of jobs, its header first."""
+        header = ("job", "rank", "buffered", "waits", "rows/s", "workers busy", "")
+        rows = [
+            (
+                j.job, str(j.rank), f"{j.buffered} of {j.ahead}", f"{j.waiting:.0%}", f"{j.rows_per_second:,.0f}",
+                f"{j.busy:.1f}", "stalls" if j.stalls else "",
+            )
+            for j in self.jobs
+        ]  # fmt: skip
+        return [header, *rows]
+
+    def worker_cells(self) -> list[tuple[str, ...]]:
+        """The table of workers, its header first."""
+        header = ("worker", "threads", "tasks", "MiB", "heard of")
+        rows = [
+            (w.address, str(w.threads), str(w.tasks), f"{w.bytes / 2**20:.1f}", f"{w.silent:.1f} s ago")
+            for w in self.workers
+        ]
+        return [header, *rows]
+
+    def summary(self) -> str:
+        """The rest in a line."""
+        return (
+            f"{self.address}: {len(self.workers)} worker(s), {self.bounds[0]} to {self.bounds[1]}; "
+            f"{self.shared} shared result(s), {self.shared_bytes / 2**20:.1f} MiB, reused {self.reused} time(s)"
+        )
+
+    def __str__(self) -> str:
+        """As plain text.
+
+        Examples:
+            >>> print(ServiceStatus("tcp://a:1", (JobStatus("train", 0, 3, 4, 0.0, 1200.0, 0.8),)))
+            job    rank  buffered  waits  rows/s  workers busy
+            train  0     3 of 4    0%     1,200   0.8
+            <BLANKLINE>
+            worker  threads  tasks  MiB  heard of
+            <BLANKLINE>
+            tcp://a:1: 0 worker(s), 0 to 0; 0 shared result(s), 0.0 MiB, reused 0 time(s)
+        """
+        return "\n\n".join([_columns(self.job_cells()), _columns(self.worker_cells()), self.summary()])
+
+
+def _columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
