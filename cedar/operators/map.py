@@ -174,13 +174,13 @@ class Collate(Map):
     name = "collate"
 
     def __post_init__(self) -> None:
-        check_fn("batch: collate", self.fn, 1)
+        check_fn("batch: collate", self.fn, 1, random=self.random)
 
     def label(self) -> str:
         return f"collate({fn_name(self.fn)})"
 
     def bind(self, bound: Bound) -> Kernel:
-        return MapToValue(call_of(self.fn, bound), rows=True)
+        return MapToValue(call_of(self.fn, bound, random=self.random), rows=True)
 
 
 def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cedar.core.errors import PipelineError, user_site
 from cedar.operators.balance import Balance
 from cedar.operators.batch import Batch
 from cedar.operators.bucket import BucketByLength
@@ -91,7 +92,8 @@ class OrderMethods:
         size: int,
         *,
         last: Literal["drop", "keep", "pad"] | None = None,
-        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        collate: Callable[..., Any] | None = None,
+        random: bool = False,
         local: bool = False,
     ) -> Pipeline:
         """Batches of ``size`` rows (on each rank). From here on the unit is the batch.
@@ -104,6 +106,7 @@ class OrderMethods:
                 "pad" them, and add a boolean column ``valid``: for evaluation, where every row counts once.
             collate: called with each batch as a list of rows, dicts, as torch's and Hugging Face's collators are; what
                 it returns is delivered as it is, or given to a ``map(fn)`` above.
+            random: pass ``rng=`` to ``collate``, a numpy.random.Generator that is the same for a batch in every run.
             local: cut each rank's own rows, where their number is not known beforehand: ranks then read their share
                 alone, and may get different numbers of batches.
 
@@ -112,8 +115,11 @@ class OrderMethods:
             >>> [b["x"].tolist() for b in cedar.from_items([{"x": i} for i in range(5)]).batch(2)]
             [[0, 1], [2, 3], [4]]
         """
+        if random and collate is None:
+            fix = "give collate=, or draw in a map(fn, random=True)"
+            raise PipelineError("batch(random=True) without collate", site=user_site(), fix=fix)
         batches = self._on(Batch(size, last, local))
-        return batches if collate is None else batches.apply(Collate(collate))
+        return batches if collate is None else batches.apply(Collate(collate, random=random))
 
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
         """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.

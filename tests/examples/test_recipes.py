@@ -30,6 +30,8 @@ def needs(text: str) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch, about Lightning's code
+@pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")  # Lightning's, of every run that resumes
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_it_runs_and_is_short(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

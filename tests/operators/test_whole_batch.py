@@ -115,7 +115,28 @@ def test_collate_takes_rows_as_they_are_iterated() -> None:
     async def later(rows: list[Any]) -> int:
         return len(rows)
 
-    assert batches(P.batch(4, collate=Counts)) == batches(P.batch(4, collate=later)) == [4, 2]  # type: ignore[arg-type]
+    assert batches(P.batch(4, collate=Counts)) == batches(P.batch(4, collate=later)) == [4, 2]
+
+
+def test_a_random_collate_draws_the_same_for_a_batch_in_every_run() -> None:
+    def masked(rows: list[Any], rng: np.random.Generator) -> list[float]:
+        return [float(x) for x in rng.random(len(rows))]
+
+    p = P.batch(4, collate=masked, random=True)
+    seen = batches(p)
+    assert [len(batch) for batch in seen] == [4, 2]
+    assert len({x for batch in seen for x in batch}) == 6
+    assert seen == batches(p, executor="processes", workers=2)
+    assert seen != batches(p, epoch=1)
+
+
+def test_a_random_collate_needs_a_function_that_takes_rng() -> None:
+    with pytest.raises(cedar.PipelineError, match="no parameter rng"):
+        P.batch(4, collate=len, random=True)
+    with pytest.raises(cedar.PipelineError, match="without collate") as caught:
+        P.batch(4, random=True)
+    assert caught.value.site is not None
+    assert caught.value.site.file == __file__
 
 
 def test_a_collate_that_cannot_be_called_is_refused_at_the_users_line() -> None:
