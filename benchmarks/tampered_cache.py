@@ -27,15 +27,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.entries import TAIL, tail, write_body
+from cedar.cache.entries import versions, write_body
 from cedar.cache.fingerprints import OperatorDigests, Record
-from cedar.cache.folder import INSIDE
-from cedar.cache.manifest import NAME, as_json, why_missing
+from cedar.cache.reasons import RECORD, as_json, why_missing
 from cedar.cache.store import Key, Store
 from cedar.core.block import Block, Skipped
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.groups.column import GroupColumn, grouped
+from cedar.store.entry import MAGIC, TAIL, tail
+from cedar.store.folder import Folder
+from cedar.store.place import INSIDE
 
 _ODD: tuple[Any, ...] = (
     -1, 0, 1, 63, 64, 2**31 - 1, 2**31, 2**40, 2**63, -(2**70), 1.5, float("nan"), True, None, "", "x" * 5000, [], {},
@@ -88,23 +90,25 @@ def tampered(rng: random.Random) -> bytes:
     body, described = whole(blocks(rng))
     way = rng.randrange(5)
     if way == 0:  # without another checksum
-        raw = bytearray(bytes(body) + tail(KEY.name, described, zlib.crc32(body)))
+        raw = bytearray(_sealed(body, described))
         for _ in range(rng.randint(1, 4)):
             raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
         return bytes(raw[: rng.randint(0, len(raw))] if rng.random() < 0.3 else raw)
     if way == 1:
-        return rng.randbytes(rng.randint(0, 400)) + TAIL.pack(rng.randint(0, 500), 0, b"CEDARKEP")
+        return rng.randbytes(rng.randint(0, 400)) + TAIL.pack(rng.randint(0, 500), 0, MAGIC)
     for _ in range(rng.randint(1, 3)):
         if way in (2, 4):
             _change_said(described, rng)
         if way in (3, 4):
             _change_body(body, rng)
-    if rng.random() < 0.3:
-        described["size"] = len(body)
     try:
-        return bytes(body) + tail(KEY.name, described, zlib.crc32(body))
+        return _sealed(body, described)
     except (TypeError, ValueError, RecursionError):
         return bytes(body)
+
+
+def _sealed(body: bytearray, described: dict[str, Any]) -> bytes:
+    return bytes(body) + tail(KEY.name, described, versions(), len(body), zlib.crc32(body))
 
 
 def _change_said(described: Any, rng: random.Random) -> None:
@@ -180,7 +184,10 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
     if audited:
         sys.addaudithook(lambda event, _args: events.append(event) if armed[0] and event in _AUDITED else None)
     record = as_json(
-        Record((OperatorDigests("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False), "g", "d", "raise"
+        Record((OperatorDigests("map(f)", "0", {"code": "1"}),), None, "", {"python": "3"}, False),
+        KEY.group,
+        "d",
+        "raise",
     )
     with tempfile.TemporaryDirectory(prefix="cedar-tampered-") as root:
         places = (f"{root}/kept", f"memory://tampered-{seed}")
@@ -192,13 +199,13 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
             where, store = places[case % 2], Store()
             place = store.place(where)
             if case % 10 == 9:
-                place.write_note(NAME, _manifest(record, rng))
+                _put(place, KEY.group + RECORD, _record(record, rng))
             else:
                 _put(place, KEY.name, tampered(rng))
             armed[0] = True
             try:
                 if case % 10 == 9:
-                    found.counts["manifest"] += bool(why_missing(store.records(where), record))
+                    found.counts["record"] += bool(why_missing(store.records(where), record))
                 else:
                     found.counts[_outcome(store, where)] += 1
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
@@ -212,20 +219,22 @@ def try_cases(seed: int, count: int, audited: bool = False) -> Found:
     return found
 
 
-def _manifest(record: dict[str, Any], rng: random.Random) -> bytes:
-    records = json.loads(json.dumps([record, record | {"group": "other"}]))
+def _record(record: dict[str, Any], rng: random.Random) -> bytes:
+    changed = json.loads(json.dumps(record))
     for _ in range(3):
-        _change_said(records, rng)
+        _change_said(changed, rng)
     try:
-        raw = json.dumps(records).encode()
+        text = tail(KEY.group + RECORD, changed, {}, 0, 0)
     except RecursionError:  # nested more than once
-        raw = b"[" * 100_000
-    return raw if rng.random() < 0.8 else rng.choice((b"[" * 100_000, raw[: len(raw) // 2], b"\xff\xfe", b"{}", b"1"))
+        deep = b"[" * 100_000
+        text = deep + TAIL.pack(len(deep), zlib.crc32(deep), MAGIC)
+    torn = (b"[" * 100_000, text[: len(text) // 2], b"\xff\xfe", b"{}", b"1")
+    return text if rng.random() < 0.8 else rng.choice(torn)
 
 
 def _put(place: Any, name: str, raw: bytes) -> None:
-    if place.kind == "disk":
-        Path(place._file(name)).write_bytes(raw)
+    if isinstance(place, Folder):
+        Path(place.path(name)).write_bytes(raw)
     else:
         place._remote.fs.pipe_file(place._file(name), raw)
 
@@ -233,13 +242,13 @@ def _put(place: Any, name: str, raw: bytes) -> None:
 def _outcome(store: Store, where: str) -> str:
     loaded: list[Any] = []
     place = store.place(where)
-    real = place.load
+    real = place._load
 
     def load(name: str) -> Any:
         loaded.append(real(name))
         return loaded[-1]
 
-    place.load = load  # type: ignore[method-assign]  # to see what the store reads
+    place._load = load  # type: ignore[method-assign]  # to see what the store reads
     got = store.get(KEY, where)
     if got is None:
         if not store.notes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cedar.cache.cost import kind_of, load_seconds_per_byte
 from cedar.cache.entries import relabeled, storable, write_body
 from cedar.cache.fingerprints import Fingerprint, Record, fingerprint
-from cedar.cache.manifest import as_json, why_missing
+from cedar.cache.reasons import as_json, why_missing
 from cedar.cache.store import Key, Store
 from cedar.core.block import Block
 from cedar.datasets.base import Split

@@ -1,9 +1,7 @@
-"""An entry: the blocks of one split as bytes. See ``reading`` for how they come back.
+"""Blocks as the body of an entry. See ``entry_reader`` for how they come back.
 
-Layout: for each block an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose rows
-repeat (the held rows, and the inverse), each beginning at a multiple of 64; then JSON that says where they are and what
-Arrow cannot; then the length and CRC-32 of that JSON, and a magic number. The JSON holds the name of the entry, and
-the CRC-32 of all that lies before it.
+For each block there is an Arrow IPC stream of its columns, one of its keys, and two for each group of columns whose
+rows repeat (the held rows, and the inverse). JSON says where they are, and what Arrow cannot.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import json
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,11 +21,9 @@ from cedar.core.block import Block
 from cedar.core.columns import TensorType, type_of
 from cedar.core.cursor import Keys
 from cedar.core.packages import version_of
+from cedar.store.arrow import write_batch
+from cedar.store.entry import FORMAT
 
-FORMAT = 6
-MAGIC = b"CEDARKEP"
-TAIL = struct.Struct("<QI8s")
-PAGE = 64
 CONSTANT = ("file", "sub", "repeat", "branch", "source")
 
 
@@ -65,7 +58,7 @@ def storable(blocks: Sequence[Block]) -> str:
 
 
 def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> dict[str, Any]:
-    """Write the Arrow parts into ``sink``; returns what ``tail`` needs.
+    """Write the Arrow parts into ``sink``; returns what describes them.
 
     Args:
         blocks: that are ``storable``.
@@ -85,24 +78,13 @@ def write_body(blocks: Sequence[Block], sink: Any, ordinals: Sequence[int]) -> d
             "constant": constant, "dead": dead, "columns": _write(sink, arrays), "keys": _write(sink, keys),
             "groups": write_groups(block.columns, lambda arrays: _write(sink, arrays)),
         })  # fmt: skip
-    return {"blocks": described, "size": sink.tell()}
-
-
-def tail(name: str, described: dict[str, Any], checksum: int) -> bytes:
-    """What ends the entry ``name``, whose body has ``checksum``."""
-    text = json.dumps(described | {"name": name, "crc": checksum, "versions": versions()}).encode()
-    return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
+    return {"blocks": described}
 
 
 def _write(sink: Any, arrays: dict[str, pa.Array]) -> list[int] | None:
     if not arrays:
         return None
-    start = -(-sink.tell() // PAGE) * PAGE
-    sink.write(b"\0" * (start - sink.tell()))
-    batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return [start, sink.tell()]
+    return write_batch(sink, pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)))
 
 
 def _as_arrays(block: Block) -> tuple[dict[str, pa.Array], dict[str, Any]]:

@@ -4,83 +4,38 @@ held against what is there, and whatever is wrong is damage, which is computed a
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.entries import CONSTANT, MAGIC, PAGE, TAIL, versions
+from cedar.cache.entries import CONSTANT
 from cedar.cache.group_columns import read_groups
 from cedar.core.block import Block, Skipped
 from cedar.core.boundary import as_column
 from cedar.core.cursor import Keys
+from cedar.store.arrow import PAGE, read_batch
+from cedar.store.entry import Damaged, Entry
 
 _NUMBERS = "biufcmMSU"  # kinds of dtypes whose bytes are values, whatever they are
 
 
-class Damaged(Exception):
-    """An entry that cannot be believed, and why."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An entry as it is read: its blocks, and where in the kept chain of operators rows were skipped."""
-
-    blocks: list[Block]
-    nbytes: int
-
-
-def read_entry(raw: Any, name: str, ordinals: Sequence[int], checked: bool) -> Stored:
-    """The blocks of an entry, without a copy: their arrays are views of ``raw``.
+def read_blocks(entry: Entry, ordinals: Sequence[int]) -> list[Block]:
+    """The blocks of an entry, without a copy: their arrays are views of its body.
 
     Args:
-        raw: bytes, or a memory map; where it can be written, so can the ndarrays.
-        name: of the entry.
+        entry: where its bytes can be written, so can the ndarrays.
         ordinals: of the kept operators, as when it was written.
-        checked: the checksum of the body was found right before.
 
     Raises:
-        Damaged: it is torn, changed, of another version, another entry, or not what an entry can be.
+        Damaged: it is not what an entry can be.
     """
-    described = _described(raw, name)
-    view = memoryview(raw)[: described["size"]]
-    if not checked and zlib.crc32(view) != described["crc"]:
-        raise Damaged("its checksum is wrong")
-    buffer = pa.py_buffer(raw)
+    buffer = pa.py_buffer(entry.body)
     try:
-        blocks = [_block(buffer, view, one, ordinals) for one in _is(described["blocks"], list)]
+        return [_block(buffer, entry.body, one, ordinals) for one in _is(entry.about["blocks"], list)]
     except Exception as error:
         raise Damaged(f"it cannot be decoded: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-    return Stored(blocks, described["size"])
-
-
-def _described(raw: Any, name: str) -> dict[str, Any]:
-    view = memoryview(raw)
-    if len(view) < TAIL.size:
-        raise Damaged("it is cut short")
-    length, checksum, magic = TAIL.unpack(view[-TAIL.size :])
-    if magic != MAGIC or length > len(view) - TAIL.size:
-        raise Damaged("it is cut short, or no entry")
-    text = bytes(view[-TAIL.size - length : -TAIL.size])
-    if zlib.crc32(text) != checksum:
-        raise Damaged("its checksum is wrong")
-    try:
-        described: dict[str, Any] = _is(json.loads(text), dict)
-        if described.get("versions") != versions():
-            raise Damaged("another version wrote it")
-        if described["name"] != name:
-            raise Damaged("it is another entry, under this one's name")
-        size, _crc, _blocks = _is(described["size"], int), _is(described["crc"], int), _is(described["blocks"], list)
-    except (ValueError, KeyError, RecursionError) as error:
-        raise Damaged("what it says of itself cannot be read") from error
-    if size != len(view) - TAIL.size - length:
-        raise Damaged("it is cut short")
-    return described
 
 
 def _block(buffer: pa.Buffer, view: memoryview, one: Any, ordinals: Sequence[int]) -> Block:
@@ -186,71 +141,3 @@ def _list(value: Any) -> list[Any]:
 def _pair(value: Any) -> tuple[Any, Any]:
     _hold(len(_list(value)) == 2, "a pair expected")
     return value[0], value[1]
-
-
-# ---- Arrow IPC that a stranger may have written ----------------------------------------------------------------------
-
-# pyarrow checks how messages are built, but believes offsets, lengths and sizes within them: an array whose offsets lie
-# beyond its data shows whatever lies behind it in memory, and a few bytes can ask for any amount of it.
-_HEADERS = {2: "dictionary batch", 3: "record batch"}
-
-
-def read_batch(buffer: pa.Buffer) -> pa.RecordBatch:
-    """The one record batch of an IPC stream; its arrays are views of ``buffer``.
-
-    Raises:
-        ValueError: there is none, or another; its buffers are compressed (a stream that is kept never is, and a few
-            bytes could become any number); offsets, lengths or texts in it are wrong.
-    """
-    for message in pa.ipc.MessageReader.open_stream(buffer):
-        if _compressed(message.metadata):
-            raise ValueError("its buffers are compressed")
-    with pa.ipc.open_stream(buffer) as reader:
-        batches = list(reader)
-    if len(batches) != 1:
-        raise ValueError(f"it has {len(batches)} record batches")
-    return checked(batches[0])
-
-
-def checked(batch: Any) -> Any:
-    """A batch, a table or an array in which every offset, length, index and text is right.
-
-    Raises:
-        ValueError: some are not.
-    """
-    batch.validate(full=True)
-    return batch
-
-
-def _compressed(metadata: pa.Buffer) -> bool:
-    """Whether a message says how its buffers are compressed: a field of its flatbuffer (Arrow's Message.fbs)."""
-    raw = memoryview(metadata)
-    try:
-        message = _u32(raw, 0)
-        kind, header = _field(raw, message, 1), _field(raw, message, 2)
-        if kind is None or header is None or raw[kind] not in _HEADERS:
-            return False
-        table = header + _u32(raw, header)
-        if _HEADERS[raw[kind]] == "dictionary batch":
-            data = _field(raw, table, 1)
-            if data is None:
-                return False
-            table = data + _u32(raw, data)
-        return _field(raw, table, 3) is not None
-    except (struct.error, IndexError) as error:
-        raise ValueError("a message is damaged") from error
-
-
-def _field(raw: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table lies; None where it has its default."""
-    vtable = table - struct.unpack_from("<i", raw, table)[0]
-    place = 4 + 2 * number
-    if vtable < 0 or place >= struct.unpack_from("<H", raw, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", raw, vtable + place)[0]
-    return table + offset if offset else None
-
-
-def _u32(raw: memoryview, place: int) -> int:
-    number: int = struct.unpack_from("<I", raw, place)[0]
-    return number

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from cedar.cache.eviction import EntryInfo, surplus
 from cedar.core.errors import CedarError
 from cedar.core.redact import redact_url
 from cedar.datasets.kept_file import Damaged, read_file, sealed, unsealed, write_file
 from cedar.datasets.listing import File
+from cedar.store.eviction import EntryInfo, surplus
 from cedar.store.ownership import ForeignFile, is_owned, make_owned, remove_tree
 from cedar.store.private_folder import private_folder
 

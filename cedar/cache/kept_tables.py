@@ -15,7 +15,6 @@ from functools import cache
 
 import pyarrow as pa
 
-from cedar.cache.eviction import EntryInfo, surplus
 from cedar.cache.fingerprints import Describer, fingerprint
 from cedar.core.digests import digest_of
 from cedar.core.skip import Skip
@@ -24,6 +23,7 @@ from cedar.datasets.kept_file import alone
 from cedar.operators.stored import StoredTable
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.store.eviction import EntryInfo, surplus
 from cedar.store.ownership import is_owned, make_owned, remove_tree, temporary_folder
 from cedar.store.private_folder import private_folder
 from cedar.store.whole_files import temporary_name

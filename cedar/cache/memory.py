@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.eviction import EntryInfo, PassTimes, leaving
 from cedar.core.block import Block
 from cedar.core.columns import Column, copied
 from cedar.core.groups.column import own_each
 from cedar.operators.arguments import read_only
+from cedar.store.eviction import EntryInfo, PassTimes, leaving
 
 
 class Memory:

@@ -7,26 +7,24 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from cedar.cache.bucket import Bucket
 from cedar.cache.cost import kind_of, note_load
-from cedar.cache.entries import storable
-from cedar.cache.entry_reader import Damaged, read_entry
-from cedar.cache.eviction import EntryInfo, PassTimes, leaving, surplus
+from cedar.cache.entries import storable, versions, write_body
+from cedar.cache.entry_reader import read_blocks
 from cedar.cache.fingerprints import Describer
-from cedar.cache.folder import Folder
-from cedar.cache.manifest import recall, remember
 from cedar.cache.memory import Memory
+from cedar.cache.reasons import recall, remember
 from cedar.core.block import Block
 from cedar.core.output_urls import find_place
 from cedar.core.redact import redact
+from cedar.store.bucket import Bucket
+from cedar.store.entry import Damaged
+from cedar.store.folder import Folder
+from cedar.store.place import Place
 
 _log = logging.getLogger("cedar")
 MEMORY_BYTES = 2 << 30  # that a loader keeps
-_LISTING = 5.0  # seconds that a listing of a place is good for
-_checked: dict[str, Any] = {}  # file name to the mark of the bytes whose checksum this process has found right
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Store:
         self.sharers = 1  # processes that keep entries of their own, where all of them share the budget
         self.memory = Memory(budget)
         self.described = Describer()
-        self._places: dict[str, Folder | Bucket] = {}
-        self._listings: dict[str, tuple[float, dict[str, EntryInfo]]] = {}
-        self._passes = PassTimes()
+        self._places: dict[str, Place] = {}
         self._closed: set[str] = set()  # places that could not be written
         self._remembered: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -77,7 +73,6 @@ class Store:
         self.misses = 0
         self.stored_bytes = 0
         self.rejected = 0  # damaged entries, and those of other versions
-        self._evicted = 0
 
     @staticmethod
     def within(most: int | None, memory: int | None = None, sharers: int = 1) -> Store:
@@ -105,7 +100,7 @@ class Store:
 
     @property
     def evictions(self) -> int:
-        return self._evicted + self.memory.evicted
+        return self.memory.evicted + sum(place.evicted for place in self._places.values())
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -128,32 +123,18 @@ class Store:
 
     def _load(self, key: Key, where: str) -> list[Block] | None:
         place = self.place(where)
-        with self._lock:
-            self._passes.visit(key.group, key.name, time.time())
+        place.visit(key.name)
         try:
-            loaded = place.load(key.name)
-            if loaded is None:
-                return None
-            raw, mark = loaded
-            known = mark is not None and _checked.get(key.name) == mark
-            stored = read_entry(raw, key.name, key.ordinals, known)
+            entry = place.get(key.name, versions())
+            return None if entry is None else read_blocks(entry, key.ordinals)
         except Damaged as error:
-            self._reject(place, key, where, str(error))
-            return None
+            place.remove(key.name)
+            with self._lock:
+                self.rejected += 1
+            self._note(f"cache({where!r}): an entry is not used and will be computed again: {error}", once=str(error))
         except OSError as error:
             self._note(f"cache({where!r}) cannot be read: {error}", once=f"cache({where!r}) cannot be read")
-            return None
-        if mark is not None:
-            if len(_checked) > 1 << 16:
-                _checked.clear()
-            _checked[key.name] = mark
-        return stored.blocks
-
-    def _reject(self, place: Folder | Bucket, key: Key, where: str, why: str) -> None:
-        place.remove(key.name)
-        with self._lock:
-            self.rejected += 1
-        self._note(f"cache({where!r}): an entry is not used and will be computed again: {why}", once=why)
+        return None
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -164,7 +145,7 @@ class Store:
             key: its columns are those of the blocks.
             where: as ``cache(where)`` takes it.
             blocks: stay the caller's.
-            record: for the manifest of the place.
+            record: what the entry was made from.
         """
         if any(b.columns and key.columns is not None and tuple(b.columns) != key.columns for b in blocks):
             self._note(f"cache({where!r}) keeps nothing: other columns came out than the operators declare")
@@ -185,56 +166,24 @@ class Store:
             return
         place = self.place(where)
         try:
-            size = 0
-            room = partial(self._make_room, place, where, key)
-            if room(sum(b.nbytes for b in blocks)):  # or it would be written in vain
-                size = place.save(key.name, blocks, key.ordinals, room)
+            expected = sum(b.nbytes for b in blocks)
+            size = place.put(key.name, lambda sink: write_body(blocks, sink, key.ordinals), versions(), expected)
             if not size:
                 self._note(f"cache({where!r}) is full: what does not fit is computed again")
                 return
             with self._lock:
                 self.stored_bytes += size
-                self._listings[where][1][key.name] = EntryInfo(key.name, key.group, size, time.time())
-            self._remember(place, where, key.group, record)
+                known = record is None or (where, key.group) in self._remembered
+                self._remembered.add((where, key.group))
+            if record is not None and not known:
+                remember(place, record)
         except OSError as error:
             self._closed.add(where)
             self._note(f"cache({where!r}) cannot be written, so nothing more is kept there: {error}")
 
-    def _remember(self, place: Folder | Bucket, where: str, group: str, record: dict[str, Any] | None) -> None:
-        if record is None or (where, group) in self._remembered:
-            return
-        with self._lock:
-            self._remembered.add((where, group))
-            remember(place, record)
-
-    def _make_room(self, place: Folder | Bucket, where: str, key: Key, size: int) -> bool:
-        with self._lock:
-            for fresh in (False, True):  # others may have made room, or used an entry, since it was listed
-                listed = self._listed(place, where, fresh)
-                others = [entry for entry in listed.values() if entry.name != key.name]
-                taken = sum(e.nbytes for e in others)
-                budget = self._disk if self._disk is not None else place.budget(taken)
-                if taken + size <= budget:
-                    return True
-            over = surplus(others, budget)
-            left = [e for e in others if e not in over]
-            more = leaving(left, size, budget, key.group, self._passes.since(key.group))
-            for entry in [*over, *(more or ())]:
-                place.remove(entry.name)
-                del listed[entry.name]
-                self._evicted += 1
-            return more is not None
-
-    def _listed(self, place: Folder | Bucket, where: str, fresh: bool) -> dict[str, EntryInfo]:
-        when, listed = self._listings.get(where, (0.0, {}))
-        if fresh or time.monotonic() - when > _LISTING or where not in self._listings:
-            listed = {entry.name: entry for entry in place.entries()}
-            self._listings[where] = (time.monotonic(), listed)
-        return listed
-
     # ---- what is there -----------------------------------------------------------------------------------------------
 
-    def place(self, where: str) -> Folder | Bucket:
+    def place(self, where: str) -> Place:
         """The directory or URL, which may be read.
 
         Raises:
@@ -243,7 +192,8 @@ class Store:
         place = self._places.get(where)
         if place is None:
             fs, path = find_place(where, "cache")
-            place = Folder(path, where) if kind_of(where) == "disk" else Bucket(fs, path)
+            shown = f"cache({where!r})"
+            place = Folder(path, shown, self._disk) if kind_of(where) == "disk" else Bucket(fs, path, self._disk)
             place.check()
             self._places[where] = place
         return place

@@ -12,8 +12,8 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.cache.folder import INSIDE
 from tests.cache.toy_counted import Calls, Counting
+from tests.cache.toy_stored import entries
 from tests.toy_runs import run
 
 
@@ -104,13 +104,13 @@ def test_random_maps_above_a_cache_draw_anew(tmp_path: Path) -> None:
 def test_a_damaged_entry_is_made_again(tmp_path: Path) -> None:
     p = cedar.from_source(Counting()).map(lambda x: x + 1, "x", dtype=int).cache(str(tmp_path))
     expected = list(p)
-    entries = sorted((tmp_path / INSIDE).glob("*.arrow"))
-    assert len(entries) == 6
-    for number, path in enumerate(entries):
+    kept = entries(tmp_path)
+    assert len(kept) == 6
+    for number, path in enumerate(kept):
         path.write_bytes(b"" if number % 2 else path.read_bytes()[:-40])
-    damaged = [path.stat().st_size for path in entries]
+    damaged = [path.stat().st_size for path in kept]
     assert list(p) == expected
-    assert all(path.stat().st_size > size for path, size in zip(entries, damaged, strict=True))
+    assert all(path.stat().st_size > size for path, size in zip(kept, damaged, strict=True))
 
 
 def test_an_entry_carries_its_skips() -> None:

@@ -16,16 +16,16 @@ import pytest
 import cedar
 from cedar import col
 from cedar.cache.cached import KeptReader, Store, fingerprint
-from cedar.cache.folder import INSIDE
-from cedar.cache.manifest import NAME
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.operators.cache import Cache
 from cedar.operators.expressions import Select
 from cedar.plan import graph
 from cedar.plan.graph import Node
+from cedar.store.place import INSIDE
 from cedar.tasks.chain import Program
 from cedar.tasks.reading import Reader
+from tests.cache.toy_stored import entries
 
 LIMIT: Any = [10]
 
@@ -176,11 +176,12 @@ def test_a_miss_says_why(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
         assert "polars was" in reason(build(), where)
     assert reason(build(), where, on_error=Skip()) == "miss: on_error changed"
     assert "map(abs) is new" in reason(build().map(abs, "x", dtype=int), where)
-    next((Path(where) / INSIDE).glob("*.arrow")).unlink()
+    entries(Path(where))[0].unlink()
     assert reason(build(), where) == "miss: what was kept there was removed, or made room for others"
     os.utime(file, (1, 1))
     assert reason(build(), where).startswith("miss: the data changed")
-    (Path(where) / INSIDE / NAME).write_text("{")
+    for path in (Path(where) / INSIDE).glob("*.arrow"):
+        path.write_text("{")
     assert reason(build(), where) == "miss: nothing is kept there yet"
     assert "before the first epoch" in reason(build(), "memory")
 

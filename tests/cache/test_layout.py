@@ -15,7 +15,7 @@ import pytest
 
 import cedar
 from cedar import Budget, col
-from cedar.cache.folder import INSIDE
+from tests.cache.toy_stored import entries
 
 GROUPS = 12  # splits
 
@@ -47,10 +47,6 @@ def plain(values: Any) -> Any:
     if isinstance(values, cedar.JaggedTensor):
         return np.asarray(values.values).tolist(), np.asarray(values.offsets).tolist()
     return np.asarray(values).tolist()
-
-
-def entries(place: Path) -> list[Path]:
-    return sorted((place / INSIDE).glob("*.arrow"))
 
 
 @pytest.mark.heavy

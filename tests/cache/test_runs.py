@@ -15,9 +15,10 @@ from torch.utils.dlpack import from_dlpack
 
 import cedar
 from cedar import col
-from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
 from cedar.core.cursor import Keys
+from cedar.store.place import INSIDE
+from tests.cache.toy_stored import entries
 from tests.toy_entries import Key
 from tests.toy_runs import run
 
@@ -90,11 +91,11 @@ def test_damage_costs_time_alone(damage: bytes, files: str, tmp_path: Path) -> N
     where = str(tmp_path / "kept")
     loader = build(files, fn, where).loader()
     run(loader)
-    for path in (Path(where) / INSIDE).glob("*.arrow"):
+    for path in entries(Path(where)):
         path.write_bytes(damage)
     plain = build(files, Counted(str(tmp_path / "other")), None)
     assert run(loader)[0] == run(plain.loader(epoch=1))[0]
-    assert len(list((Path(where) / INSIDE).glob("*.arrow"))) == 12
+    assert len(entries(Path(where))) == 12
 
 
 def test_a_consumer_that_writes_into_batches_changes_nothing(files: str, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cedar.cache.folder import INSIDE
+from cedar.cache.reasons import RECORD
 from cedar.core.block import Block
 from cedar.core.cursor import Keys
+from cedar.store.place import INSIDE
 from tests.toy_entries import word
 
 
@@ -21,4 +22,5 @@ def entry(folder: Path, name: str) -> Path:
 
 
 def entries(folder: Path) -> list[Path]:
-    return list((folder / INSIDE).glob("*.arrow"))
+    """Those with rows: no records of what they were made from."""
+    return sorted(path for path in (folder / INSIDE).glob("*.arrow") if RECORD not in path.name)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.cache import folder
-from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
 from cedar.core.errors import PipelineError
+from cedar.store import folder
 from cedar.store.ownership import MARK
+from cedar.store.place import INSIDE
 from tests.cache.toy_stored import block, entries, entry
 from tests.toy_entries import Key
 

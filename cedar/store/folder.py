@@ -12,24 +12,19 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from cedar.cache.entries import FORMAT, tail, write_body
-from cedar.cache.eviction import EntryInfo
-from cedar.core.block import Block
 from cedar.core.errors import PipelineError
+from cedar.store.entry import Entry, Versions, Write, opened, tail
+from cedar.store.eviction import EntryInfo
+from cedar.store.locks import alone
 from cedar.store.ownership import ForeignFile, holds_foreign, is_owned, make_owned, remove_file
+from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, Place
 
-SUFFIX = ".arrow"
-KIND = f"cache {FORMAT}"
-INSIDE = f".cedar-cache-{FORMAT}"  # hidden: no reader takes what is in it for data
-ENTRY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.arrow")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-NOTE_BYTES = 64 << 20  # of a manifest; more is not read
-DISK_BYTES = 16 << 30  # or 80% of what is free, whichever is less
 _FREE_SHARE = 0.8
 _ABANDONED = 3600.0  # seconds after which a temporary file is nobody's
 _SMALL = 4 << 20  # bytes: up to that, entries are read; a map holds a file descriptor until nobody has its rows
@@ -38,33 +33,42 @@ _MOST_MAPS = 128
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
-class Folder:
+class Folder(Place):
     """A directory. Files appear whole, by a rename; large ones are read through maps. Removing one hurts no reader.
 
-    Entries lie in a folder of their own in it, which is marked. Only what bears names of this format there is ever
+    Entries are in a folder of their own in it, which is marked. Only files with an entry's name there are ever
     removed; whatever else the directory holds, the data themselves among it, is left alone.
 
     Args:
-        path: of the directory; made, for this user alone, with the first entry.
+        path: of the directory; made with the first entry.
         shown: what messages call it.
+        limit: bytes of all entries; None for 16 GiB or 80% of what is free, whichever is less.
+        shared: others may read it, and write it where the directory above lets them, as code or data are shared.
     """
 
-    kind = "disk"
-
-    def __init__(self, path: str, shown: str) -> None:
+    def __init__(self, path: str, shown: str = "", limit: int | None = None, *, shared: bool = False) -> None:
+        super().__init__(limit)
         self._given = path
         self._path = os.path.join(path, INSIDE)
-        self._shown = shown
+        self._shown = shown or repr(path)
+        self._shared = shared
+
+    def path(self, name: str) -> str:
+        """The file of an entry."""
+        return os.path.join(self._path, name + SUFFIX)
+
+    # ---- whose it is -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a directory into which somebody else could have put entries.
+        """Refuse a directory into which another user could have put entries.
 
         Raises:
-            PipelineError: another user owns it or can write it, it is no directory, or there is something else where
-                entries would lie.
+            PipelineError: another user owns it or can write it, it is not a directory, or there is something else
+                where entries would be.
         """
-        self._check_one(self._given, os.stat)
-        self._check_one(self._path, os.lstat)
+        if not self._shared:
+            self._check_one(self._given, os.stat)
+            self._check_one(self._path, os.lstat)
         if os.path.lexists(self._path) and holds_foreign(self._path, KIND):
             raise self._refused(f"has a folder {INSIDE!r} that cedar did not make", "or move that away")
 
@@ -88,62 +92,20 @@ class Folder:
 
     def _refused(self, problem: str, more: str = "") -> PipelineError:
         return PipelineError(
-            f"cache({self._shown!r}): the directory {problem}",
+            f"{self._shown}: the directory {problem}",
             done="nothing was read from it: what others can write could be taken for your data",
             fix=f"give a directory of your own; one that does not exist is made private {more}".strip(),
         )
 
-    def budget(self, taken: int) -> int:
-        """The bytes that entries may take when the user gave no number; ``taken`` are in use already."""
-        at = self._given
-        while not os.path.exists(at):
-            at = os.path.dirname(at) or "."
-        return min(DISK_BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + taken)))
-
-    def load(self, name: str) -> tuple[Any, Any] | None:
-        """The bytes of an entry, and a mark that is another after every change of them; None where there is none.
-
-        They are private: what a function writes into its arrays stays with it.
-        """
+    def _make(self) -> None:
         try:
-            with open(self._file(name), "rb", opener=_plainly) as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    return None
-                large = status.st_size > _SMALL and len(_maps) < _MOST_MAPS
-                raw = _mapped(file) if large else _read(file, status.st_size)
-        except FileNotFoundError:
-            return None
-        mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        with contextlib.suppress(OSError):  # a directory that can only be read
-            os.utime(self._file(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time is the last use
-        return raw, mark
-
-    def save(self, name: str, blocks: Sequence[Block], ordinals: Sequence[int], room: Callable[[int], bool]) -> int:
-        """Write an entry where there is room for its bytes, and return them; else 0. Raises OSError."""
-        temporary = self._temporary()
-        try:
-            with pa.OSFile(temporary, "wb") as sink:
-                described = write_body(blocks, sink, ordinals)
-            size = _seal(temporary, name, described)
-            if not room(size):
-                return 0
-            os.replace(temporary, self._file(name))
-            return size
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-
-    def _temporary(self) -> str:
-        try:
-            make_owned(self._path, KIND)
+            make_owned(self._path, KIND, 0o777 if self._shared else 0o700)
         except ForeignFile:
             self.check()  # which says it, unless it is gone
             raise
         self.check()
-        path = os.path.join(self._path, f".{uuid.uuid4().hex}.tmp")
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return path
+
+    # ---- entries -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[EntryInfo]:
         """What is there; temporary files that were left behind are removed."""
@@ -159,7 +121,7 @@ class Folder:
                 info = file.stat(follow_symlinks=False)
                 if not stat.S_ISREG(info.st_mode):
                     continue
-                if ENTRY.fullmatch(file.name):
+                if NAME.fullmatch(file.name):
                     name = file.name.removesuffix(SUFFIX)
                     used = max(info.st_atime, info.st_mtime)
                     entries.append(EntryInfo(name, name.partition("-")[0], info.st_size, used))
@@ -168,31 +130,63 @@ class Folder:
         return entries
 
     def remove(self, name: str) -> None:
-        """Remove an entry; whoever reads it goes on."""
-        remove_file(self._path, name + SUFFIX, KIND, ENTRY)
+        remove_file(self._path, name + SUFFIX, KIND, NAME)
 
-    def read_note(self, name: str) -> bytes | None:
-        """A small file beside the entries."""
+    def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
         try:
-            with open(os.path.join(self._path, name), "rb") as file:
-                raw = file.read(NOTE_BYTES + 1)
+            self._make()
         except OSError:
-            return None
-        return raw if len(raw) <= NOTE_BYTES else None
+            return contextlib.nullcontext()
+        return alone(self.path(name))
 
-    def write_note(self, name: str, text: bytes) -> None:
-        """Write a small file, whole. Raises OSError."""
-        temporary = self._temporary()
+    def _budget(self, taken: int) -> int:
+        at = self._given
+        while not os.path.exists(at):
+            at = os.path.dirname(at) or "."
+        return min(BYTES, int(_FREE_SHARE * (shutil.disk_usage(at).free + taken)))
+
+    def _load(self, name: str) -> tuple[Any, Any] | None:
+        """The bytes are private: what a function writes into its arrays stays with it."""
         try:
-            with open(temporary, "wb") as file:
-                file.write(text)
-            os.replace(temporary, os.path.join(self._path, name))
+            with open(self.path(name), "rb", opener=_plainly) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    return None
+                large = status.st_size > _SMALL and len(_maps) < _MOST_MAPS
+                raw = _mapped(file) if large else _read(file, status.st_size)
+        except FileNotFoundError:
+            return None
+        mark = (self._path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        with contextlib.suppress(OSError):  # a directory that can only be read
+            os.utime(self.path(name), ns=(time.time_ns(), status.st_mtime_ns))  # the access time is the last use
+        return raw, mark
+
+    def _save(self, name: str, write: Write, versions: Versions, room: Callable[[int], bool]) -> int:
+        self._make()
+        temporary = os.path.join(self._path, f".{uuid.uuid4().hex}.tmp")
+        try:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if self._shared else 0o600))
+            with pa.OSFile(temporary, "wb") as sink:
+                about, size = write(sink), sink.tell()
+            size = _seal(temporary, name, about, versions, size)
+            if not room(size):
+                return 0
+            os.replace(temporary, self.path(name))
+            return size
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
 
-    def _file(self, name: str) -> str:
-        return os.path.join(self._path, name + SUFFIX)
+
+def open_entry(path: str) -> Entry:
+    """The entry in a file, which other processes may share: it is mapped, and its checksum is not computed.
+
+    Raises:
+        Damaged: it is not an entry of this name.
+        OSError: it cannot be read.
+    """
+    with pa.memory_map(path) as source:
+        return opened(source.read_buffer(), os.path.basename(path).removesuffix(SUFFIX), {}, checked=True)
 
 
 def _plainly(path: str, flags: int) -> int:
@@ -212,13 +206,13 @@ def _read(file: BinaryIO, size: int) -> bytearray:
     return content
 
 
-def _seal(path: str, name: str, described: dict[str, Any]) -> int:
-    """Append what makes a body the entry ``name``; returns the size of the file."""
+def _seal(path: str, name: str, about: dict[str, Any], versions: Versions, size: int) -> int:
+    """Append what makes a body of ``size`` bytes the entry ``name``; returns the size of the file."""
     with open(path, "r+b") as file:
         checksum = 0
-        if described["size"]:
+        if size:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as body:  # mounts may have no shared maps
                 checksum = zlib.crc32(body)
         file.seek(0, os.SEEK_END)
-        file.write(tail(name, described, checksum))
+        file.write(tail(name, about, versions, size, checksum))
         return file.tell()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from cedar.cache.folder import INSIDE
 from cedar.cache.store import Store
 from cedar.core.requests import ATTEMPTS
+from cedar.store.place import INSIDE
 from cedar.testing import flaky
 from tests.cache.toy_stored import block
 from tests.toy_entries import Key

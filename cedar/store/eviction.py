@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class EntryInfo:
 
 
 def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, since: float) -> list[EntryInfo] | None:
-    """The entries to remove so that ``need`` more bytes fit; None where they are not to be had.
+    """The entries to remove so that ``need`` more bytes fit; None if there are too few that may go.
 
     The least recently used go first. An entry never drives out one of its own group, nor one that was used after
     ``since``: an epoch reads its splits round and round, and in a loop over more than fits, the least recently used
@@ -30,29 +31,27 @@ def leaving(entries: Iterable[EntryInfo], need: int, budget: int, group: str, si
         group: of the new entry.
         since: when the pass before the present one began.
     """
-    oldest = sorted(entries, key=lambda e: e.used)
-    over = sum(e.nbytes for e in oldest) + need - budget
-    gone: list[EntryInfo] = []
-    for entry in oldest:
-        if over <= 0:
-            break
-        if entry.group != group and entry.used < since:
-            gone.append(entry)
-            over -= entry.nbytes
-    return gone if over <= 0 else None
+    return _oldest([e for e in entries if e.group != group and e.used < since], _over(entries, budget) + need)
 
 
 def surplus(entries: Iterable[EntryInfo], budget: int) -> list[EntryInfo]:
-    """The least recently used entries beyond a budget, which somebody may have lowered."""
-    oldest = sorted(entries, key=lambda e: e.used)
-    over = sum(e.nbytes for e in oldest) - budget
+    """The least recently used entries beyond a budget, which may have been lowered."""
+    return _oldest(entries, _over(entries, budget)) or []
+
+
+def _over(entries: Iterable[EntryInfo], budget: int) -> int:
+    return sum(e.nbytes for e in entries) - budget
+
+
+def _oldest(entries: Iterable[EntryInfo], over: int) -> list[EntryInfo] | None:
+    """Entries of so many bytes; None if all have fewer."""
     gone: list[EntryInfo] = []
-    for entry in oldest:
+    for entry in sorted(entries, key=lambda e: e.used):
         if over <= 0:
             break
         gone.append(entry)
         over -= entry.nbytes
-    return gone
+    return gone if over <= 0 else None
 
 
 class PassTimes:
@@ -73,5 +72,5 @@ class PassTimes:
         seen.add(name)
 
     def since(self, group: str) -> float:
-        """When the pass before the present one of a group began."""
-        return self._starts.get(group, (0.0, 0.0))[0]
+        """When the pass before the present one of a group began; infinity for a group that makes no passes."""
+        return self._starts.get(group, (math.inf, math.inf))[0]

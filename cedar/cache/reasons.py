@@ -1,24 +1,19 @@
-"""The manifest: what the entries of a place were made from, so that a miss can be explained."""
+"""Records of what the entries of a place were made from, so that a miss can be explained."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from cedar.cache.fingerprints import Record
+from cedar.store.entry import Damaged
+from cedar.store.place import Place
 
-NAME = "manifest.json"
-_MOST = 64  # records, newest last
+RECORD = "-" + "0" * 16  # in the name of a group's record
+_MOST = 64  # records that are compared
 _LONG = 2000  # letters that are told
-
-
-class Notes(Protocol):
-    """Where a manifest lies."""
-
-    def read_note(self, name: str) -> bytes | None: ...
-
-    def write_note(self, name: str, text: bytes) -> None: ...
 
 
 def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:
@@ -26,20 +21,20 @@ def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any
     return asdict(record) | {"group": group, "data": data, "policy": policy}
 
 
-def remember(place: Notes, record: dict[str, Any]) -> None:
-    """Put a record last. Two writers at once may lose one: it is only good for explanations. Raises OSError."""
-    known = [r for r in recall(place) if r.get("group") != record["group"]]
-    place.write_note(NAME, json.dumps([*known, record][-_MOST:], indent=1).encode())
+def remember(place: Place, record: dict[str, Any]) -> None:
+    """Keep a record with the entries of its group. Raises OSError."""
+    place.put(record["group"] + RECORD, lambda _: record, {})
 
 
-def recall(place: Notes) -> list[dict[str, Any]]:
-    """The records; none where the manifest is missing or damaged."""
-    raw = place.read_note(NAME)
-    try:
-        records = json.loads(raw) if raw else []
-    except (ValueError, RecursionError):
-        return []
-    return [r for r in records if isinstance(r, dict)] if isinstance(records, list) else []
+def recall(place: Place) -> list[dict[str, Any]]:
+    """The latest records, newest last; those that are damaged are left out."""
+    found = sorted((each for each in place.entries() if each.name.endswith(RECORD)), key=lambda each: each.used)
+    records = []
+    for each in found[-_MOST:]:
+        with contextlib.suppress(OSError, Damaged):
+            if (entry := place.get(each.name, {})) is not None:
+                records.append(entry.about)
+    return records
 
 
 def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
@@ -53,14 +48,14 @@ def why_missing(records: list[dict[str, Any]], record: dict[str, Any]) -> str:
     nearest = min(reversed(differences), key=len)
     if len(nearest) > max(3, len(record["operators"])):
         return "what is kept there comes from other pipelines"
-    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is the manifest's
+    return "".join(c if c.isprintable() else "?" for c in "; ".join(nearest))[:_LONG]  # some of it is a record's
 
 
 def _differences(known: dict[str, Any], record: dict[str, Any]) -> list[str]:
     try:
         return [*_of_operators(known["operators"], record["operators"]), *_of_the_rest(known, record)]
     except (KeyError, TypeError, AttributeError):
-        return ["the manifest cannot be read"] * _MOST
+        return ["its record cannot be read"] * _MOST
 
 
 def _of_operators(known: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:

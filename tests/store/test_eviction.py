@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cedar.cache.eviction import EntryInfo, PassTimes, leaving, surplus
+import math
+
+from cedar.store.eviction import EntryInfo, PassTimes, leaving, surplus
 
 
 def test_the_least_recently_used_of_others_go_first() -> None:
@@ -24,4 +26,4 @@ def test_a_pass_ends_where_a_split_comes_again() -> None:
     for now, name in enumerate("abcabcab"):
         passes.visit("g", name, float(now))
     assert passes.since("g") == 3.0, "the pass before the present one, which began at 6"
-    assert passes.since("other") == 0.0
+    assert passes.since("other") == math.inf, "it makes no passes"

@@ -1,0 +1,90 @@
+"""An entry: one value that is kept, as bytes. A body, JSON that describes it, and checksums of both.
+
+The body comes first, so that it can be mapped. The JSON holds the entry's name, the versions it was written by, the
+size and CRC-32 of the body, and what its kind says about it. Then come the length and CRC-32 of that JSON, and a magic
+number. Checksums find damage; they do not authenticate. Readers check everything that an entry says of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+FORMAT = 7
+MAGIC = b"CEDARKEP"
+TAIL = struct.Struct("<QI8s")
+
+Versions: TypeAlias = Mapping[str, str]
+Write: TypeAlias = Callable[[Any], dict[str, Any]]
+"""Writes a body into a pyarrow output stream at its beginning; returns what describes it, as JSON."""
+
+
+class Damaged(ValueError):
+    """An entry that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry that was read: its body, and what its kind says about it."""
+
+    body: memoryview
+    about: dict[str, Any]
+
+
+def tail(name: str, about: Mapping[str, Any], versions: Versions, size: int, checksum: int) -> bytes:
+    """What follows a body of ``size`` bytes with this CRC-32."""
+    described = {"name": name, "versions": dict(versions), "size": size, "crc": checksum, "about": about}
+    text = json.dumps(described).encode()
+    return text + TAIL.pack(len(text), zlib.crc32(text), MAGIC)
+
+
+def sealed(name: str, write: Write, versions: Versions) -> bytes:
+    """An entry as bytes."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    about = write(sink)
+    body = sink.getvalue()
+    return b"".join((body, tail(name, about, versions, body.size, zlib.crc32(body))))
+
+
+def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> Entry:
+    """An entry, whose body is a view of ``raw``.
+
+    Args:
+        raw: bytes, or a memory map.
+        name: that it must have.
+        versions: that it must have been written by.
+        checked: the checksum of the body was found right before.
+
+    Raises:
+        Damaged: it is torn, changed, of other versions, or another entry.
+    """
+    view = memoryview(raw)
+    length, checksum, magic = TAIL.unpack(view[-TAIL.size :]) if len(view) >= TAIL.size else (0, 0, b"")
+    if magic != MAGIC or length > len(view) - TAIL.size:
+        raise Damaged("it is cut short, or not an entry")
+    text = bytes(view[-TAIL.size - length : -TAIL.size])
+    if zlib.crc32(text) != checksum:
+        raise Damaged("its checksum is wrong")
+    try:
+        described = json.loads(text)
+        found = [described[key] for key in ("versions", "name", "size", "crc", "about")]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged("what it says of itself cannot be read") from error
+    if found[0] != dict(versions):
+        raise Damaged("another version wrote it")
+    if found[1] != name:
+        raise Damaged("it is another entry, under this one's name")
+    size = found[2]
+    if type(size) is not int or size != len(view) - TAIL.size - length:
+        raise Damaged("it is cut short")
+    if type(found[4]) is not dict:
+        raise Damaged("what it says of itself cannot be read")
+    if not checked and zlib.crc32(view[:size]) != found[3]:
+        raise Damaged("its checksum is wrong")
+    return Entry(view[:size], found[4])

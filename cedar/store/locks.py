@@ -1,0 +1,80 @@
+"""Locks between processes: one makes what several want, and the others wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+
+_WAIT = 600.0  # seconds for another process that makes it; then this one does
+_LOOK = 0.02
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """One process, and one thread of it, at a time is inside for a path; its folder must exist.
+
+    The lock is on a file beside the path, which is removed afterward. A process that is killed lets go of it. Where no
+    file can be written, or the file system has no locks, nobody waits.
+    """
+    folder, base = os.path.split(path)
+    name = os.path.join(folder, f".{base}.lock")
+    handle = _acquired(name)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            release(handle)
+
+
+def _acquired(name: str) -> int | None:
+    deadline = time.monotonic() + _WAIT
+    while time.monotonic() < deadline:
+        try:
+            handle = acquire(name)
+        except BlockingIOError:
+            time.sleep(_LOOK)
+            continue
+        if handle is None or _is_at(handle, name):
+            return handle
+        release(handle)  # whoever had it removed the file meanwhile
+    return None
+
+
+def acquire(name: str) -> int | None:
+    """Take the lock on a file, which is made; None if there can be no lock.
+
+    Raises:
+        BlockingIOError: another has it.
+    """
+    try:
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:  # a file system without locks
+        os.close(handle)
+        return None
+    return handle
+
+
+def release(handle: int) -> None:
+    """Let go of a lock, also where a forked process has the handle too."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
+def _is_at(handle: int, name: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(name))
+    except OSError:
+        return False
