@@ -1,8 +1,8 @@
 """Manifest: which files a source has, and what their footers say, in one file that all ranks read.
 
-40 bytes (a mark, and the SHA-256 of the rest), then an Arrow stream with a row per file. It is believed: files are not
-listed again, and one that is another by now is found when it is read. It can name files below the paths it was made
-for only.
+An entry in a file that the user names: a mark of 64 bytes, then an Arrow stream with a row per file. It is believed:
+files are not listed again, and one that is another by now is found when it is read. It can name files below the paths
+it was made for only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, packed
-from cedar.datasets.kept_file import Damaged, alone, read_file, root_of, sealed, unsealed, write_file
 from cedar.datasets.listing import (
     File,
     Listing,
@@ -31,11 +30,16 @@ from cedar.datasets.listing import (
     below,
     concurrently,
     list_files,
+    reading,
 )
 from cedar.datasets.stamps import differ
+from cedar.store.arrow import PAGE, table_body, table_of
+from cedar.store.entry import Damaged, Entry, opened, sealed
+from cedar.store.keep import alone_at, read_file, storage_of, write_file
 
 _log = logging.getLogger("cedar")
-_MARK = b"cedarmf1"
+_MARK = b"cedarmf2".ljust(PAGE, b"\0")
+_NAME, _VERSIONS = "manifest", {"format": "2"}
 _PATHS = b"cedar.paths"
 _AT_ONCE = 256  # files whose footers are held parsed: one of 20 KB takes 1 MB then
 _THREADS = 64  # requests for footers at a time: each waits for storage
@@ -115,7 +119,7 @@ def write_manifest(
         2
     """
     given, where, options = as_paths(paths, "write_manifest"), os.fspath(out), as_options(storage_options)
-    with alone(where):
+    with alone_at(where):
         return _make(given, where, _load(given, where, options), options)[1]
 
 
@@ -127,7 +131,7 @@ def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None
     """
     manifest = _load(paths, where, options, quiet=True)
     if manifest is None:
-        with alone(where):
+        with alone_at(where):
             manifest = _load(paths, where, options)  # another process was first
             if manifest is None:
                 manifest = _make(paths, where, None, options)[0]
@@ -204,7 +208,7 @@ def _normal(paths: Sequence[str]) -> list[str]:
 
 def _owners(listing: Listing, normal: list[str], options: StorageOptions | None) -> list[int]:
     """Which of the paths each file was found by."""
-    roots = [root_of(path, options) for path in normal]
+    roots = [_root(path, options) for path in normal]
     places = [(remote is None, root) for remote, root in roots]
     owners = []
     for file in listing:
@@ -214,6 +218,11 @@ def _owners(listing: Listing, normal: list[str], options: StorageOptions | None)
             raise SourceError(f"{file.url} cannot stand in a manifest: it is not below a path that was given")
         owners.append(owner)
     return owners
+
+
+def _root(path: str, options: StorageOptions | None) -> tuple[Any, str]:
+    with reading(redact_url(path)):
+        return storage_of(path, options)
 
 
 def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
@@ -232,11 +241,11 @@ def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
 
 
 def _as_bytes(columns: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, columns.schema) as writer:
-        writer.write_table(columns)
-    body = sink.getvalue()
-    return sealed(_MARK, body)
+    def write(sink: Any) -> dict[str, Any]:
+        sink.write(_MARK)
+        return table_body(columns)(sink)
+
+    return sealed(_NAME, write, _VERSIONS)
 
 
 # ---- reading: the file may hold anything ---------------------------------------------------------------------------
@@ -245,7 +254,8 @@ def _as_bytes(columns: pa.Table) -> bytes:
 def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
     """The manifest; None where there is none, or one that is damaged, which is said unless ``quiet``."""
     normal = _normal(paths)
-    data = read_file(where, options)
+    with reading(redact_url(where)):
+        data = read_file(where, options)
     if data is None:
         return None
     if data[: len(_MARK)] != _MARK[: len(data)]:
@@ -278,12 +288,9 @@ def _damaged(where: str, error: Exception, quiet: bool) -> None:
 
 def _columns(data: bytes) -> pa.Table:
     """The table in a manifest, once all of it has been looked at."""
-    with pa.ipc.open_stream(pa.py_buffer(unsealed(_MARK, data))) as stream:
-        if stream.schema != _SCHEMA:
-            raise Damaged("its columns are not those of this version")
-        table = stream.read_all()
-    table.validate(full=True)
-    table = table.combine_chunks()
+    table = table_of(Entry(opened(data, _NAME, _VERSIONS).body[PAGE:], {})).combine_chunks()
+    if table.schema != _SCHEMA:
+        raise Damaged("its columns are not those of this version")
     for name in _SCHEMA.names:
         if name not in _NULLABLE and table[name].null_count:
             raise Damaged(f"column {name!r} has nulls")
@@ -292,7 +299,7 @@ def _columns(data: bytes) -> pa.Table:
 
 def _files(columns: pa.Table, normal: list[str], options: StorageOptions | None) -> Listing:
     """The files, below the paths that were given."""
-    roots = [root_of(path, options) for path in normal]
+    roots = [_root(path, options) for path in normal]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
     files, seen = [], set()

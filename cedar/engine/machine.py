@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 import os
@@ -18,10 +17,9 @@ import cedar
 from cedar.core.quota import cores, memory
 from cedar.executors import processes
 from cedar.profile import Machine
-from cedar.store.private_folder import private_folder
-from cedar.store.whole_files import write_whole
+from cedar.store.keep import load, save, user_place
+from cedar.store.place import name_of
 
-_VERSION = 2
 _MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")
 _ROUND = 20_000
 _PATIENCE = 60.0  # seconds until a worker that does not answer is given up
@@ -35,7 +33,7 @@ def machine(measure: bool = True) -> Machine:
 
     Args:
         measure: measure what processes cost here if nobody has yet: about two seconds, once for each machine and
-            set of versions, kept in a file of the user's cache directory. False never measures or waits: it takes
+            set of versions, kept in the user's store. False never measures or waits: it takes
             what is kept, else the defaults.
 
     Examples:
@@ -63,7 +61,7 @@ def _measured(key: str) -> dict[str, float]:
         _log.info("what a process costs cannot be measured here (%s); defaults are taken", error)
         return figures
     figures |= {"ship_seconds": ship_seconds, "ship_bytes": ship_bytes, "start_seconds": start_seconds}
-    _keep(key, figures)
+    save(user_place(), name_of("machine", key), lambda _: figures)
     return figures
 
 
@@ -121,8 +119,7 @@ def _processor() -> str:
 
 def _kept(key: str) -> dict[str, float]:
     """The figures of an earlier process; empty where there are none, or none that make sense."""
-    folder = private_folder()
-    return _sound(_read(os.path.join(folder, "machine.json")).get(key)) if folder else {}
+    return load(user_place(), name_of("machine", key), lambda entry: _sound(entry.about)) or {}
 
 
 def _sound(figures: Any) -> dict[str, float]:
@@ -130,26 +127,3 @@ def _sound(figures: Any) -> dict[str, float]:
         return {}
     good = all(isinstance(v, float) and math.isfinite(v) and v > 0 for v in figures.values())
     return dict(figures) if good else {}
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            saved = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    good = isinstance(saved, dict) and saved.get("version") == _VERSION and isinstance(saved.get("machines"), dict)
-    return saved["machines"] if good else {}
-
-
-def _keep(key: str, figures: dict[str, float]) -> None:
-    """Add them to the file, as a whole; where that cannot be written, this process alone knows them."""
-    folder = private_folder()
-    if folder is None:
-        return
-    path = os.path.join(folder, "machine.json")
-    text = json.dumps({"version": _VERSION, "machines": {**_read(path), key: figures}}, indent=2)
-    try:
-        write_whole(path, f"{text}\n".encode())
-    except OSError as error:
-        _log.info("%s cannot be written: %s", path, error)

@@ -6,16 +6,12 @@ linker. What is kept is of one module: its kernels, each as an object file, with
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import fcntl
 import glob
 import hashlib
 import importlib.util
-import json
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,10 +23,12 @@ from typing import Any
 import numpy as np
 
 from cedar.core.library_pages import let_go
-from cedar.store.private_folder import ours, private_folder
+from cedar.store.entry import Entry
+from cedar.store.folder import Folder
+from cedar.store.keep import load as load_entry
+from cedar.store.keep import save, user_place
+from cedar.store.place import Place, name_of
 
-_VERSION = 1
-_DIGEST = hashlib.sha256().digest_size
 _SCALARS = {"int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double, "bool": ctypes.c_int8}
 _ignored = (ctypes.c_char * 64)()  # where a call says what it returns, which is nothing, and what it raises
 _engines: list[Any] = []  # hold the code of all kernels, which nobody unloads
@@ -59,18 +57,17 @@ def load(module: str) -> Any:
         ImportError: llvmlite or numba is not installed, or does not load.
         Exception: what is kept cannot be linked.
     """
-    for path in _paths(module):
-        codes = _read(path, module)
-        if codes is not None:
-            found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
-            threading.Thread(target=let_go, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
-            return found
-    return None
+    codes = _kept(module)
+    if codes is None:
+        return None
+    found = SimpleNamespace(**{name: _linked(name, code) for name, code in codes.items()})
+    threading.Thread(target=let_go, args=("libllvmlite",), name="cedar-pages", daemon=True).start()
+    return found
 
 
 def kept(module: str) -> bool:
     """``load`` would find them."""
-    return any(_read(path, module) is not None for path in _paths(module))
+    return _kept(module) is not None
 
 
 def keep(module: str, codes: dict[str, Code], sources: str) -> None:
@@ -84,82 +81,61 @@ def keep(module: str, codes: dict[str, Code], sources: str) -> None:
     """
     if sources != sources_of(module):
         raise OSError("their code was changed while they were compiled")
-    entries = {
-        name: {"symbol": c.symbol, "arguments": c.arguments, "object": base64.b64encode(c.object).decode()}
-        for name, c in codes.items()
-    }
-    text = json.dumps({"version": _VERSION, "sources": sources, "kernels": entries}).encode()
-    failed: OSError | None = None
-    for path in _paths(module):
-        try:
-            _write(path, hashlib.sha256(text).digest() + text)
-            return
-        except OSError as error:
-            failed = error
-    raise failed or OSError("this user has no folder of its own for kernels")
 
+    def write(sink: Any) -> dict[str, Any]:
+        about = {}
+        for name, code in codes.items():
+            start = sink.tell()
+            sink.write(code.object)
+            about[name] = [code.symbol, code.arguments, start, sink.tell()]
+        return about
 
-def _write(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    number, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-    try:
-        os.fchmod(number, 0o644)  # as code is: a folder of code may be for several users
-        with os.fdopen(number, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    name = _name(module)
+    if not any(save(place, name, write, {"sources": sources}) for place in _places(module)):
+        raise OSError("neither beside their code nor in the cache folder of this user can kernels be kept")
 
 
 @contextmanager
 def turn(module: str) -> Iterator[None]:
     """One process after the other that would compile the same; all at once where no file can be written."""
     with ExitStack() as stack:
-        for path in _paths(module):
-            with suppress(OSError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                file = stack.enter_context(open(f"{path}.lock", "w", encoding="ascii"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-                break
+        for place in _places(module):
+            stack.enter_context(place.alone(_name(module)))
         yield
 
 
-def _read(path: str, module: str) -> dict[str, Code] | None:
+def _kept(module: str) -> dict[str, Code] | None:
     """What is kept; None where that is nothing, torn, or of other code."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-            return None
-        saved = json.loads(data[_DIGEST:])
-        if saved["version"] != _VERSION or saved["sources"] != sources_of(module):
-            return None
-        return {
-            name: Code(entry["symbol"], tuple(entry["arguments"]), base64.b64decode(entry["object"]))
-            for name, entry in saved["kernels"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    name, versions = _name(module), {"sources": sources_of(module)}
+    return next((found for place in _places(module) if (found := load_entry(place, name, _codes, versions))), None)
 
 
-def _paths(module: str) -> list[str]:
-    """Where kernels of this machine and these versions are kept: beside their code, or else in a folder of the user."""
+def _codes(entry: Entry) -> dict[str, Code]:
+    return {
+        name: Code(symbol, tuple(arguments), bytes(entry.body[start:stop]))
+        for name, (symbol, arguments, start, stop) in entry.about.items()
+    }
+
+
+def _name(module: str) -> str:
+    """Stands for this machine and these versions."""
     from llvmlite import __version__
     from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
-    origin, features = _origin(module), ""
+    features = ""
     with suppress(RuntimeError):  # LLVM cannot tell
         features = get_host_cpu_features().flatten()
     with open(os.path.join(os.path.dirname(_origin("numba")), "_version.py"), "rb") as file:
-        numba = file.read()
-    facts = (origin, sys.version, numba, __version__, get_host_cpu_name(), features)
-    name = f"{module.rpartition('.')[2]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.kernels"
-    temporary = os.path.join(tempfile.gettempdir(), f"cedar-kernels-{os.geteuid()}")
-    folders = [os.path.join(os.path.dirname(origin), "__pycache__"), private_folder("kernels")]
-    folders += [temporary] if ours(temporary) else []
-    return [os.path.join(folder, name) for folder in folders if folder]
+        numba = hashlib.sha256(file.read()).hexdigest()
+    facts = [_origin(module), sys.version, numba, __version__, get_host_cpu_name(), features]
+    return name_of("kernels", facts)
+
+
+def _places(module: str) -> list[Place]:
+    """Beside their code, or else with what this user keeps."""
+    user = user_place()
+    beside = Folder(os.path.join(os.path.dirname(_origin(module)), "__pycache__"), shared=True)
+    return [beside] if user is None else [beside, user]
 
 
 def sources_of(module: str) -> str:

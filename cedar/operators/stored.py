@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cedar.core.arrow import numbers
 from cedar.core.errors import SourceError
+from cedar.store.folder import open_entry
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class StoredTable:
 @lru_cache(maxsize=64)
 def _opened(path: str) -> Any:
     try:
-        with pa.memory_map(path) as source:
-            return pa.ipc.open_file(source).read_all()
-    except (OSError, pa.ArrowException) as error:
+        with pa.ipc.open_stream(pa.py_buffer(open_entry(path).body)) as reader:
+            return reader.read_all()
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
             f"a table that was kept for lookups cannot be read: {path}: {error}",
             done="it was written by the process that runs the pipeline, on its machine",

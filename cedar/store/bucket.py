@@ -26,8 +26,8 @@ class Bucket(Place):
     """
 
     def __init__(self, fs: Any, path: str, limit: int | None = None) -> None:
-        super().__init__(limit)
         self._remote = Remote(fs, Account(Patience.of_environment()))
+        super().__init__(repr(self._remote.url(path)), limit)
         self._path = f"{path}/{INSIDE}"
         self._marked = False
 

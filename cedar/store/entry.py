@@ -27,6 +27,10 @@ class Damaged(ValueError):
     """An entry that cannot be used, and why."""
 
 
+class OtherVersion(Damaged):
+    """An entry of other versions of code, libraries or formats."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """An entry that was read: its body, and what its kind says about it."""
@@ -77,7 +81,7 @@ def opened(raw: Any, name: str, versions: Versions, checked: bool = False) -> En
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged("what it says of itself cannot be read") from error
     if found[0] != dict(versions):
-        raise Damaged("another version wrote it")
+        raise OtherVersion("another version wrote it")
     if found[1] != name:
         raise Damaged("it is another entry, under this one's name")
     size = found[2]

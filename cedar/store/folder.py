@@ -47,10 +47,9 @@ class Folder(Place):
     """
 
     def __init__(self, path: str, shown: str = "", limit: int | None = None, *, shared: bool = False) -> None:
-        super().__init__(limit)
+        super().__init__(shown or repr(path), limit)
         self._given = path
         self._path = os.path.join(path, INSIDE)
-        self._shown = shown or repr(path)
         self._shared = shared
 
     def path(self, name: str) -> str:
@@ -92,7 +91,7 @@ class Folder(Place):
 
     def _refused(self, problem: str, more: str = "") -> PipelineError:
         return PipelineError(
-            f"{self._shown}: the directory {problem}",
+            f"{self.shown}: the directory {problem}",
             done="nothing was read from it: what others can write could be taken for your data",
             fix=f"give a directory of your own; one that does not exist is made private {more}".strip(),
         )

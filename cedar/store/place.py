@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +12,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from cedar.store.entry import FORMAT, Damaged, Entry, Versions, Write, opened
+from cedar.core.forks import Lock
+from cedar.store.entry import FORMAT, Damaged, Entry, OtherVersion, Versions, Write, opened
 from cedar.store.eviction import EntryInfo, PassTimes, leaving, surplus
 
 KIND = f"store {FORMAT}"
@@ -39,15 +39,17 @@ class Place(ABC):
     """Entries in a marked folder of their own. Safe for threads; several processes may use it at a time.
 
     Args:
+        shown: what messages call it.
         limit: bytes of all entries; None leaves it to the place.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, shown: str, limit: int | None = None) -> None:
+        self.shown = shown
         self._limit = limit
         self._passes = PassTimes()
         self._listed: dict[str, EntryInfo] = {}
         self._listed_at = -_LISTING
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.evicted = 0
 
     # ---- what a place can do -----------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ class Place(ABC):
         """An entry; None if it does not exist. Its checksum is computed once per process.
 
         Raises:
-            Damaged: it cannot be used, and was removed.
+            Damaged: it cannot be used, and was removed, unless another version wrote it.
             OSError: it cannot be read.
         """
         loaded = self._load(name)
@@ -95,6 +97,8 @@ class Place(ABC):
         raw, mark = loaded
         try:
             entry = opened(raw, name, versions, mark is not None and _checked.get(name) == mark)
+        except OtherVersion:
+            raise
         except Damaged:
             self.remove(name)
             raise

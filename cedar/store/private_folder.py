@@ -1,16 +1,17 @@
-"""The folder of this user that nobody else may write to: measured figures, keys of services."""
+"""The folder of this user that nobody else may write to: what is kept between runs, keys of services."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import tempfile
 
 
 def private_folder(name: str = "") -> str | None:
-    """``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it, where it is ours alone; None otherwise.
+    """``$XDG_CACHE_HOME/cedar`` or ``~/.cache/cedar``, or a folder in it, if it is ours alone; None otherwise.
 
-    It is made where it is missing, for this user alone.
+    It is made if it is missing, for this user alone; where that cannot be, among the temporary folders.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
@@ -21,7 +22,11 @@ def private_folder(name: str = "") -> str | None:
     with contextlib.suppress(OSError):
         os.makedirs(base, exist_ok=True)
     if not ours(folder):
-        return None
+        if os.path.lexists(folder):
+            return None
+        folder = os.path.join(tempfile.gettempdir(), f"cedar-{os.geteuid()}")
+        if not ours(folder):
+            return None
     inside = os.path.join(folder, name) if name else folder
     return inside if inside == folder or ours(inside) else None
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -23,10 +22,11 @@ from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets import footers, manifest
 from cedar.datasets.manifest import write_manifest
 from cedar.datasets.parquet import ParquetSource, read_parquet
+from cedar.store.entry import opened, sealed
 from tests.datasets.reading import read_keyed, traveled
 
 CASES = int(os.environ.get("CASES", "200"))
-HEAD = 40  # bytes before the Arrow stream
+HEAD = 64  # bytes before the Arrow stream
 
 
 def write(path: Path, rows: int, start: int = 0, size: int = 3, kind: Any = None) -> None:
@@ -203,7 +203,7 @@ def test_what_is_damaged_is_said_and_made_anew(folder: Path, tmp_path: Path, cap
     assert told(read_parquet(str(folder), manifest=where)) == plain
     whole = where.read_bytes()
     draw = random.Random(0)
-    places = [0] + [8] + [HEAD] + [draw.randrange(8, len(whole)) for _ in range(8)]
+    places = [0] + [HEAD] + [draw.randrange(HEAD, len(whole)) for _ in range(9)]
     for damaged in [*(flipped(whole, at) for at in places[1:]), whole[:20], whole[: len(whole) // 2], b""]:
         where.write_bytes(damaged)
         caplog.clear()
@@ -219,12 +219,25 @@ def flipped(data: bytes, at: int) -> bytes:
 
 def forged(data: bytes, change: Callable[[pa.Table], pa.Table]) -> bytes:
     """A manifest whose hash is right, of a table that is not."""
-    table = change(pa.ipc.open_stream(data[HEAD:]).read_all())
+    table = change(pa.ipc.open_stream(body_of(data)[HEAD:]).read_all())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    body: bytes = sink.getvalue().to_pybytes()
-    return data[:8] + hashlib.sha256(body).digest() + body
+    return resealed(data[:HEAD] + sink.getvalue().to_pybytes())
+
+
+def resealed(body: bytes) -> bytes:
+    """A manifest with right checksums."""
+
+    def write(sink: Any) -> dict[str, Any]:
+        sink.write(body)
+        return {}
+
+    return sealed(manifest._NAME, write, manifest._VERSIONS)
+
+
+def body_of(data: bytes) -> bytes:
+    return bytes(opened(data, manifest._NAME, manifest._VERSIONS).body)
 
 
 def with_column(name: str, value: Callable[[Any], Any]) -> Callable[[pa.Table], pa.Table]:
@@ -290,10 +303,10 @@ def test_any_bytes_behind_a_right_hash_are_refused_or_read(folder: Path, tmp_pat
     write_manifest(str(folder), where)
     whole = where.read_bytes()
     for _ in range(10):
-        body = bytearray(whole[HEAD:])
+        body = bytearray(body_of(whole))
         for _ in range(draw.randint(1, 4)):
-            body[draw.randrange(len(body))] = draw.randrange(256)
-        where.write_bytes(whole[:8] + hashlib.sha256(body).digest() + bytes(body))
+            body[draw.randrange(HEAD, len(body))] = draw.randrange(256)
+        where.write_bytes(resealed(bytes(body)))
         try:
             source = read_parquet(str(folder), manifest=where)
             assert all(file.url.startswith(str(folder)) for file in source.listing)

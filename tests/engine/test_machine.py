@@ -1,8 +1,8 @@
 """What a machine gives, and what is kept of it."""
 
-import json
 import os
 import stat
+import tempfile
 
 import pytest
 
@@ -10,6 +10,8 @@ from cedar.core import quota
 from cedar.engine import machine as module
 from cedar.engine.machine import machine, ship_costs
 from cedar.executors.choose import available_cpus
+from cedar.store.keep import user_place
+from cedar.store.place import INSIDE, name_of
 
 COSTS = (2e-4, 1e9, 0.5)
 
@@ -51,41 +53,39 @@ def test_without_measuring_it_takes_what_is_kept_or_the_defaults(home, monkeypat
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 2}', '{"version": 9, "machines": {}}', '{"version": 2, "machines": []}']
-)
-def test_a_damaged_file_is_measured_anew_and_replaced(home, monkeypatch, text):
+def test_a_damaged_entry_is_measured_again_and_replaced(home, monkeypatch):
     folder, calls = home
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / "machine.json").write_text(text)
     machine()
-    forget(monkeypatch)
-    machine()
-    assert len(calls) == 1
-    assert json.loads((folder / "machine.json").read_text())["version"] == 2
+    (kept,) = (folder / INSIDE).glob("*.arrow")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    for _ in range(2):
+        forget(monkeypatch)
+        assert machine().ship_bytes == COSTS[1]
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.0, float("nan"), "fast", None])
 def test_figures_that_make_no_sense_are_not_taken(home, monkeypatch, wrong):
-    folder, calls = home
+    _, calls = home
     machine()
-    kept = json.loads((folder / "machine.json").read_text())
-    for figures in kept["machines"].values():
-        figures["ship_bytes"] = wrong
-    (folder / "machine.json").write_text(json.dumps(kept))
+    name, place = name_of("machine", module._key()), user_place()
+    figures = place.get(name, {}).about | {"ship_bytes": wrong}
+    place.put(name, lambda _: figures, {})
     forget(monkeypatch)
     assert machine().ship_bytes == COSTS[1]
     assert len(calls) == 2
 
 
-def test_figures_of_other_machines_stay_in_the_file(home):
-    folder, _ = home
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / "machine.json").write_text('{"version": 2, "machines": {"another": {"speed": 1.0}}}')
+def test_figures_of_other_machines_stay(home, monkeypatch):
+    _, calls = home
     machine()
-    machines = json.loads((folder / "machine.json").read_text())["machines"]
-    assert machines["another"] == {"speed": 1.0}
-    assert len(machines) == 2
+    forget(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_key", lambda: "another")
+        machine()
+    forget(monkeypatch)
+    machine()
+    assert len(calls) == 2
 
 
 def test_a_folder_that_others_may_write_is_not_used(home, monkeypatch):
@@ -108,6 +108,7 @@ def test_a_folder_of_another_user_is_not_used(home, monkeypatch):
 def test_no_place_to_keep_them_is_no_error(home, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     assert machine().ship_seconds == COSTS[0]
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,7 @@ pytest.importorskip("numba")
 from cedar.operators import beside, native
 from cedar.operators.image.blur import GaussianBlur
 from cedar.operators.image.kernels import compiled
+from cedar.store.folder import Folder
 
 KERNELS = """
 from cedar.operators.jit import kernel
@@ -54,7 +56,8 @@ def module(tmp_path, monkeypatch, request) -> str:
 
 
 def file_of(module: str) -> Path:
-    (path,) = (Path(path) for path in native._paths(module) if os.path.exists(path))
+    paths = [Path(place.path(native._name(module))) for place in native._places(module)]
+    (path,) = (path for path in paths if path.exists())
     return path
 
 
@@ -110,32 +113,24 @@ def test_torn_ones_and_those_of_other_code_are_not_loaded_and_made_anew(module):
 
 @pytest.mark.heavy
 def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_user(module, monkeypatch, tmp_path):
-    beside_code, *_ = native._paths(module)
-    codes, sources, mkstemp = native._read(beside_code, module), native.sources_of(module), native.tempfile.mkstemp
-    os.remove(beside_code)
-    refused = [os.path.dirname(beside_code)]
-
-    def where(dir, **options):
-        if dir in refused:
-            raise PermissionError(dir)
-        return mkstemp(dir=dir, **options)
-
-    monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(native.tempfile, "mkstemp", where)
-    for _ in range(2):  # the user's cache, then a folder of the user's own among the temporary ones
+    codes, sources, path = native._kept(module), native.sources_of(module), file_of(module)
+    os.remove(path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(native.Folder, "_make", _refused)
+    with pytest.raises(OSError, match="neither beside their code nor"):
         native.keep(module, codes, sources)
-        path = file_of(module)
+    monkeypatch.setattr(native.Folder, "_make", lambda self: _refused(self) if self._shared else _make(self))
+    for base in (tmp_path / "cache", "/proc/none"):  # the user's cache, then a folder among the temporary ones
+        monkeypatch.setenv("XDG_CACHE_HOME", str(base))
+        assert native.load(module) is None
+        native.keep(module, codes, sources)
         assert native.load(module) is not None
-        assert os.path.dirname(path) not in refused
-        os.remove(path)
-        refused.append(os.path.dirname(path))
-    with pytest.raises(PermissionError):
-        native.keep(module, codes, sources)
+        assert file_of(module) != path
 
 
 @pytest.mark.heavy
 def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module):
-    codes, sources = native._read(file_of(module), module), native.sources_of(module)
+    codes, sources = native._kept(module), native.sources_of(module)
     source = Path(native._origin(module))
     source.write_text(source.read_text() + "# changed\n")
     with pytest.raises(OSError, match="was changed while they were compiled"):
@@ -144,15 +139,15 @@ def test_what_was_compiled_of_code_that_was_changed_meanwhile_is_not_kept(module
 
 @pytest.mark.heavy
 def test_a_full_disk_leaves_no_part_of_a_file(module, monkeypatch):
-    codes, sources = native._read(file_of(module), module), native.sources_of(module)
+    codes, sources = native._kept(module), native.sources_of(module)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(native.os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="can kernels be kept"):
         native.keep(module, codes, sources)
-    assert not [path for folder in native._paths(module) for path in Path(folder).parent.glob("*.tmp")]
+    assert not [path for place in native._places(module) for path in Path(place._path).glob(".*.tmp")]
 
 
 @pytest.mark.heavy
@@ -161,6 +156,13 @@ def test_all_kernels_of_images_and_sound_are_kept():
         "resize", "resize_all", "apply", "try_parts",
     }  # fmt: skip
     assert callable(beside.kernels("cedar.operators.audio.mel_kernels", "mel_spectrogram").mel_spectrogram)
+
+
+def _refused(_: Folder) -> None:
+    raise PermissionError("a folder that cannot be written")
+
+
+_make = Folder._make
 
 
 def blurred(seed):

@@ -19,7 +19,6 @@ from cedar.core.digests import digest_of
 from cedar.core.ranks import Rank
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read
-from cedar.datasets.kept_file import alone
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
@@ -71,7 +70,7 @@ class Counting:
             return [number for number, part in parts.items() if (left[part] < 0).any()]
 
         missing = list(parts) if place is None else fill(load_counts(place))
-        with alone(place.where) if place is not None and missing else contextlib.nullcontext():
+        with place.place.alone(place.name) if place is not None and missing else contextlib.nullcontext():
             if place is not None and missing:
                 missing = fill(load_counts(place))  # another process was first
             if missing:

@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, PlanError, ResumeError, RowError, Skip, col
-from cedar.cache import kept_counts
+from cedar.cache.kept_counts import CountKey, load_counts, save_counts
 from cedar.datasets import parquet
-from cedar.datasets.kept_file import sealed
 from cedar.engine.delivery.state import seal
 from cedar.operators.filter_function import FilterFunction
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node
+from cedar.store import folder
+from cedar.store.keep import user_place
+from cedar.store.place import INSIDE, name_of
 from tests.how_much import cases
 
 _ROWS, _GROUP = 60, 7
@@ -289,7 +291,7 @@ def test_counts_are_kept_beside_a_manifest(data: Path, tmp_path: Path, reads: Re
     manifest = str(tmp_path / "day.manifest")
     p = cedar.read_parquet(str(data), manifest=manifest).filter(col("x") < 3).batch(4, last="keep")
     first = len(exact(p))
-    assert (tmp_path / "day.manifest.counts").is_file()
+    assert (tmp_path / "day.manifest.counts" / INSIDE).is_dir()
     assert not (tmp_path / "cache").exists()
     reads.clear()
     again = cedar.read_parquet(str(data), manifest=manifest).filter(col("x") < 3).batch(4, last="keep")
@@ -297,17 +299,16 @@ def test_counts_are_kept_beside_a_manifest(data: Path, tmp_path: Path, reads: Re
     assert reads == []
 
 
-def kept(tmp_path: Path) -> Path:
-    (found,) = (tmp_path / "cache").rglob("*.counts")
-    return found
+def kept_files(tmp_path: Path) -> list[Path]:
+    group = name_of("counts", "").partition("-")[0]
+    return list((tmp_path / "cache" / "cedar" / INSIDE).glob(f"{group}-*.arrow"))
 
 
-def of_rows(counts: dict[str, Any]) -> bytes:
-    sink = pa.BufferOutputStream()
-    table = pa.table({"file": list(counts), "left": list(counts.values())})
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sealed(b"cedarct2", memoryview(sink.getvalue()))
+def kept(tmp_path: Path) -> tuple[Path, CountKey]:
+    (found,) = kept_files(tmp_path)
+    place = user_place()
+    assert place is not None
+    return found, CountKey(place, found.stem)
 
 
 @pytest.mark.heavy
@@ -318,9 +319,6 @@ def of_rows(counts: dict[str, Any]) -> bytes:
         lambda whole: whole[:-1],
         lambda whole: b"x" + whole[1:],
         lambda whole: whole[:50] + bytes([whole[50] ^ 1]) + whole[51:],
-        lambda whole: sealed(b"cedarct2", b"nothing"),
-        lambda whole: of_rows({"a": [1]}),
-        lambda whole: of_rows({"a": ["b"]}),
     ],
 )
 def test_damaged_counts_are_made_anew(
@@ -328,11 +326,12 @@ def test_damaged_counts_are_made_anew(
 ) -> None:
     p = few(data).batch(4, last="keep")
     first = len(exact(p))
-    whole = kept(tmp_path).read_bytes()
-    kept(tmp_path).write_bytes(damage(whole))
+    path, _ = kept(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
     assert len(exact(p)) == first
-    assert "cannot be used" in caplog.text
-    assert kept(tmp_path).read_bytes() == whole
+    assert "is made again" in caplog.text
+    assert path.read_bytes() == whole
 
 
 @pytest.mark.heavy
@@ -340,19 +339,18 @@ def test_damaged_counts_are_made_anew(
 def test_kept_counts_that_cannot_be_are_not_used(data: Path, tmp_path: Path, wrong: list[Any]) -> None:
     p = few(data).batch(4, last="keep")
     first = len(exact(p))
-    ((filters, counts),) = kept_counts._load(str(kept(tmp_path))).items()
+    _, key = kept(tmp_path)
+    counts = load_counts(key)
     changed: dict[str, Any] = counts | {next(iter(counts)): wrong}
-    kept(tmp_path).write_bytes(sealed(b"cedarct2", kept_counts._packed({filters: changed})))
+    save_counts(key, changed)
     assert len(exact(p)) == first
 
 
 def test_kept_counts_that_are_wrong_end_the_run_by_name(data: Path, tmp_path: Path) -> None:
     p = few(data).batch(4, last="keep")
     len(exact(p))
-    where = str(kept(tmp_path))
-    ((filters, counts),) = kept_counts._load(where).items()
-    wrong = {mark: (left[0] + 1, *left[1:]) for mark, left in counts.items()}
-    kept_counts.save_counts(kept_counts.CountKey(where, filters), wrong)
+    _, key = kept(tmp_path)
+    save_counts(key, {mark: (left[0] + 1, *left[1:]) for mark, left in load_counts(key).items()})
     with pytest.raises(PipelineError, match=r"leaves \d+ rows of .*part.parquet, rows 0 to 7; it left") as caught:
         ids(exact(p))
     assert caught.value.site is not None
@@ -362,62 +360,35 @@ def test_kept_counts_that_are_wrong_end_the_run_by_name(data: Path, tmp_path: Pa
 def test_a_place_that_cannot_be_written_is_said(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(where: str, data: bytes) -> None:
+    def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(kept_counts, "write_file", full)
+    monkeypatch.setattr(folder, "_seal", full)
     assert len(exact(few(data).batch(4))) > 0
     assert "no space left" in caplog.text
 
 
-@pytest.mark.heavy
-def test_of_a_source_the_counts_of_the_last_filters_are_kept(data: Path, tmp_path: Path, reads: Reads) -> None:
-    def count(bound: int) -> None:
-        len(exact(cedar.read_parquet(str(data)).filter(col("x") < bound).batch(4)))
-
-    for bound in range(1, kept_counts._FILTERS + 2):
-        count(bound)
-    assert len(kept_counts._load(str(kept(tmp_path)))) == kept_counts._FILTERS
-    reads.clear()
-    for bound in range(2, kept_counts._FILTERS + 2):
-        count(bound)
-    assert reads == []
-    count(1)
-    assert reads != []
-
-
-def test_the_sources_that_were_not_used_the_longest_make_room(
+def test_the_counts_that_were_not_used_the_longest_make_room(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def count(part: int) -> None:
+    def count(part: int) -> set[str]:
         len(exact(cedar.read_parquet(str(data / f"day={part}")).filter(col("x") < 3).batch(4)))
+        return {path.name for path in kept_files(tmp_path)}
 
-    def there() -> set[str]:
-        return {path.name for path in folder.iterdir()}
-
-    folder = tmp_path / "cache" / "cedar" / "counts"
-    count(0)
-    (first,) = there()
-    os.utime(folder / first / kept_counts._NAME, (1, 1))
-    foreign = folder / "mine"
-    foreign.mkdir()
-    (foreign / kept_counts._NAME).write_bytes(b"x" * 5000)
-    os.utime(foreign / kept_counts._NAME, (0, 0))
-    count(1)
-    (second,) = there() - {first, "mine"}
-    os.utime(folder / second / kept_counts._NAME, (2, 2))
-    count(0)  # used again, which it remembers
-    size = (folder / first / kept_counts._NAME).stat().st_size
-    monkeypatch.setattr(kept_counts, "_BUDGET", 2 * size + size // 2)
-    count(2)
-    left = there()
+    (first,) = count(0)
+    inside = tmp_path / "cache" / "cedar" / INSIDE
+    os.utime(inside / first, (1, 1))
+    (second,) = count(1) - {first}
+    os.utime(inside / second, (2, 2))
+    assert count(0) == {first, second}  # used again, which it remembers
+    size = sum((inside / name).stat().st_size for name in (first, second))
+    place = user_place()
+    assert place is not None
+    monkeypatch.setattr(place, "_limit", size + 200)
+    left = count(2)
     assert second not in left
-    assert {first, "mine"} < left
-    monkeypatch.setattr(kept_counts, "_BUDGET", 0)
-    count(3)
-    assert len(there() - left) == 1  # of the run at hand
-    assert there() & left == {"mine"}
-    assert (foreign / kept_counts._NAME).read_bytes() == b"x" * 5000
+    assert first in left
+    assert len(left) == 2
 
 
 def test_what_others_wrote_beside_a_manifest_stays(
@@ -428,7 +399,7 @@ def test_what_others_wrote_beside_a_manifest_stays(
     p = cedar.read_parquet(str(data), manifest=str(tmp_path / "day.manifest")).filter(col("x") < 3)
     assert len(exact(p.batch(4))) > 0
     assert mine.read_text() == "of mine"
-    assert "cedar did not write what is there" in caplog.text
+    assert "nothing can be kept in" in caplog.text
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------

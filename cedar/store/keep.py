@@ -1,0 +1,117 @@
+"""What runs keep for later ones: in a folder of the user, or beside data. What cannot be kept is made again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from cedar.core.errors import CedarError
+from cedar.core.redact import StorageOptions, redact
+from cedar.core.remote import Remote, is_remote, local_path
+from cedar.store.bucket import Bucket
+from cedar.store.entry import Entry, OtherVersion, Versions, Write
+from cedar.store.folder import Folder
+from cedar.store.locks import alone
+from cedar.store.place import Place
+from cedar.store.private_folder import private_folder
+from cedar.store.whole_files import write_whole
+
+T = TypeVar("T")
+_log = logging.getLogger("cedar")
+
+
+def user_place() -> Folder | None:
+    """The place of this user; None if there is no folder that is this user's alone."""
+    folder = private_folder()
+    return None if folder is None else _folder(folder)
+
+
+@functools.lru_cache(maxsize=64)
+def _folder(path: str) -> Folder:
+    return Folder(path)
+
+
+def place_beside(where: str, limit: int) -> Place:
+    """A place beside data, which those who may write the data share: a path or URL."""
+    if is_remote(where):
+        remote, path = Remote.at(where, None)
+        return Bucket(remote.fs, path, limit)
+    return Folder(local_path(where), limit=limit, shared=True)
+
+
+def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: Versions | None = None) -> T | None:
+    """What ``read`` makes of an entry; None if there is none, or it cannot be used, which is logged.
+
+    Args:
+        place: None is a place where nothing is.
+        name: as ``name_of`` makes them.
+        read: raises ValueError, TypeError or KeyError if the entry is not what it should be.
+        versions: that it must have been written by.
+    """
+    if place is None:
+        return None
+    try:
+        entry = place.get(name, versions or {})
+        return None if entry is None else read(entry)
+    except OtherVersion:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        place.remove(name)
+        _log.warning("an entry in %s is not used, and is made again: %s", place.shown, redact(str(error)))
+    except (CedarError, OSError) as error:
+        _log.info("what is kept in %s cannot be read: %s", place.shown, redact(str(error)))
+    return None
+
+
+def save(place: Place | None, name: str, write: Write, versions: Versions | None = None, expected: int = 0) -> bool:
+    """Keep an entry; False if there is no room, or the place cannot be written, which is logged.
+
+    Args:
+        place: None is a place where nothing is kept.
+        name, write, versions, expected: as ``Place.put`` takes them.
+    """
+    if place is None:
+        return False
+    try:
+        return bool(place.put(name, write, versions or {}, expected))
+    except (CedarError, OSError) as error:
+        _log.warning("nothing can be kept in %s: %s", place.shown, redact(str(error)))
+        return False
+
+
+# ---- files that the user names ---------------------------------------------------------------------------------------
+
+
+def alone_at(where: str) -> contextlib.AbstractContextManager[None]:
+    """One process of those that see the folder of a local file makes it, and the others wait."""
+    return contextlib.nullcontext() if is_remote(where) else alone(local_path(where))
+
+
+def storage_of(path: str, options: StorageOptions | None = None) -> tuple[Remote | None, str]:
+    """The storage of a path, None for local ones, and the path there."""
+    return Remote.at(path, options) if is_remote(path) else (None, path)
+
+
+def read_file(where: str, options: StorageOptions | None = None) -> bytes | None:
+    """The bytes of a file; None if it does not exist. Raises whatever the storage raises."""
+    remote, path = storage_of(where, options)
+    with contextlib.suppress(FileNotFoundError):
+        if remote is not None:
+            fs = remote.fs
+            return bytes(remote.call(path, lambda: fs.cat_file(path)))
+        with open(local_path(where), "rb") as stream:
+            return stream.read()
+    return None
+
+
+def write_file(where: str, data: bytes, options: StorageOptions | None = None) -> None:
+    """Write a file, all of it or nothing."""
+    remote, path = storage_of(where, options)
+    if remote is None:
+        write_whole(local_path(where), data)
+        return
+    fs = remote.fs
+    remote.call(path, lambda: fs.pipe_file(path, data))

@@ -1,0 +1,70 @@
+"""What runs keep for later ones: what cannot be kept or used costs no more than making it again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from cedar.store.keep import alone_at, load, place_beside, read_file, save, user_place, write_file
+from cedar.store.place import INSIDE, name_of
+
+NAME = name_of("kind", 1)
+
+
+def test_values_are_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert load(user_place(), NAME, lambda entry: entry.about) is None
+    assert save(user_place(), NAME, lambda _: {"x": 1})
+    assert load(user_place(), NAME, lambda entry: entry.about) == {"x": 1}
+    assert (tmp_path / "cache" / "cedar" / INSIDE).stat().st_mode & 0o777 == 0o700
+    assert load(None, NAME, lambda entry: entry.about) is None
+    assert not save(None, NAME, lambda _: {})
+
+
+def test_what_is_not_what_it_should_be_is_removed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    save(place, NAME, lambda _: {"x": 1})
+    assert load(place, NAME, lambda entry: entry.about["y"]) is None
+    assert "is not used, and is made again" in caplog.text
+    assert load(place, NAME, lambda entry: entry.about["x"]) is None, "it was removed"
+
+
+def test_other_versions_are_replaced_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    save(place, NAME, lambda _: {"x": 1}, {"code": "1"})
+    assert load(place, NAME, lambda entry: entry.about["x"], {"code": "2"}) is None
+    assert caplog.text == ""
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a").write_text("mine")
+    assert not save(place_beside(str(tmp_path / "a"), 1 << 20), NAME, lambda _: {})
+    assert "nothing can be kept in" in caplog.text
+    assert (tmp_path / "a").read_text() == "mine"
+
+
+def test_a_place_beside_data_may_be_a_url() -> None:
+    save(place_beside("memory://beside/a", 1 << 20), NAME, lambda _: {"x": 1})
+    assert load(place_beside("memory://beside/a", 1 << 20), NAME, lambda entry: entry.about) == {"x": 1}
+
+
+def test_a_named_file_is_written_whole_here_and_elsewhere(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    for where in (str(tmp_path / "a"), "memory://kepttest/a"):
+        assert read_file(where) is None
+        for content in (b"first, and longer", b"second"):
+            with alone_at(where):
+                write_file(where, content)
+            assert read_file(where) == content
+    assert os.listdir(tmp_path) == ["a"]
+    fs.rm("kepttest", recursive=True)
+
+
+def test_a_named_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="a"):
+        write_file(str(tmp_path / "a"), b"x")
+    assert os.listdir(tmp_path) == ["a"]

@@ -1,0 +1,99 @@
+"""What folders and URLs have in common: budgets, damage, the last use. What only folders do is in test_folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from cedar.store.bucket import Bucket
+from cedar.store.entry import Damaged, OtherVersion
+from cedar.store.folder import Folder
+from cedar.store.place import Place, name_of
+
+Make = Callable[[int | None], Place]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    fs = fsspec.filesystem("memory")
+
+    def made(limit: int | None = None) -> Place:
+        if request.param == "folder":
+            return Folder(str(tmp_path / "kept"), limit=limit)
+        return Bucket(fs, f"/places{tmp_path}", limit)
+
+    return made
+
+
+def body(text: bytes, **about: Any) -> Any:
+    def write(sink: Any) -> dict[str, Any]:
+        sink.write(text)
+        return about
+
+    return write
+
+
+NAMES = [name_of("kind", number) for number in range(4)]
+
+
+def test_an_entry_comes_back_elsewhere(make: Make) -> None:
+    assert make(None).get(NAMES[0], {}) is None
+    assert make(None).put(NAMES[0], body(b"some", x=[1]), {}) > 4
+    entry = make(None).get(NAMES[0], {})
+    assert entry is not None
+    assert (bytes(entry.body), entry.about) == (b"some", {"x": [1]})
+    assert [each.name for each in make(None).entries()] == [NAMES[0]]
+
+
+def torn(*_: Any) -> Any:
+    raise Damaged("it is torn")
+
+
+def test_what_cannot_be_used_is_removed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = make(None)
+    place.put(NAMES[0], body(b"some"), {"a": "1"})
+    with pytest.raises(OtherVersion):
+        place.get(NAMES[0], {"a": "2"})
+    assert place.get(NAMES[0], {"a": "1"}), "whoever needs it replaces it"
+    monkeypatch.setattr("cedar.store.place.opened", torn)
+    with pytest.raises(Damaged):
+        place.get(NAMES[0], {"a": "1"})
+    monkeypatch.undo()
+    assert place.get(NAMES[0], {"a": "1"}) is None
+
+
+def test_a_place_keeps_to_its_budget(make: Make) -> None:
+    size = make(None).put(NAMES[0], body(b"x" * 1000), {})
+    place = make(2 * size)
+    for number in (1, 2):
+        assert place.put(NAMES[number], body(b"x" * 1000), {}) == size
+    assert {each.name for each in place.entries()} == {NAMES[1], NAMES[2]} - {NAMES[0]}
+    assert place.evicted == 1
+    assert place.put(NAMES[3], body(b"x" * 5000), {}) == 0
+    assert place.put(NAMES[3], body(b"x"), {}, expected=5000) == 0
+    assert make(0).put(NAMES[3], body(b""), {}) == 0
+
+
+def test_a_pass_does_not_evict_its_own(make: Make) -> None:
+    size = make(None).put(NAMES[0], body(b"x" * 1000), {})
+    place = make(2 * size)
+    for name in NAMES:
+        place.visit(name)
+        place.put(name, body(b"x" * 1000), {})
+    assert {each.name for each in place.entries()} == {NAMES[0], NAMES[1]}
+
+
+def test_one_that_was_used_lately_stays(tmp_path: Path) -> None:
+    place = Folder(str(tmp_path))
+    (size,) = {place.put(name, body(b"x" * 1000), {}) for name in NAMES[:2]}
+    for number, name in enumerate(NAMES[:2]):
+        os.utime(place.path(name), (number + 1, number + 1))
+    place.get(NAMES[0], {})
+    small = Folder(str(tmp_path), limit=2 * size)
+    small.put(NAMES[2], body(b"x" * 1000), {})
+    assert {each.name for each in small.entries()} == {NAMES[0], NAMES[2]}
