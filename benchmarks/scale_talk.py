@@ -15,8 +15,9 @@ import numpy as np
 
 from benchmarks.scale_clock import Barrier, Board, Clock, Store
 from benchmarks.scale_service import Lines, Service
+from cedar.cluster.service.meeting import ServiceBoard, ServiceWords
 from cedar.engine import agree, meet
-from cedar.engine.words import ServiceWords, StoreWords, Words
+from cedar.engine.words import StoreWords, Words
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
 
 
 def _board(place: Store | Lines, rank: int, world: int) -> agree.Board:
-    return (agree.StoreBoard if isinstance(place, Store) else agree.ServiceBoard)(place, "run", rank, world)
+    return (agree.StoreBoard if isinstance(place, Store) else ServiceBoard)(place, "run", rank, world)
 
 
 def _words(place: Store | Lines) -> Words:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from cedar.core.extensions import register as _register
+
 if TYPE_CHECKING:
     from polars import col as col
 
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
     from cedar.report.traces import view_trace as view_trace
 
 __version__ = "0.1.0"
+
+for _name in ("cluster", "lake", "watch"):
+    _register(_name, f"cedar.{_name}")
 
 _HOMES = {
     "cedar.core.errors": (

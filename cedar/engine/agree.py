@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cedar.cluster.dask import names_cluster
-from cedar.cluster.dask.signals import job_of_ranks
 from cedar.core.errors import Site, WorkerError
+from cedar.core.extensions import extension
 from cedar.engine.meet import PATIENCE, Meeting
 from cedar.engine.words import FolderWords, StoreWords, Words
+from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
@@ -179,52 +179,6 @@ class FolderBoard(_MetBoard):
         self._unsay(sys.maxsize)
 
 
-class ServiceBoard(Board):
-    """At a service, which tells all ranks of a block as soon as the last one has spoken of it."""
-
-    def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
-        from cedar.cluster.service.line import Line
-
-        self._line = Line(service)
-        self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
-        self._session: int | None = None  # of those that are there
-        self._words: list[tuple[int, int | None]] = []  # to be said again, if others come
-        self._ends: dict[int, list[int]] = {}
-
-    def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """The service names the session of those that are there, and tells when that changes."""
-
-    def put(self, block: int, end: int | None) -> None:
-        self._words.append((block, end))
-        if self._session is not None:
-            self._line.send({"say": [self._session, block, end]})
-
-    def ends(self, block: int) -> list[int] | None:
-        heard = self._line.heard()
-        while heard:
-            message = heard.popleft()
-            if "session" in message:
-                self._session = message["session"]
-                for word in self._words:
-                    self._line.send({"say": [self._session, *word]})
-            else:
-                self._ends[message["block"]] = message["ends"]
-        return self._ends.get(block)
-
-    def missing(self, block: int) -> list[int]:
-        answer = self._line.ask({"missing": block}, "missing")
-        if isinstance(answer, str):
-            raise ConnectionError(answer)
-        return answer  # type: ignore[no-any-return]
-
-    def done(self, block: int) -> None:
-        self._words = [word for word in self._words if word[0] > block]
-        self._ends.pop(block - 1, None)
-
-    def leave(self) -> None:
-        self._line.close()
-
-
 def next_run(pipeline: str, rank: int) -> str:
     """A name for the next run of a pipeline, the same on all ranks."""
     _runs[pipeline, rank] += 1
@@ -255,15 +209,13 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
     store = default_store(rank, world)
     if store is not None or not names_cluster(executor):
         return store
-    from cedar.cluster.service.line import is_service
-
-    return executor if is_service(executor) else None
+    return executor if extension("cluster").is_service(executor) else None
 
 
 def board(place: Any, run: str, rank: int, world: int) -> Board:
     """For the ranks of a run, at a place where they can talk."""
     if names_cluster(place):
-        return ServiceBoard(place, run, rank, world)
+        return extension("cluster").service_board(place, run, rank, world)  # type: ignore[no-any-return]
     kind = FolderBoard if isinstance(place, str) else StoreBoard
     return kind(place, run, rank, world)
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cedar.cluster.dask import names_cluster
 from cedar.control.timeline import Part
 from cedar.core.asking import Stop, StopScope
 from cedar.core.errors import WorkerError
@@ -24,6 +23,7 @@ from cedar.executors.choose import (
     InlineExecutor,
     available_cpus,
     check_executor,
+    names_cluster,
     of_fork,
     open_executor,
     own_threads,

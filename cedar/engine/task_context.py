@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from cedar.cluster.dask import names_cluster
 from cedar.core.block import Block
 from cedar.engine.metrics import Metrics
 from cedar.engine.runner import Runner, Runners
 from cedar.engine.watcher import Watcher
+from cedar.executors.choose import names_cluster
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program, Timing
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from cedar.cluster.dask import names_cluster
-from cedar.cluster.dask.signals import job_of_ranks
+from cedar.core.extensions import extension
+from cedar.executors.choose import names_cluster
 
 
 class Words(ABC):
@@ -73,24 +73,6 @@ class FolderWords(Words):
         self._path(name).unlink(missing_ok=True)
 
 
-class ServiceWords(Words):
-    """At a service, which forgets those that were used longest ago where they come to more than it keeps."""
-
-    def __init__(self, service: Any) -> None:
-        from cedar.cluster.service.line import Line
-
-        self._line, self._job = Line(service), job_of_ranks()
-
-    def set(self, name: str, word: str) -> None:
-        self._line.ask({"set": [f"{self._job}/{name}", word]}, "got")
-
-    def get(self, name: str) -> str | None:
-        return self._line.ask({"get": f"{self._job}/{name}"}, "got")  # type: ignore[no-any-return]
-
-    def drop(self, name: str) -> None:
-        self._line.ask({"drop": f"{self._job}/{name}"}, "got")
-
-
 def words_at(place: Any) -> Words:
     """Words at a place where ranks can talk.
 
@@ -98,5 +80,5 @@ def words_at(place: Any) -> Words:
         CedarError: it names a service, which is none or does not answer.
     """
     if names_cluster(place):
-        return ServiceWords(place)
+        return extension("cluster").service_words(place)  # type: ignore[no-any-return]
     return FolderWords(place) if isinstance(place, str) else StoreWords(place)

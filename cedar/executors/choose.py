@@ -8,12 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
-from cedar.cluster.dask import names_cluster, open_cluster
 from cedar.core import forks
 from cedar.core.errors import PlanError, user_site
+from cedar.core.extensions import extension
 from cedar.core.numeric import keep_in_this_thread
 from cedar.core.quota import cores
 from cedar.operators.constructing import constructing
+
+_SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 
 
 class DoneFuture(Future[Any]):
@@ -86,13 +88,26 @@ def _processes(workers: int) -> Executor:
 
 
 def _dask(workers: int) -> Executor:
-    return open_cluster("dask", workers)
+    return extension("cluster").open_cluster("dask", workers)  # type: ignore[no-any-return]
 
 
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
     "inline": _inline, "threads": _threads, "processes": _processes, "dask": _dask,
 }  # fmt: skip
 """Name to factory: a new executor is one entry."""
+
+
+def names_cluster(executor: Any) -> bool:
+    """Whether it is a Dask client, or the address of a scheduler; imports nothing.
+
+    Examples:
+        >>> names_cluster("tcp://10.0.0.1:8786"), names_cluster("threads")
+        (True, False)
+    """
+    if isinstance(executor, str):
+        return executor.startswith(_SCHEMES)
+    distributed = sys.modules.get("distributed")
+    return distributed is not None and isinstance(executor, distributed.Client)
 
 
 def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Executor:
@@ -106,7 +121,7 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
         WorkerError: a cluster that does not answer, or has other versions.
     """
     if names_cluster(executor):
-        return open_cluster(executor, workers, limit)
+        return extension("cluster").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
     if executor == "threads" and constructing():
         executor = "inline"
     return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor

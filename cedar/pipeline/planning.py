@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.cache.cost import load_seconds_per_byte
 from cedar.cache.store import MEMORY_BYTES
-from cedar.cluster.dask import cluster_figures
 from cedar.core.errors import CedarError, PlanError, nearest, user_site
+from cedar.core.extensions import extension
 from cedar.core.skip import Skip
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.datasets.filesource import FileSource
@@ -156,7 +156,7 @@ def planner_for(
         exact=exact,
         keeping=CacheCosts(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
-        cluster=None if budget.cluster is None else Cluster(*cluster_figures(budget.cluster)),
+        cluster=None if budget.cluster is None else Cluster(*extension("cluster").cluster_figures(budget.cluster)),
     )
 
 

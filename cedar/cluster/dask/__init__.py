@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import Executor
 from typing import Any
-
-_SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
-
-
-def names_cluster(executor: Any) -> bool:
-    """Whether it is a Dask client, or the address of a scheduler; imports nothing.
-
-    Examples:
-        >>> names_cluster("tcp://10.0.0.1:8786"), names_cluster("threads")
-        (True, False)
-    """
-    if isinstance(executor, str):
-        return executor.startswith(_SCHEMES)
-    distributed = sys.modules.get("distributed")
-    return distributed is not None and isinstance(executor, distributed.Client)
 
 
 def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executor:

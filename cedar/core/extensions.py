@@ -1,0 +1,36 @@
+"""Extensions: packages that add to the core and that it never imports. It asks for them by name, when first used."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+_modules: dict[str, str] = {}
+
+
+def register(name: str, module: str) -> None:
+    """Say which module extends the core under a name, in the place of an earlier one. It is not imported yet.
+
+    Examples:
+        >>> register("example", "math")
+        >>> extension("example").gcd(4, 6)
+        2
+    """
+    _modules[name] = module
+
+
+def extension(name: str) -> ModuleType:
+    """The module that extends the core under this name.
+
+    Raises:
+        PipelineError: it is not installed.
+    """
+    module = _modules.get(name, name)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        from cedar.core.errors import PipelineError  # not imported by ``import cedar``
+
+        raise PipelineError(f"this needs {module}, which is not installed", fix=f"install {module}") from error
