@@ -84,7 +84,7 @@ check: $(STAMP)  ## any tests; ARGS='tests/operators -k shuffle' chooses them
 
 browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there, under axe
 	@$(PIP) -e '.[browser]'
-	@$(BIN)/python -m pytest tests/report/test_browser.py $(ARGS)
+	@$(BIN)/python -m pytest tests/watch/test_browser.py $(ARGS)
 
 formats: $(STAMP)  ## the readers and writers of Lance and Vortex, with their libraries
 	@$(PIP) -e '.[lance,vortex]'

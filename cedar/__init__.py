@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from cedar.preprocessing import Fitted as Fitted
     from cedar.preprocessing import fit as fit
     from cedar.profile import Profile as Profile
-    from cedar.report.served import served_by as served_by
-    from cedar.report.traces import merge_traces as merge_traces
-    from cedar.report.traces import view_trace as view_trace
+    from cedar.watch.served import served_by as served_by
+    from cedar.watch.traces import merge_traces as merge_traces
+    from cedar.watch.traces import view_trace as view_trace
 
 __version__ = "0.1.0"
 
@@ -87,8 +87,8 @@ _HOMES = {
     "cedar.plan.data": ("Plan",),
     "cedar.preprocessing": ("Fitted", "fit"),
     "cedar.profile": ("Profile",),
-    "cedar.report.served": ("served_by",),
-    "cedar.report.traces": ("merge_traces", "view_trace"),
+    "cedar.watch.served": ("served_by",),
+    "cedar.watch.traces": ("merge_traces", "view_trace"),
     "cedar.core.skip": ("Skip",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

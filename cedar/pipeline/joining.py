@@ -20,7 +20,7 @@ from cedar.operators.lookup import arranged
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
 from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
-from cedar.report.describe import frame_of
+from cedar.watch.describe import frame_of
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,13 +8,13 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.take import whole
+from cedar.pipeline.explain import explain, explain_html
 from cedar.pipeline.planning import PlanOptions, choose_plan, plan_of
 from cedar.plan.graph import labels
-from cedar.report.contact_sheet import Sheet
-from cedar.report.describe import Description, describe, first_rows
-from cedar.report.explain import explain, explain_html
-from cedar.report.inspect import inspect
-from cedar.report.picture import as_written, boxes, mermaid
+from cedar.watch.contact_sheet import Sheet
+from cedar.watch.describe import Description, describe, first_rows
+from cedar.watch.inspect import inspect
+from cedar.watch.picture import as_written, boxes, mermaid
 
 if TYPE_CHECKING:
     import polars as pl

@@ -26,6 +26,7 @@ from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.facts import CacheCosts, Factors, Rule
 from cedar.optimizer.planner import NAMES, AutoPlanner
+from cedar.pipeline.explain import explain
 from cedar.plan import graph
 from cedar.plan.data import Decision, Plan
 from cedar.plan.planner import Planner
@@ -34,7 +35,6 @@ from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.live import leave_unread
 from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
-from cedar.report.explain import explain
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

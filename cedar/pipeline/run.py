@@ -19,9 +19,9 @@ from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.plan.steps.live import leave_unread
-from cedar.report.observers import Observers
-from cedar.report.picture import as_written
-from cedar.report.progress import Progress
+from cedar.watch.observers import Observers
+from cedar.watch.picture import as_written
+from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from cedar.pipeline.planning import PlanOptions, choose_plan
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.steps.live import leave_unread, live_columns
-from cedar.report.progress import Progress
+from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

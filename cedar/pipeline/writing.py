@@ -32,7 +32,7 @@ from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.report.progress import Progress
+from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline

@@ -14,8 +14,8 @@ from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
-from cedar.report.describe import frame_of, parts
 from cedar.store.whole_files import write_whole
+from cedar.watch.describe import frame_of, parts
 
 _FORMAT = "fitted 1"
 _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocabulary)

@@ -13,7 +13,7 @@ import cedar
 from cedar.cli import main
 from cedar.cli.ranks_page import page_of, page_of_service
 from cedar.cluster.service.status import JobStatus, ServiceStatus
-from tests.report.toy_runs import files, served
+from tests.watch.toy_runs import files, served
 
 
 def test_all_ranks_are_on_one_page(tmp_path):

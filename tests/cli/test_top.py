@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from cedar.cli import main
-from tests.report.toy_runs import files
+from tests.watch.toy_runs import files
 
 
 def test_top_shows_all_ranks_and_which_of_them_waits_most(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 import cedar
 from cedar.cli import main, traces
-from tests.report.toy_runs import events, files, traced
+from tests.watch.toy_runs import events, files, traced
 
 
 def test_a_trace_is_shown_as_a_page(tmp_path, capsys):

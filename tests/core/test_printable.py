@@ -16,7 +16,7 @@ from cedar.cli.tables import profile_table, report_table
 from cedar.core.errors import CedarError, RowRef
 from cedar.core.printable import escape, one_line, printable
 from cedar.engine.metrics import Metrics
-from cedar.report.progress import Progress
+from cedar.watch.progress import Progress
 
 NAME = "a\x1b]0;title\x07\x1b[2J\x9b1m\r\nforged  1 row\u202e"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]|\nforged")

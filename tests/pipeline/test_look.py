@@ -8,7 +8,7 @@ import pytest
 
 import cedar
 from cedar import col
-from tests.report.toy_tables import table
+from tests.watch.toy_tables import table
 
 
 def test_head_is_a_frame_of_the_first_rows(tmp_path):

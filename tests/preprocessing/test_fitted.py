@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar.preprocessing import MinMaxScaler, Quantiles, StandardScaler, Vocabulary
-from cedar.report import describe
+from cedar.watch import describe
 
 NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6), st.just(math.nan)), min_size=1, max_size=60)
 

@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, SourceError
 from cedar.preprocessing import vocabulary
 from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from cedar.recommendation import build_vocabularies
-from cedar.report import describe
+from cedar.watch import describe
 
 IDS = st.lists(st.lists(st.integers(-5, 12), max_size=4), min_size=1, max_size=40)
 

@@ -1,0 +1,170 @@
+"""explain: what a pipeline does, how it runs, what that costs and why it runs so, as text that fits a screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from cedar.cache.cached import Store
+from cedar.core.errors import CedarError
+from cedar.core.printable import escape, printable
+from cedar.core.stream import Count
+from cedar.engine.binding import Binding
+from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.dedup import found_groups
+from cedar.engine.metrics import Metrics
+from cedar.engine.nodes import deal_mode, over_ranks
+from cedar.engine.runner import Runner
+from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.task_context import Tasks
+from cedar.engine.uncounted import offer
+from cedar.operators.base import Env
+from cedar.pipeline.explain_logical import logical_lines
+from cedar.pipeline.explain_physical import notes, physical_lines
+from cedar.pipeline.explain_text import headed
+from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.graph import Node, labels, walk
+from cedar.plan.lower import Choice, lower
+from cedar.plan.splits import Splits
+from cedar.profile import Profile
+from cedar.watch.picture import as_written, boxes, svg
+
+_RULES = 6  # lines for decisions
+_CACHES = 2
+_COSTLY = 4  # operators that are named as what costs most
+_COUNTABLE = "row counts are unknown; known with {}"
+_UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
+
+
+def explain(
+    root: Node,
+    plan: Plan | None = None,
+    *,
+    profile: Profile | None = None,
+    cache: Sequence[str] = (),
+    measured: float | None = None,
+    run: str = "",
+    achieved: Mapping[tuple[str, ...], float] | None = None,
+    listed: Splits | None = None,
+) -> str:
+    """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
+
+    Storage is listed; nothing is run, but that a sample of rows is read where there is a ``dedup()``.
+
+    Args:
+        root: the pipeline as written.
+        plan: how it runs; None is as written.
+        profile: what was measured; by default what the plan was chosen from.
+        cache: a line per ``cache()``: hit or miss, and why.
+        measured: rows read per second under the plan, where it runs.
+        run: what the run did so far, in a line.
+        achieved: rows per row held, of each group of columns in the batches handed over.
+        listed: what the run knows of its sources; by default what their metadata tell.
+    """
+    shown = plan if plan is not None else Plan.as_written(root)
+    profile = profile if profile is not None else shown.profile
+    binding = Binding(root, None, Env(sampling=True))
+    binding.listed = listed or binding.listed
+    compiler, dealt = _compiled(binding, shown)
+    unit = "batches" if binding.batched[id(root)] else "rows"
+    words = as_written(root, binding.labels)
+    unknown = compiler.dealt.count is None
+    lines = headed("NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)])
+    lines += headed("COST", [_most(root, words, profile)] if profile is not None and profile.operators else [])
+    lines += logical_lines(root, words, profile)
+    if profile is None and shown.prediction is None:
+        lines += headed("COST", [_UNMEASURED])
+    written = {binding.labels[id(node)]: words[id(node)] for node in binding.nodes}
+    lines += physical_lines(shown, compiler, written)
+    if plan is not None:
+        lines += _rules(plan.decisions, written)
+    if shown.prediction is not None:
+        lines += headed("PREDICTION", [_predicted(shown.prediction, measured)])
+    lines += headed("RUN", [run] if run else [])
+    lines += headed("DEDUP", _groups(binding, achieved or {}))
+    lines += headed("CACHE", cache, _CACHES)
+    lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
+    lines += headed("RANKS", [_ranks(compiler)])
+    return printable("\n".join(lines))
+
+
+def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
+    """What costs most, first."""
+    labels = [words[id(node)] for node in walk(root)]
+    shares = sorted(profile.shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
+
+
+def explain_html(root: Node, plan: Plan | None = None) -> str:
+    """For notebooks: a picture of the operators, and the text."""
+    text = explain(root, plan)
+    return f"{svg(boxes(root, as_written(root, labels(root))))}<pre>{escape(text)}</pre>"
+
+
+def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
+    """A plan compiled for show, and the stream that is dealt to ranks."""
+    tasks = Tasks(Runner("inline", 1), Env(), Metrics())
+    physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
+    compiler = Compiler(physical, binding, tasks, Store())
+    return compiler, compiler.top(Share())[1]
+
+
+def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]:
+    """What checks and audits refused, what was applied, then what did not apply."""
+    ordered = sorted(
+        decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
+    )
+    told = [str(decision) for decision in ordered]
+    for label, word in words.items():
+        told = [each.replace(label, word) for each in told]
+    return headed("RULES", told or ["none applied, none refused"], _RULES, ": print(plan)")
+
+
+def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:
+    """What a sample says of each group of columns, and what came of it."""
+    lines: list[str] = []
+    try:
+        for _, sampled in found_groups(binding):
+            for group in sampled.groups:
+                came = f"; achieved {achieved[group.names]:.3g}" if group.names in achieved else ""
+                lines.append(f"{group}{came}")
+            lines += [f"{'+'.join(one.names)} left out: {why}" for one, why in sampled.refused]
+            lines += [sampled.note] if sampled.note else []
+    except CedarError as error:
+        lines.append(f"no sample: {error.what}")
+    return lines
+
+
+def _predicted(prediction: Prediction, measured: float | None) -> str:
+    rate = prediction.rows_per_second
+    text = f"{_rate(rate)} rows/s; bottleneck: {prediction.bottleneck or 'none'}"
+    if measured is not None:
+        text += f"; measured: {measured / rate - 1:+.0%}" if rate else ""
+    more = sorted(prediction.more.items(), key=lambda item: -item[1])
+    gains = [f"{resource}: {gain:+.0%}" for resource, gain in more if gain >= 0.005]
+    return text + ("; " + ", ".join(gains) if gains else "; more hardware would not help" if more else "")
+
+
+def _rate(rows: float) -> str:
+    """Three digits."""
+    return f"{float(f'{rows:.3g}'):,.0f}" if rows >= 100 else f"{rows:.3g}"
+
+
+def _units(count: Count) -> str:
+    if count is None:
+        return "an unknown number of"
+    return "endless" if count == math.inf else f"{int(count):,}"
+
+
+def _ranks(compiler: Compiler) -> str:
+    if over_ranks(compiler.binding.nodes) is not None:
+        return "in turns; a step has the same rows at the same number of ranks, and who gets which follows their costs"
+    if compiler.counted:
+        least = least_run(compiler.binding)
+        end = " up to the last step" if deal_mode(compiler.binding.root) is None else ""
+        return f"contiguous runs of at least {least:,} units, the same at any number of ranks{end}"
+    if why := compiler.unshared(2):
+        return f"every rank computes the stream and keeps its turns: {why}"
+    few = compiler.by_key(2)
+    whole = f"; all read {few} whole, a single split, and share its rows by their keys" if few else ""
+    return f"row counts are unknown before a run: each rank reads splits of its own{whole}"

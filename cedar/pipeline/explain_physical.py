@@ -1,0 +1,122 @@
+"""The stages that a plan runs in, as text: what each does, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cedar.datasets.base import Read
+from cedar.engine.compiler import Compiler
+from cedar.engine.nodes import cost_note
+from cedar.engine.streams.shared import SharedStream
+from cedar.engine.streams.splits import SplitStream
+from cedar.operators.base import StreamOperator
+from cedar.pipeline.explain_text import chained
+from cedar.plan.data import Plan
+from cedar.plan.lower import group_size
+from cedar.plan.physical import Physical, Stage
+from cedar.plan.scan import Scan, chosen_fields
+
+_METHODS = {
+    "as written": "as written",
+    "rules": "by rules, before measuring",
+    "exact": "exact search",
+    "beam": "beam search",
+    "loaded": "loaded",
+}
+
+
+def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> list[str]:
+    """A numbered line a stage, in the order in which rows pass them.
+
+    Args:
+        plan: that runs.
+        compiler: of its physical plan, for what only metadata of the sources tell.
+        words: labels as people wrote them.
+    """
+    physical = compiler.physical
+    shown = [i for i, stage in enumerate(physical.stages) if stage.kind not in ("window", "deal")]
+    places = [_place(physical.stages[i], plan) for i in shown]
+    width = max(map(len, places), default=0)
+    lines = [f"PHYSICAL PLAN ({_title(plan)})"]
+    for number, (i, place) in enumerate(zip(shown, places, strict=True), 1):
+        stage = physical.stages[i]
+        kind = "task" if stage.kind == "group" else stage.kind
+        first = f"{number:>3}. {kind:<6}  " + (f"{place:<{width}}  " if width else "")
+        nodes = [*(segment.source for segment in stage.segments), *stage.operators]
+        lines += chained(first, [_named(physical, each, words) for each in nodes] or ["gather"], _detail(compiler, i))
+    return lines
+
+
+def notes(compiler: Compiler) -> list[str]:
+    """What a user should know about the stages that read."""
+    physical = compiler.physical
+    told = []
+    for stage in physical.stages:
+        for segment in stage.segments:
+            if segment.kept:
+                links = [i for i in segment.links[: segment.kept] if isinstance(i, int)]
+                works = [i for i in links if physical.nodes[i].operator.storage is None]
+                last = physical.works[works[-1] if works else segment.source].label
+                splits = compiler.binding.splits(physical.nodes[segment.source])
+                state = compiler.keeper(segment).describe(splits)
+                cache = physical.nodes[segment.cache].operator.label()
+                told.append(f"{cache} keeps what comes out of {last}, split by split; {state}")
+        if any(segment.streaming for segment in stage.segments):
+            told.append(
+                "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
+                "by one task at a time, and a resume reads it again up to its place"
+            )
+    return told
+
+
+def _detail(compiler: Compiler, number: int) -> str:
+    """How a stage cuts its work."""
+    physical = compiler.physical
+    stage = physical.stages[number]
+    node = physical.nodes[stage.out]
+    if stage.kind == "stream":
+        assert isinstance(node.operator, StreamOperator)
+        return cost_note(node.operator, [compiler.streams[i] for i in stage.inputs])
+    if stage.kind == "group":
+        return f"groups of exactly {group_size(node)} rows"
+    if stage.kind == "read":
+        stream = compiler.streams[number]
+        splits = stream.source if isinstance(stream, SharedStream) else stream
+        assert isinstance(splits, SplitStream)
+        permuted = ", permuted" if splits.permuted else ""
+        total = sum(
+            len(segment.source.splits()) for segment in splits.segments
+        )  # without filters that choose among them
+        chosen = f"{splits.splits} of {total}" if splits.splits < total else str(total)
+        return f"{chosen} split(s), {len(splits.layout(0).starts)} window(s){permuted}"
+    below = physical.stages[stage.inputs[0]].out
+    return "a batch a task" if physical.works[below].batched else "small tasks, by measured time" if stage.small else ""
+
+
+def _title(plan: Plan) -> str:
+    workers = "" if plan.workers is None else f", {plan.workers} worker(s)"
+    return _METHODS[plan.method] + workers
+
+
+def _place(stage: Stage, plan: Plan) -> str:
+    """The executor of a stage; nothing where the run decides."""
+    return "" if stage.kind == "stream" else stage.place or plan.executor
+
+
+def _named(physical: Physical, i: int, words: Mapping[str, str]) -> str:
+    """A label, with what a scan leaves out."""
+    label, scan = physical.works[i].label, physical.nodes[i].operator
+    label = words.get(label, label)
+    if not isinstance(scan, Scan):
+        return label
+    told = []
+    if scan.columns is not None:
+        known = Read(scan.source).schema()
+        of = "" if known is None else f" of {len(known)}"
+        chosen = chosen_fields(scan.columns, known or ())
+        told.append(f"{len(chosen)}{of} columns")
+        told += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
+    if scan.where:
+        filters = [each.operator.label() for each in scan.where]
+        told.append("where " + " and ".join(words.get(each, each)[len("filter(") : -1] for each in filters))
+    return f"{label} {{{'; '.join(told)}}}" if told else label

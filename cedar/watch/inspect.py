@@ -1,0 +1,185 @@
+"""inspect: the first rows of a pipeline, taken through its operators one by one, as written."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from cedar.core.block import Block, python_values
+from cedar.core.columns import Column, type_of
+from cedar.core.errors import CedarError, user_site
+from cedar.core.numeric import NumericEnvironment
+from cedar.core.redact import redact
+from cedar.engine.account import Account
+from cedar.engine.binding import Binding
+from cedar.engine.metrics import Metrics
+from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
+from cedar.operators.row_wise import same_value
+from cedar.plan.graph import Node
+from cedar.tasks.chain import Program, Step, run_block
+from cedar.tasks.copying import own_copy
+from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
+from cedar.watch.picture import as_written
+
+
+def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
+    """The first rows of a pipeline's source before and after each operator that works on single rows.
+
+    What random operators draw is what they draw for these rows in a run with that seed, in that epoch.
+
+    Args:
+        root: the pipeline's last node.
+        rows: how many.
+        seed, epoch: of the run.
+
+    Raises:
+        CedarError: whatever the source raises; what an operator raises is told in its cell.
+    """
+    work = _Work(root, seed, epoch)
+    try:
+        return work.sheet(rows)
+    except CedarError as error:
+        work.account.locate(error)
+        raise
+
+
+class _Work:
+    """One sheet."""
+
+    def __init__(self, root: Node, seed: int, epoch: int) -> None:
+        env = Env(seed, epoch, Instances(), numeric=NumericEnvironment.of_caller())
+        self.binding = Binding(root, None, env)
+        self.env = replace(env, numeric=self.binding.numeric)
+        self.account = Account(self.binding, Metrics(), 0, None, user_site())
+        self.account.epoch = epoch
+        self._words = as_written(root, self.binding.labels)
+        self._programs: dict[int, Program | CedarError] = {}
+
+    def sheet(self, rows: int) -> Sheet:
+        source, path, notes = self._path()
+        block = self.binding.rows_behind(source, rows)
+        if block.slots < rows:
+            notes.append(f"no more than {block.slots:,} row{'' if block.slots == 1 else 's'} came from the source")
+        rows_shown = tuple(self._row(block.slice(i, i + 1), path) for i in range(block.slots))
+        steps = [source, *(node for node in path if isinstance(node.operator, RowOperator))]
+        labels = tuple(self._words[id(node)] for node in steps)
+        return Sheet(labels, rows_shown, tuple(notes), self.env.seed, self.env.epoch)
+
+    def _path(self) -> tuple[Node, list[Node], list[str]]:
+        """The source, what rows go through from there, first inputs only, and what is to be said of the rest."""
+        above: list[Node] = []
+        node = self.binding.root
+        while node.inputs:
+            above.append(node)
+            node = node.inputs[0]
+        path: list[Node] = []
+        notes: list[str] = []
+        for each in reversed(above):
+            label = self._words[id(each)]
+            why = _ends(each)
+            if why:
+                notes.append(f"the sheet ends at {label}: {why}")
+                break
+            if isinstance(each.operator, StreamOperator):
+                several = ", and its first input is followed" if len(each.inputs) > 1 else ""
+                notes.append(f"{label} is left out: it decides which rows come, and when{several}")
+            path.append(each)
+        return node, path, notes
+
+    def _row(self, block: Block, path: list[Node]) -> SheetRow:
+        place = redact(str(replace(self.account.named(block.keys.ref(0)), epoch=None)))
+        values = _values(block)
+        made = [Cell(values, tuple(values))]
+        for node in path:
+            if isinstance(node.operator, StreamOperator):
+                block = block.within(0) if len(node.inputs) > 1 else block
+                continue
+            cell, block = self._applied(node, block, made[-1])
+            made.append(cell)
+            if cell.end:
+                break
+        return SheetRow(place, tuple(made))
+
+    def _applied(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
+        """A row behind an operator, and the block that holds it there."""
+        try:
+            after = run_block(self._program(node), own_copy(block), self.env).blocks[0]
+        except CedarError as error:
+            return Cell(draws=self._refused(node, block), end=error.what), block
+        if not len(after):
+            if after.dead:
+                why = f"skipped: {next(iter(after.dead.values())).error}"
+                return Cell(draws=self._refused(node, block), end=why), block
+            return Cell(draws=self._draws(node, block), end=f"dropped by {self._words[id(node)]}"), block
+        note = f"{len(after):,} rows are made of it, and the first is followed" if len(after) > 1 else ""
+        after = after.take(after.live_slots()[:1])
+        values = _values(after)
+        return Cell(values, _changed(node, before.values, values), self._draws(node, block), note), after
+
+    def _program(self, node: Node) -> Program:
+        """An operator by itself.
+
+        Raises:
+            CedarError: it cannot be prepared.
+        """
+        if id(node) not in self._programs:
+            try:
+                kernel, number = self.binding.kernel(node), self.binding.index[id(node)]
+                self._programs[id(node)] = Program((Step(kernel, (number,), self._words[id(node)], node.site),))
+            except CedarError as error:
+                self._programs[id(node)] = error
+        program = self._programs[id(node)]
+        if isinstance(program, CedarError):
+            raise program
+        return program
+
+    def _draws(self, node: Node, block: Block) -> dict[str, Any]:
+        """What a kernel draws for the row of a block, as it tells itself."""
+        told = getattr(self.binding.bound(node), "told", None)
+        drawn = told(block, self.env) if told is not None else []
+        return drawn[0] if drawn else {}
+
+    def _refused(self, node: Node, block: Block) -> dict[str, Any]:
+        """The same for a row that has no result, where it can be told."""
+        with suppress(Exception):  # of values that no transform takes
+            return self._draws(node, block)
+        return {}
+
+
+def _ends(node: Node) -> str:
+    """Why the rows of a sheet cannot be followed through an operator; "" where they can."""
+    operator = node.operator
+    if node.batched:
+        return "it makes batches"
+    if operator.exact_rows is not None:
+        return f"it sees {operator.exact_rows:,} rows at a time"
+    if isinstance(operator, StreamOperator):
+        if operator.paired:
+            return "it makes one row of a row of each input"
+        if operator.recounts or operator.effects().writes != frozenset():
+            return "it is no work on single rows"
+    return ""
+
+
+def _values(block: Block) -> dict[str, Any]:
+    return {name: _value(column) for name, column in block.columns.items()}
+
+
+def _value(column: Column) -> Any:
+    try:
+        return python_values(column)[0]
+    except (pa.ArrowException, ValueError, OverflowError):
+        return f"a value of {type_of(column)} that Python has no type for"
+
+
+def _changed(node: Node, before: Any, after: dict[str, Any]) -> tuple[str, ...]:
+    """The columns that an operator wrote, added or changed."""
+    writes = node.effects.writes or frozenset()
+    return tuple(
+        name
+        for name, value in after.items()
+        if name in writes or name not in before or not same_value(before[name], value)
+    )

@@ -1,0 +1,139 @@
+"""Who watches a run: each is told of what is handed over, and of the end."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from cedar.core.errors import PipelineError, Site
+from cedar.core.memory import resident
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Observer
+from cedar.engine.metrics import Metrics, Report
+from cedar.watch import page
+from cedar.watch.otlp import Otlp, named
+from cedar.watch.progress import Progress
+from cedar.watch.serve import Server
+from cedar.watch.status import status
+from cedar.watch.trace import Trace, TraceRecord
+
+_LOOK = 0.1  # seconds between two looks at a run
+_CALLBACK = 10.0  # seconds between two calls of on_metrics
+_POINTS = 512  # of the history of a run
+
+
+class History(Observer):
+    """Keeps what a run had done now and then, ever more rarely the longer it takes."""
+
+    def __init__(self) -> None:
+        self._next, self._every = 0.0, _LOOK
+
+    def update(self, metrics: Metrics) -> None:
+        """One more point, if it is time to."""
+        elapsed = metrics.time.elapsed
+        if elapsed < self._next:
+            return
+        self._next = elapsed + self._every
+        metrics.history.append((elapsed, metrics.rows, metrics.time.waited, resident()))
+        if len(metrics.history) >= _POINTS:
+            del metrics.history[1::2]
+            self._every *= 2
+
+
+class Callback(Observer):
+    """Calls ``on_metrics`` every ten seconds, and when an iteration ends."""
+
+    def __init__(self, call: Callable[[dict[str, Any]], object]) -> None:
+        self._call, self._next = call, time.perf_counter() + _CALLBACK
+        self.loader: Loader | None = None
+
+    def update(self, metrics: Metrics) -> None:
+        """Call, if it is time to."""
+        if time.perf_counter() >= self._next:
+            self.ended()
+
+    def ended(self) -> None:
+        """Call."""
+        self._next = time.perf_counter() + _CALLBACK
+        if self.loader is not None:
+            self._call(status(self.loader))
+
+
+class Observers(Observer):
+    """All that watch one loader.
+
+    Args:
+        progress, trace, serve, on_metrics: as of ``Pipeline.loader``.
+        site: the user's line.
+    """
+
+    def __init__(self, progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> None:
+        if on_metrics is not None and not callable(on_metrics):
+            raise PipelineError(f"on_metrics={on_metrics!r:.80}: a function of a dict", site=site)
+        if trace is not None and not os.path.isdir(folder := os.path.dirname(os.fspath(trace)) or "."):
+            raise PipelineError(f"trace={os.fspath(trace)!r}: there is no folder {folder!r}", site=site)
+        self._progress = Progress("loader", plain=True) if progress else None
+        self._trace = None if trace is None else Trace(os.fspath(trace))
+        self._callback = None if on_metrics is None else Callback(on_metrics)
+        self._server = None if serve is None else Server(serve, site)
+        self._otlp = Otlp() if named() else None
+        self._metrics: Metrics | None = None
+        some = [self._progress, self._trace, self._callback, self._server, self._otlp]
+        self._all: list[Observer] = [each for each in some if each is not None]
+        self._all += [History()] if self._all else []
+        self._pid, self._next = os.getpid(), 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def attach(self, loader: Loader) -> None:
+        """Watch this loader."""
+        if self._progress is not None:
+            self._progress.position, self._progress.epoch = loader.position, lambda: loader.epoch
+        if self._callback is not None:
+            self._callback.loader = loader
+        if self._trace is not None:
+            name, dot = os.path.splitext(self._trace.path)
+            self._trace.path = f"{name}.{loader.rank.rank}{dot}" if loader.rank.world > 1 else self._trace.path
+            self._trace.report = weakref.WeakMethod(loader.report)
+        if self._server is not None:
+            loader.url = self._server.start(loader, self._metrics)
+        if self._otlp is not None:
+            self._otlp.attach(loader)
+
+    def part(self, report: Report) -> str:
+        """A report for a notebook."""
+        return page.view(report)
+
+    def page(self, report: Report) -> str:
+        """A report as a page of its own, with what was recorded."""
+        return page.page(report, [] if self._metrics is None else list(TraceRecord.of(self._metrics).spans()))
+
+    def begin(self, metrics: Metrics) -> None:
+        """A loader is made, with these counters."""
+        self._metrics = metrics
+        for each in self._all:
+            each.begin(metrics)
+
+    def update(self, metrics: Metrics) -> None:
+        """Rows, or a batch, are about to be handed over; those that watch are told now and then."""
+        now = time.perf_counter()
+        if now >= self._next:
+            self._next = now + _LOOK
+            for each in self._all:
+                each.update(metrics)
+
+    def ended(self) -> None:
+        """An iteration is over; that of a forked child is no concern of ours."""
+        if os.getpid() == self._pid:
+            for each in self._all:
+                each.ended()
+
+    def close(self) -> None:
+        """The loader is closed."""
+        if os.getpid() == self._pid:
+            for each in self._all:
+                each.close()

@@ -1,0 +1,120 @@
+"""Metrics to an OpenTelemetry collector, where the environment names one."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cedar.engine.delivery.options import Observer
+from cedar.watch.status import figures
+
+if TYPE_CHECKING:
+    from cedar.engine.delivery.loader import Loader
+
+_log = logging.getLogger("cedar")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_ABSENT = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
+
+
+def named() -> str:
+    """The variable that names a collector; "" where none does, or all is switched off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
+
+
+_numbers = itertools.count()  # of the loaders of this process
+_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by the provider of the program
+
+
+class Loaders:
+    """The loaders whose figures one provider sends; instruments are made once, and ask all of them.
+
+    Args:
+        provider: of meters.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self.known: dict[int, Any] = {}  # weak references, by number
+        self._made: set[str] = set()
+        self._meter = provider.get_meter("cedar")
+
+    def add(self, number: int, loader: Loader) -> None:
+        """Send this loader's figures from now on."""
+        self.known[number] = weakref.ref(loader)
+        for each in figures(loader.report()):
+            if each.name not in self._made:
+                self._made.add(each.name)
+                make = self._meter.create_observable_counter if each.counts else self._meter.create_observable_gauge
+                make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.description)
+
+    def _values(self, name: str) -> Callable[[Any], Iterator[Any]]:
+        from opentelemetry.metrics import Observation
+
+        def values(_options: Any) -> Iterator[Any]:
+            for number, asked in list(self.known.items()):
+                loader = asked()
+                if loader is None:
+                    continue
+                report = loader.report()
+                own = {"rank": report.rank, "loader": number}
+                for each in figures(report):
+                    if each.name == name:
+                        for part, value in each.told():
+                            yield Observation(value, own | ({each.label: part} if each.label else {}))
+
+        return values
+
+
+class Otlp(Observer):
+    """Sends the figures of a loader, by the provider of the program, or by one of its own where there is none.
+
+    The variables of OpenTelemetry say where to and how often: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
+    ``OTEL_METRIC_EXPORT_INTERVAL`` (milliseconds), ``OTEL_RESOURCE_ATTRIBUTES``.
+    """
+
+    def __init__(self) -> None:
+        self._own: Any = None  # a provider
+        self._number = next(_numbers)
+        self._loaders: Loaders | None = None
+
+    def attach(self, loader: Loader) -> None:
+        """Send this loader's figures from now on."""
+        try:
+            from opentelemetry import metrics
+            from opentelemetry.sdk.metrics import MeterProvider
+        except ImportError:
+            _log.warning(_ABSENT, named())
+            return
+        given = metrics.get_meter_provider()
+        if isinstance(given, MeterProvider):
+            self._loaders = _sending.setdefault(given, Loaders(given))
+        elif (own := _provider()) is not None:
+            self._own, self._loaders = own, Loaders(own)
+        if self._loaders is not None:
+            self._loaders.add(self._number, loader)
+
+    def close(self) -> None:
+        """Send the last figures, where nobody else does."""
+        if self._own is not None:
+            provider, self._own = self._own, None
+            provider.shutdown()
+        if self._loaders is not None:
+            self._loaders.known.pop(self._number, None)
+
+
+def _provider() -> Any:
+    """Sends by HTTP, as the variables say."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError:
+        _log.warning(_ABSENT, named())
+        return None
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    return MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], shutdown_on_exit=False)

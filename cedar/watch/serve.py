@@ -1,0 +1,133 @@
+"""A small read-only HTTP server beside a run: a live page, ``/status`` as JSON, ``/metrics``, ``/trace``."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from cedar.control.timeline import Recording
+from cedar.core import listen
+from cedar.core.errors import Site
+from cedar.engine.delivery.loader import Loader
+from cedar.engine.delivery.options import Observer
+from cedar.engine.metrics import Metrics
+from cedar.watch import page, served
+from cedar.watch.status import Collector, status
+from cedar.watch.trace import MOST, TraceRecord
+
+TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+_LONGEST = 60  # seconds of a trace
+_ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
+
+
+class Server(Observer):
+    """Answers who has the token, as long as the loader is open.
+
+    Args:
+        address: host and port; port 0 is any that is free.
+        site: the user's line.
+    """
+
+    def __init__(self, address: str, site: Site | None) -> None:
+        self._address, self._site = address, site
+        self._server: listen.Server | None = None
+        self._noted: str | None = None
+        self._loader: Any = lambda: None
+
+    def start(self, loader: Loader, metrics: Metrics | None) -> str:
+        """Listen; returns the URL of the status.
+
+        Raises:
+            PipelineError: an address that is none, or cannot be listened on.
+        """
+        token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
+        known = {"loader": weakref.ref(loader), "token": token, "metrics": metrics, "recording": threading.Lock()}
+        server = self._server = listen.listen(self._address, "serve=", type("Handler", (_Handler,), known), self._site)
+        threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
+        self._loader = weakref.ref(loader)
+        port = server.server_address[1]
+        url = f"http://{self._address.rpartition(':')[0]}:{port}/status?token={token}"
+        self._noted = served.note(url, port)
+        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # its thread ends with the process
+        weakref.finalize(loader, served.forget, self._noted, os.getpid())
+        return url
+
+    def update(self, metrics: Metrics) -> None:
+        """An epoch's length is worked out by the thread that runs it."""
+        loader = self._loader()
+        if loader is not None:
+            loader.position()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            _stop(self._server, os.getpid())
+            served.forget(self._noted, os.getpid())
+            self._server = None
+
+
+def _stop(server: listen.Server, process: int) -> None:
+    """In a fork there is no thread to wait for, and the parent's goes on."""
+    if process == os.getpid():
+        server.shutdown()
+    server.server_close()
+
+
+class _Handler(listen.TokenHandler):
+    policy = (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+    )
+    loader: Any
+    metrics: Metrics
+    recording: threading.Lock
+
+    def get(self, path: str, asked: Mapping[str, str]) -> None:
+        """What the path names."""
+        loader = self.loader()
+        if loader is None:
+            self.answer(503, "the run is over\n")
+        elif path == "/status":
+            self.answer(200, json.dumps(status(loader)), "application/json")
+        elif path == "/metrics":
+            self._metrics(loader)
+        elif path == "/":
+            self.answer(200, page.live(loader.report()), listen.HTML)
+        elif path == "/report":
+            self.answer(200, page.view(loader.report()), listen.HTML)
+        elif path == "/trace":
+            self._trace(asked.get("seconds", "5"))
+        else:
+            self.answer(404, "there are /, /status, /metrics and /trace\n")
+
+    def _trace(self, text: str) -> None:
+        """The tasks of the next seconds."""
+        if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
+            self.answer(400, f"seconds: 1 to {_LONGEST}\n")
+            return
+        since, kept = time.perf_counter(), self.metrics.time
+        with self.recording:  # one at a time
+            mine = kept.recording is None
+            if mine:
+                kept.recording = Recording(MOST)
+            time.sleep(int(text))
+            recorded = TraceRecord.of(self.metrics, since)
+            if mine:
+                kept.recording = None
+        loader = self.loader()
+        self.answer(200, "".join(recorded.lines(None if loader is None else loader.report())), "application/json")
+
+    def _metrics(self, loader: Loader) -> None:
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        except ImportError:
+            self.answer(501, _ABSENT)
+            return
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Collector(loader.report()))
+        self.answer(200, generate_latest(registry).decode(), CONTENT_TYPE_LATEST)

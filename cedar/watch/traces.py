@@ -1,0 +1,95 @@
+"""Traces in files: read, shown as a page, and put on one clock with others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from cedar.core.errors import PipelineError, writing
+from cedar.watch.page import page
+from cedar.watch.saved import of_json
+from cedar.watch.trace import BASE, spans_of
+
+_WRITES = "loader(trace=FILE) writes one"
+
+
+def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> str:
+    """Show the trace of a run as a page that needs no network, as ``loader.report().html`` does.
+
+    Args:
+        path: of ``loader(trace=path)``, or of ``cedar trace``.
+        out: the page; by default beside the trace, with the ending ``.html``.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        PipelineError: the file cannot be read, or is no trace of cedar; or the page cannot be written.
+
+    Examples:
+        >>> import cedar
+        >>> with cedar.from_items([{"x": 1}]).batch(1).loader(trace="run.json") as loader:
+        ...     rows = list(loader)
+        >>> cedar.view_trace("run.json")
+        'run.html'
+    """
+    path = os.fspath(path)
+    trace = _read(path)
+    try:
+        shown = page(of_json(trace.get("cedar")), spans_of(trace["traceEvents"]))
+    except ValueError as error:
+        raise PipelineError(f"{path} is no trace of cedar: {error}", fix=_WRITES) from error
+    out = f"{os.path.splitext(path)[0]}.html" if out is None else os.fspath(out)
+    with writing(out), open(out, "w", encoding="utf-8", errors="xmlcharrefreplace") as file:
+        file.write(shown)
+    return out
+
+
+def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
+    """Put traces on one clock, in one file that Perfetto opens.
+
+    Args:
+        out: the file to write.
+        paths: traces of cedar and of ``torch.profiler`` (``export_chrome_trace``), of one machine.
+
+    Raises:
+        PipelineError: one cannot be read, or does not say when its clock or an event began; or the file cannot be
+            written.
+
+    Examples:
+        >>> import cedar
+        >>> for name in "ab":
+        ...     with cedar.from_items([{"x": 1}]).batch(1).loader(trace=f"{name}.json") as loader:
+        ...         rows = list(loader)
+        >>> cedar.merge_traces("both.json", ["a.json", "b.json"])
+    """
+    base, events = None, []
+    for path in [os.fspath(each) for each in paths]:
+        trace = _read(path)
+        began = trace.get(BASE)
+        if not isinstance(began, int):
+            raise PipelineError(f"{path} does not say when its clock began", fix=f"a trace with {BASE!r}")
+        base = began if base is None else base
+        try:
+            later = (began - base) / 1000
+            events += [
+                event | {"ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]
+            ]
+        except (TypeError, OverflowError) as error:
+            raise PipelineError(f"{path} has an event at no time: {error}", fix="its ts is a number") from error
+    with writing(os.fspath(out)), open(out, "w", encoding="utf-8") as file:
+        json.dump({"displayTimeUnit": "ms", BASE: base, "traceEvents": events}, file)
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            trace = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise PipelineError(f"{path} cannot be read: {error}", fix="a trace is a file of JSON") from error
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise PipelineError(f"{path} is no trace", fix=_WRITES)
+    return dict(trace)

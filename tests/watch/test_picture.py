@@ -1,0 +1,44 @@
+"""A pipeline as a picture: every operator once, in the user's own words."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import cedar
+from cedar import col
+from tests.pipeline.toy_plans import rows
+
+
+def test_expressions_are_shown_as_they_were_written():
+    # fmt: off
+    written = rows().filter(
+        col("x") * 2  % 10 < 8,
+    ).with_columns(z=col("x") + 1).select("z", w=col("z") ** 2)
+    # fmt: on
+    logical = written.explain().partition("COST")[0]
+    assert 'filter(col("x") * 2 % 10 < 8)' in logical
+    twice = rows().filter(col("x") > 1).filter(col("x") > 2).explain()  # nobody knows which of them is which
+    assert '(col("x")) > (1)' in twice
+    assert '(col("x")) > (2)' in twice
+
+
+def test_a_flow_chart_names_every_operator_once():
+    shared = rows().map(lambda x: x + 1, "x", dtype=int)
+    lines = cedar.zip(shared.select("x"), shared.select('y "quoted"')).explain(format="mermaid").splitlines()
+    assert lines[0] == "flowchart TB"
+    assert sum("-->" in line for line in lines) == 5
+    assert sum("[" in line for line in lines) == 5
+    assert "#quot;" in "".join(lines)
+    with pytest.raises(cedar.PipelineError, match="mermaid"):
+        rows().explain(format="dot")
+
+
+def test_a_picture_has_a_box_for_every_operator():
+    html = cedar.zip(rows().select("x"), rows().select("y")).batch(4).explain(format="html")
+    picture = ET.fromstring(html.partition("<pre>")[0])
+    labels = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "from_items(list of 100) #2" in labels
+    assert "batch(4)" in labels
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}line"))) == 5
