@@ -14,8 +14,8 @@ from cedar.core.printable import one_line, printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cedar.engine.metrics import Report
     from cedar.profile import Profile
+    from cedar.watch.report import Report
 
 
 def show(shown: Any, as_table: Callable[[Any], Any]) -> None:

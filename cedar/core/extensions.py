@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 _modules: dict[str, str] = {}
@@ -34,3 +35,8 @@ def extension(name: str) -> ModuleType:
         from cedar.core.errors import PipelineError  # not imported by ``import cedar``
 
         raise PipelineError(f"this needs {module}, which is not installed", fix=f"install {module}") from error
+
+
+def installed(name: str) -> bool:
+    """Whether the module that extends the core under this name is there."""
+    return importlib.util.find_spec(_modules.get(name, name)) is not None

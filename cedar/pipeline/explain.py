@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cedar.cache.cached import Store
 from cedar.core.errors import CedarError
-from cedar.core.printable import escape, printable
+from cedar.core.printable import printable
 from cedar.core.stream import Count
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
@@ -22,12 +22,12 @@ from cedar.operators.base import Env
 from cedar.pipeline.explain_logical import logical_lines
 from cedar.pipeline.explain_physical import notes, physical_lines
 from cedar.pipeline.explain_text import headed
+from cedar.pipeline.explain_words import as_written
 from cedar.plan.data import Decision, Plan, Prediction
-from cedar.plan.graph import Node, labels, walk
+from cedar.plan.graph import Node, walk
 from cedar.plan.lower import Choice, lower
 from cedar.plan.splits import Splits
 from cedar.profile import Profile
-from cedar.watch.picture import as_written, boxes, svg
 
 _RULES = 6  # lines for decisions
 _CACHES = 2
@@ -93,12 +93,6 @@ def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
     labels = [words[id(node)] for node in walk(root)]
     shares = sorted(profile.shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
-
-
-def explain_html(root: Node, plan: Plan | None = None) -> str:
-    """For notebooks: a picture of the operators, and the text."""
-    text = explain(root, plan)
-    return f"{svg(boxes(root, as_written(root, labels(root))))}<pre>{escape(text)}</pre>"
 
 
 def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:

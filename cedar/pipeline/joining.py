@@ -13,6 +13,7 @@ from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, missing_column, user_site
+from cedar.core.frames import frame_of
 from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, Keys
@@ -20,7 +21,6 @@ from cedar.operators.lookup import arranged
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
 from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
-from cedar.watch.describe import frame_of
 
 if TYPE_CHECKING:
     import polars as pl

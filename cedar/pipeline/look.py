@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, cast
 
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.extensions import extension
+from cedar.core.frames import first_rows
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.take import whole
-from cedar.pipeline.explain import explain, explain_html
+from cedar.pipeline.explain import explain
 from cedar.pipeline.planning import PlanOptions, choose_plan, plan_of
-from cedar.plan.graph import labels
-from cedar.watch.contact_sheet import Sheet
-from cedar.watch.describe import Description, describe, first_rows
-from cedar.watch.inspect import inspect
-from cedar.watch.picture import as_written, boxes, mermaid
 
 if TYPE_CHECKING:
     import polars as pl
 
     from cedar.pipeline.core import Pipeline
+    from cedar.watch.contact_sheet import Sheet
+    from cedar.watch.describe import Description
 
 
 class LookMethods:
@@ -43,10 +42,11 @@ class LookMethods:
         """
         node = cast("Pipeline", self).node
         if format == "mermaid":
-            return mermaid(boxes(node, as_written(node, labels(node))))
+            return extension("watch").draw(node, None)  # type: ignore[no-any-return]
         if format not in ("text", "html"):
             raise PipelineError(f"explain(format={format!r})", site=user_site(), fix='"text", "mermaid" or "html"')
-        return (explain if format == "text" else explain_html)(node, plan_of(node))
+        text = explain(node, plan_of(node))
+        return text if format == "text" else extension("watch").draw(node, text)
 
     def _repr_html_(self) -> str:
         return self.explain("html")
@@ -92,7 +92,8 @@ class LookMethods:
             [-1, 1, 'dropped by filter(<lambda>)']
         """
         rows, epoch = whole(rows, "inspect(rows)", least=1), whole(epoch, "inspect(epoch)")
-        return inspect(cast("Pipeline", self).node, rows, whole(seed, "inspect(seed)", least=-(1 << 63)), epoch)
+        seed = whole(seed, "inspect(seed)", least=-(1 << 63))
+        return extension("watch").inspect_rows(cast("Pipeline", self).node, rows, seed, epoch)  # type: ignore[no-any-return]
 
     def describe(self) -> Description:
         """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
@@ -110,4 +111,4 @@ class LookMethods:
             >>> found.rows, found.columns["x"].mean, found.columns["s"].top
             (5, 2.0, {'a': 1.0})
         """
-        return describe(cast("Pipeline", self)._blocks("describe"))
+        return extension("watch").describe_rows(cast("Pipeline", self)._blocks("describe"))  # type: ignore[no-any-return]

@@ -15,13 +15,12 @@ from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
 from cedar.operators.base import Env
+from cedar.pipeline.explain_words import as_written
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
+from cedar.pipeline.watching import observers, progress_line
 from cedar.pipeline.writing import Settings, Written, write
 from cedar.plan.steps.live import leave_unread
-from cedar.watch.observers import Observers
-from cedar.watch.picture import as_written
-from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,23 +149,23 @@ class RunMethods:
             exact,
             PlanOptions.of(rules, without, budget),
         )
-        site = user_site()
-        observers = Observers(progress, trace, serve, on_metrics, site)
+        watchers = observers(progress, trace, serve, on_metrics, user_site())
         options = Options(
             planner=planner, plan=chosen, explainer=explain_run,
             executor=where, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,
             format=format or ("numpy" if device is None else "torch"), device=device, on_error=on_error,
-            timeout=timeout, order=order, observer=observers or None, view=observers, words=as_written,
+            timeout=timeout, order=order, observer=watchers, words=as_written,
         )  # fmt: skip
         loader = Loader(node, options)
-        observers.attach(loader)
+        if watchers is not None:
+            watchers.attach(loader)
         return loader
 
     def _blocks(self, method: str) -> Iterator[Block]:
         """All rows of one epoch, for sinks: this process alone, whatever the environment says of ranks."""
-        with Progress(method) as progress:
+        with progress_line(method) as progress:
             loader = self._whole(method, progress)
             progress.position = loader.position
             yield from loader

@@ -17,10 +17,10 @@ from cedar.engine.delivery.options import Options
 from cedar.operators.base import Env, StreamOperator
 from cedar.operators.expressions import Select
 from cedar.pipeline.planning import PlanOptions, choose_plan
+from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
 from cedar.plan.graph import Node
 from cedar.plan.steps.live import leave_unread, live_columns
-from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
@@ -39,7 +39,7 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
     """
     narrow = leave_unread(node if columns is None else Node(Select(tuple(columns)), (node,), node.site))
     planner, _ = choose_plan(narrow, "auto", "auto", None, on_error, True, PlanOptions())
-    with Progress(method) as progress:
+    with progress_line(method) as progress:
         options = Options(
             rank=0, world=1, subgroup=True, as_blocks=True, on_error=on_error, observer=progress, planner=planner
         )
@@ -48,7 +48,7 @@ def survey(node: Node, columns: Iterable[str] | None, method: str, on_error: Ski
                 raise PipelineError(f"{method} of a pipeline without end", site=node.site, fix="end it with take(n)")
             progress.position = loader.position
             yield from loader
-            if left_out := sum(loader.report().skipped.values()):
+            if left_out := sum(loader.skipped.values()):
                 _log.warning("%s: %d row(s) failed in the pass before the epoch, and were left out", method, left_out)
 
 

@@ -30,9 +30,9 @@ from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
+from cedar.pipeline.watching import progress_line
 from cedar.plan import graph
 from cedar.plan.graph import Node
-from cedar.watch.progress import Progress
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
@@ -269,7 +269,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
         encode = _encode(settings, form)
     node, progress = graph.replace(tolerating(pipeline, settings.on_error), _kept), None
     if settings.progress is not False:
-        progress = Progress("write", plain=bool(settings.progress))
+        progress = progress_line("write", plain=bool(settings.progress))
     planner, _ = choose_plan(
         node, "auto", settings.executor, settings.workers, settings.on_error, exact=True, chosen=PlanOptions()
     )

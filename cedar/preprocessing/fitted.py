@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
+from cedar.core.frames import frame_of, parts
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
 from cedar.store.whole_files import write_whole
-from cedar.watch.describe import frame_of, parts
 
 _FORMAT = "fitted 1"
 _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocabulary)

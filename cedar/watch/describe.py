@@ -1,22 +1,21 @@
-"""What the rows of a pipeline hold: its first rows as a table, and figures of each column from one pass over them."""
+"""What the rows of a pipeline hold: figures of each column from one pass over them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cedar.core.block import Block
-from cedar.core.groups.column import plain
+from cedar.core.frames import frame_of, parts
 from cedar.core.printable import one_line
 
 if TYPE_CHECKING:
     import polars as pl
 
-_PART = 65_536  # rows that are looked at together, wherever blocks are cut: no figure depends on their size
 _SAMPLE = 100_000  # rows that quantiles and top values come from
 _QUANTILES = (0.25, 0.5, 0.75)
 _TOP = 3
@@ -80,19 +79,6 @@ class Description:
             return f"<p>{self._title}</p>{self.table()._repr_html_()}"
 
 
-def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
-    """The first ``n`` rows of all blocks."""
-    import polars as pl
-
-    heads: list[pl.DataFrame] = []
-    for block in blocks:
-        heads.append(frame_of(block).head(n))
-        n -= heads[-1].height
-        if n <= 0:
-            break
-    return pl.concat(heads, how="vertical_relaxed") if heads else pl.DataFrame()
-
-
 def describe(blocks: Iterable[Block]) -> Description:
     """The figures of all rows, in one pass; memory holds a part of the rows and a sample."""
     import polars as pl
@@ -111,37 +97,6 @@ def describe(blocks: Iterable[Block]) -> Description:
             sample, tickets = sample[kept], tickets[kept]
     figures = {name: column.figures(sample[name]) for name, column in columns.items()}
     return Description(rows, sample.height, figures)
-
-
-def frame_of(block: Block) -> pl.DataFrame:
-    """The rows of a block, tensors and objects too."""
-    import polars as pl
-
-    def series(name: str, column: Any) -> pl.Series:
-        column = plain(column)
-        if not isinstance(column, np.ndarray):
-            return pl.Series(name, pl.from_arrow(column))
-        return pl.Series(name, column.tolist(), dtype=pl.Object) if column.dtype == object else pl.Series(name, column)
-
-    return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
-
-
-def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The same rows, 65,536 at a time, wherever they were cut: what is computed by parts depends on the rows alone."""
-    import polars as pl
-
-    pending: list[pl.DataFrame] = []
-    height = 0
-    for frame in frames:
-        pending.append(frame)
-        height += frame.height
-        while height >= _PART:
-            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
-            yield whole[:_PART].rechunk()
-            pending = [whole[_PART:]]
-            height -= _PART
-    if height:
-        yield pl.concat(pending, how="vertical_relaxed").rechunk()
 
 
 class _Column:

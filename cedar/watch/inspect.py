@@ -18,11 +18,11 @@ from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
 from cedar.operators.row_wise import same_value
+from cedar.pipeline.explain_words import as_written
 from cedar.plan.graph import Node
 from cedar.tasks.chain import Program, Step, run_block
 from cedar.tasks.copying import own_copy
 from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
-from cedar.watch.picture import as_written
 
 
 def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:

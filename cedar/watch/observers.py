@@ -12,13 +12,12 @@ from cedar.core.errors import PipelineError, Site
 from cedar.core.memory import resident
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
-from cedar.engine.metrics import Metrics, Report
-from cedar.watch import page
+from cedar.engine.metrics import Metrics
 from cedar.watch.otlp import Otlp, named
 from cedar.watch.progress import Progress
 from cedar.watch.serve import Server
 from cedar.watch.status import status
-from cedar.watch.trace import Trace, TraceRecord
+from cedar.watch.trace import Trace
 
 _LOOK = 0.1  # seconds between two looks at a run
 _CALLBACK = 10.0  # seconds between two calls of on_metrics
@@ -103,14 +102,6 @@ class Observers(Observer):
             loader.url = self._server.start(loader, self._metrics)
         if self._otlp is not None:
             self._otlp.attach(loader)
-
-    def part(self, report: Report) -> str:
-        """A report for a notebook."""
-        return page.view(report)
-
-    def page(self, report: Report) -> str:
-        """A report as a page of its own, with what was recorded."""
-        return page.page(report, [] if self._metrics is None else list(TraceRecord.of(self._metrics).spans()))
 
     def begin(self, metrics: Metrics) -> None:
         """A loader is made, with these counters."""

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from cedar.control.timeline import DATA
 from cedar.core.printable import escape
-from cedar.engine.metrics import Report
 from cedar.profile.text import byte_size
 from cedar.watch.picture import Box, svg
+from cedar.watch.report import Report
 from cedar.watch.trace import Shown
 
 _STYLE = (

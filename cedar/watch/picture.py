@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import linecache
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from cedar.core.printable import escape
-from cedar.core.redact import redact
-from cedar.plan.graph import Node, walk
+from cedar.pipeline.explain_words import as_written
+from cedar.plan.graph import Node, labels, walk
 
 _WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: of a character, of a box, between boxes
 _MOST = 60  # characters of a box
@@ -86,33 +82,11 @@ def _cut(label: str) -> str:
     return label if len(label) <= _MOST else label[: _MOST - 3] + "..."
 
 
-# ---- the user's own words --------------------------------------------------------------------------------------------
+def html(root: Node, text: str) -> str:
+    """For notebooks: a picture of the operators of a pipeline, and a text about it."""
+    return f"{svg(boxes(root, as_written(root, labels(root))))}<pre>{escape(text)}</pre>"
 
 
-def as_written(root: Node, labels: Mapping[int, str]) -> dict[int, str]:
-    """The labels, those of expressions as they stand in the user's file where that can be read."""
-    return {id(node): _worded(node, labels[id(node)]) for node in walk(root)}
-
-
-def _worded(node: Node, label: str) -> str:
-    if node.site is None or "col(" not in label:
-        return label
-    source, calls = _calls(node.site.file)
-    matches = calls.get((node.site.line, node.operator.name), [])
-    if len(matches) != 1:  # another file by now, or two on one line
-        return label
-    given = [*matches[0].args, *matches[0].keywords]
-    words = [" ".join((ast.get_source_segment(source, each) or "").split()) for each in given]
-    return redact(f"{node.operator.name}({', '.join(words)})")
-
-
-@functools.lru_cache(maxsize=16)
-def _calls(file: str) -> tuple[str, dict[tuple[int, str], list[ast.Call]]]:
-    """A file, and its calls of methods by line and name."""
-    source = "".join(linecache.getlines(file))
-    calls: dict[tuple[int, str], list[ast.Call]] = {}
-    with suppress(SyntaxError, ValueError):
-        for call in ast.walk(ast.parse(source)):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                calls.setdefault((call.func.end_lineno or 0, call.func.attr), []).append(call)
-    return source, calls
+def chart(root: Node) -> str:
+    """The operators of a pipeline, as text that Mermaid draws."""
+    return mermaid(boxes(root, as_written(root, labels(root))))

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from cedar.core.printable import one_line
 from cedar.engine.delivery.options import Observer
@@ -122,12 +122,6 @@ class Progress(Observer):
     def close(self) -> None:
         """The same."""
         self.ended()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def clock(seconds: float) -> str:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from cedar.control.timeline import Line
-from cedar.engine.metrics import Report
+from cedar.watch.report import Report
 
 _COUNTS = ("rows", "batches", "restarts", "rank", "world", "workers", "rows_read", "epoch", "requests", "retries",
            "memory", "rows_cached", "bytes_read", "queue_bytes", "plan_changes")  # fmt: skip
@@ -24,7 +24,7 @@ def to_json(report: Report) -> dict[str, Any]:
         >>> of_json(to_json(report)) == report
         True
     """
-    values = {each.name: getattr(report, each.name) for each in fields(report) if each.name != "view"}
+    values = {each.name: getattr(report, each.name) for each in fields(report) if each.name != "metrics"}
     return values | {"workers_time": [[line.label, line.seconds, line.shares] for line in report.workers_time]}
 
 

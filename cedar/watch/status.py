@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cedar.engine.delivery.loader import Loader
-from cedar.engine.metrics import Report
+from cedar.watch.report import Report
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from cedar.control.timeline import DATA, TRAINER, Part, Recording, Span, TrainerWait, name_of
 from cedar.engine.delivery.options import Observer
-from cedar.engine.metrics import Metrics, Report
+from cedar.engine.metrics import Metrics
+from cedar.watch.report import Report
 from cedar.watch.saved import to_json
 
 _log = logging.getLogger("cedar")

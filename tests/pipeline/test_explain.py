@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from cedar import col
-from cedar.pipeline.explain import explain, explain_html
+from cedar.pipeline.explain import explain
 from cedar.plan.data import Decision, Plan, Prediction
+from cedar.watch import picture
 from tests.pipeline.toy_plans import common, placeless, plan, rows
 
 
@@ -156,7 +157,7 @@ def test_a_plan_that_more_hardware_would_not_help(log):
 
 def test_notebooks_see_the_plan(log):
     pipeline, chosen = common(log)
-    html = explain_html(pipeline.node, chosen)
+    html = picture.html(pipeline.node, explain(pipeline.node, chosen))
     assert html.startswith("<svg")
     assert "<pre>NOTE   row counts" in html
     assert "\nCOST   map(decode)" in html

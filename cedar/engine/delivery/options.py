@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
-from cedar.engine.metrics import Metrics, View
+from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode, over_ranks, rows_per_unit
 from cedar.engine.plan_control import Plans
 from cedar.engine.uncounted import counted_if_read
@@ -23,7 +23,13 @@ from cedar.plan.planner import Planner
 
 
 class Observer:
-    """Is told how a run goes."""
+    """Is told how a run goes.
+
+    Args:
+        position: what of the epoch is done, and all of it or None, in one unit; given by whoever has a loader.
+    """
+
+    position: Callable[[], tuple[int, int | None]] | None = None
 
     def begin(self, metrics: Metrics) -> None:
         """A loader is made, with these counters."""
@@ -36,6 +42,12 @@ class Observer:
 
     def close(self) -> None:
         """The loader is closed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,6 @@ class Options:
     as_blocks: bool = False  # for sinks: blocks instead of rows or batches,
     encode: Kernel | None = None  # of batches, in tasks: what this makes of them
     observer: Observer | None = None
-    view: View | None = None  # a report as HTML
     words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # labels, by id, as people wrote them
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError
+from cedar.core.extensions import extension
 from cedar.core.printable import one_line
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.epoch import DataEpoch
-from cedar.engine.metrics import Report, make_report
 from cedar.engine.runner import Runner
 from cedar.plan.data import Plan
 from cedar.plan.graph import sources
+
+if TYPE_CHECKING:
+    from cedar.watch.report import Report
 
 
 class Reporting(LoaderPosition):
@@ -78,10 +83,10 @@ class Reporting(LoaderPosition):
     def report(self) -> Report:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
-        return make_report(
+        made: Report = extension("watch").report_of(
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
-            epoch=self.epoch, plan=self._plans.current.method, view=self._options.view, graph=self._graph(),
+            epoch=self.epoch, plan=self._plans.current.method, graph=self._graph(),
             plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(
@@ -90,6 +95,12 @@ class Reporting(LoaderPosition):
             ),
             deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
         )  # fmt: skip
+        return made
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """How many rows each operator dropped so far because they failed, by its label."""
+        return self._metrics.skipped
 
     def _unsteady(self) -> list[str]:
         return [text for text in (self._binding.check_env.unsteady or {}).values() if text]

@@ -1,0 +1,60 @@
+"""Blocks as frames of polars, tensors and objects too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cedar.core.block import Block
+from cedar.core.groups.column import plain
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PART = 65_536  # rows that are worked on together, wherever blocks are cut: no figure depends on their size
+
+
+def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
+    """The first ``n`` rows of all blocks."""
+    import polars as pl
+
+    heads: list[pl.DataFrame] = []
+    for block in blocks:
+        heads.append(frame_of(block).head(n))
+        n -= heads[-1].height
+        if n <= 0:
+            break
+    return pl.concat(heads, how="vertical_relaxed") if heads else pl.DataFrame()
+
+
+def frame_of(block: Block) -> pl.DataFrame:
+    """The rows of a block, tensors and objects too."""
+    import polars as pl
+
+    def series(name: str, column: Any) -> pl.Series:
+        column = plain(column)
+        if not isinstance(column, np.ndarray):
+            return pl.Series(name, pl.from_arrow(column))
+        return pl.Series(name, column.tolist(), dtype=pl.Object) if column.dtype == object else pl.Series(name, column)
+
+    return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
+
+
+def parts(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows, 65,536 at a time, wherever they were cut: what is computed by parts depends on the rows alone."""
+    import polars as pl
+
+    pending: list[pl.DataFrame] = []
+    height = 0
+    for frame in frames:
+        pending.append(frame)
+        height += frame.height
+        while height >= _PART:
+            whole = pl.concat(pending, how="vertical_relaxed").rechunk()  # a sum in floating point goes chunk by chunk
+            yield whole[:_PART].rechunk()
+            pending = [whole[_PART:]]
+            height -= _PART
+    if height:
+        yield pl.concat(pending, how="vertical_relaxed").rechunk()

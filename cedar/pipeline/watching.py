@@ -1,0 +1,27 @@
+"""Who watches a run: the extension for it, where it is installed and somebody asked."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cedar.core.errors import Site
+from cedar.core.extensions import extension, installed
+from cedar.engine.delivery.options import Observer
+
+
+def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> Any:
+    """Those that the arguments of ``Pipeline.loader`` or the environment ask for; None where nothing does.
+
+    Raises:
+        PipelineError: arguments that do not fit.
+    """
+    asked = progress or any(each is not None for each in (trace, serve, on_metrics))
+    if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and installed("watch")):
+        return None
+    return extension("watch").observers_of(progress, trace, serve, on_metrics, site) or None
+
+
+def progress_line(title: str, plain: bool = False) -> Observer:
+    """A line of progress, in a terminal or notebook; with ``plain`` elsewhere, too."""
+    return extension("watch").progress_line(title, plain) if installed("watch") else Observer()
