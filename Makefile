@@ -88,7 +88,7 @@ browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there,
 
 formats: $(STAMP)  ## the readers and writers of Lance and Vortex, with their libraries
 	@$(PIP) -e '.[lance,vortex]'
-	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/pipeline/test_writing*.py tests/benchmarks/test_peers.py $(ARGS)
+	@$(BIN)/python -m pytest -n 2 tests/datasets tests/conformance tests/lake tests/benchmarks/test_peers.py $(ARGS)
 
 coverage: $(STAMP)  ## every test with coverage, and the share of these lines that the fast tests run
 	@$(SUITE) coverage $(ARGS)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 import cedar
 from cedar import col
-from cedar.pipeline import writing
+from cedar.lake import writing
 
 SPLITS = 24
 PATIENCE = 300.0  # seconds for a job to end

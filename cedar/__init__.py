@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from cedar.core.jagged import JaggedTensor as JaggedTensor
     from cedar.core.skip import Skip as Skip
     from cedar.engine.delivery.loader import Loader as Loader
+    from cedar.lake.convert import convert as convert
+    from cedar.lake.convert import optimize_layout as optimize_layout
+    from cedar.lake.writing import Written as Written
     from cedar.optimizer.budget import Budget as Budget
-    from cedar.pipeline.convert import convert as convert
-    from cedar.pipeline.convert import optimize_layout as optimize_layout
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from cedar.pipeline.versioned import read_delta as read_delta
     from cedar.pipeline.versioned import read_iceberg as read_iceberg
     from cedar.pipeline.versioned import read_lance as read_lance
-    from cedar.pipeline.writing import Written as Written
     from cedar.plan.data import Plan as Plan
     from cedar.preprocessing import Fitted as Fitted
     from cedar.preprocessing import fit as fit
@@ -75,7 +75,7 @@ _HOMES = {
     "cedar.core.jagged": ("JaggedTensor",),
     "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
-    "cedar.pipeline.convert": ("convert", "optimize_layout"),
+    "cedar.lake.convert": ("convert", "optimize_layout"),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",
@@ -83,7 +83,7 @@ _HOMES = {
         "read_tar", "read_text", "read_vortex", "zip",
     ),
     "cedar.pipeline.versioned": ("read_delta", "read_iceberg", "read_lance"),
-    "cedar.pipeline.writing": ("Written",),
+    "cedar.lake.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
     "cedar.preprocessing": ("Fitted", "fit"),
     "cedar.profile": ("Profile",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cedar.core import forks
-from cedar.datasets.layouts import SECONDS_PER_BYTE
+from cedar.lake.layouts import SECONDS_PER_BYTE
 
 _ENOUGH = 64 << 20  # bytes that were read before the average is believed
 _EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # until then: 10 GB/s, and what files take

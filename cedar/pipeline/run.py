@@ -14,12 +14,12 @@ from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
+from cedar.lake.writing import Settings, Written, write
 from cedar.operators.base import Env
 from cedar.pipeline.explain_words import as_written
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
 from cedar.pipeline.typed import ExecutorLike, LoaderOptions
 from cedar.pipeline.watching import observers, progress_line
-from cedar.pipeline.writing import Settings, Written, write
 from cedar.plan.steps.live import leave_unread
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class RunMethods:
             >>> cedar.from_items([{"x": 1}]).to_arrow().num_rows
             1
         """
-        from cedar.datasets.sinks import to_arrow_table
+        from cedar.lake.sinks import to_arrow_table
 
         schema = cast("Pipeline", self).schema
         return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
@@ -288,7 +288,7 @@ class RunMethods:
             >>> cedar.read_parquet(files).count()
             1
         """
-        from cedar.datasets.sinks import write_parquet
+        from cedar.lake.sinks import write_parquet
 
         site, url, stored = user_site(), os.fspath(url), as_options(storage_options)
         if not url.endswith(".parquet"):

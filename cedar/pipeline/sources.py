@@ -228,7 +228,7 @@ def read_vortex(
         ...
         cedar.PipelineError: read_vortex: paths must be a string, ...
     """
-    from cedar.datasets import vortex
+    from cedar.lake import vortex
 
     return start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
 

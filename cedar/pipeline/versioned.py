@@ -37,7 +37,7 @@ def read_lance(
         ...
         cedar.PipelineError: read_lance: uri must be a string or a path, not 3 ...
     """
-    from cedar.datasets import lance
+    from cedar.lake import lance
 
     return start(lambda: lance.read_lance(uri, columns=columns, version=version, storage_options=storage_options))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.datasets.layouts import Layouts
+from cedar.lake.layouts import Layouts
 from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
 from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, start_of, taken
 from cedar.recommendation.spill import Job, parts_of, read_part

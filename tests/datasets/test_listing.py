@@ -12,7 +12,7 @@ from cedar.core.errors import PipelineError, SourceError
 from cedar.core.redact import redact_url
 from cedar.datasets.listing import as_flag, as_paths, concurrently, list_files, reading
 from cedar.datasets.parquet import read_parquet
-from cedar.datasets.vortex import read_vortex
+from cedar.lake.vortex import read_vortex
 
 
 @pytest.fixture

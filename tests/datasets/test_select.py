@@ -20,11 +20,11 @@ from cedar.datasets.base import offsets_of
 from cedar.datasets.csv import read_csv
 from cedar.datasets.files import read_files
 from cedar.datasets.jsonl import read_jsonl
-from cedar.datasets.lance import read_lance
 from cedar.datasets.parquet import read_parquet
 from cedar.datasets.tar import read_tar
 from cedar.datasets.text import read_text
-from cedar.datasets.vortex import read_vortex
+from cedar.lake.lance import read_lance
+from cedar.lake.vortex import read_vortex
 from tests.datasets.reading import read_rows, traveled
 
 ROWS = 500

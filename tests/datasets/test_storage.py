@@ -11,7 +11,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
-from cedar.datasets.sinks import write_parquet
+from cedar.lake.sinks import write_parquet
 from cedar.testing.storage import flaky
 from tests.datasets.blocks import block, cut, files_of
 

@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.gather import gather
 from cedar.datasets.clicklog.model import BayesAuc, World, affinity, world_of
 from cedar.datasets.clicklog.spec import ITEM_LISTS, ClickLog, ListFeature, Written
-from cedar.datasets.sinks import write_parquet
+from cedar.lake.sinks import write_parquet
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

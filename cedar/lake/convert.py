@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.ranks import find_rank
 from cedar.datasets.base import Read
-from cedar.datasets.commits import begun_job
-from cedar.datasets.formats import FORMATS
-from cedar.datasets.layouts import SECONDS_PER_BYTE
 from cedar.datasets.storage import Storage
+from cedar.lake.commits import begun_job
+from cedar.lake.formats import FORMATS
+from cedar.lake.layouts import SECONDS_PER_BYTE
 from cedar.optimizer.budget import Budget
 from cedar.pipeline import sources, versioned
 from cedar.pipeline.core import Pipeline
@@ -28,7 +28,7 @@ from cedar.plan.graph import Node
 from cedar.plan.steps.live import live_columns
 
 if TYPE_CHECKING:
-    from cedar.pipeline.writing import Written
+    from cedar.lake.writing import Written
 
 READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "parquet": (sources.read_parquet, (".parquet", ".pq")),

@@ -10,7 +10,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError
-from cedar.datasets.formats import FORMATS
+from cedar.lake.formats import FORMATS
 
 READERS: dict[str, Any] = {
     "parquet": cedar.read_parquet, "arrow": cedar.read_arrow, "jsonl": cedar.read_jsonl, "tar": cedar.read_tar,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
-from cedar.datasets.formats import FORMATS
-from cedar.datasets.parts import Parts, split_by
 from cedar.datasets.storage import Storage
+from cedar.lake.formats import FORMATS
+from cedar.lake.parts import Parts, split_by
 from tests.datasets.blocks import files_of
 
 

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.errors import PipelineError, missing_column
-from cedar.datasets.formats import Assembly, Format
 from cedar.datasets.hive import folder_of
 from cedar.datasets.storage import AppendedFile, Storage, writing
 from cedar.datasets.sums import SUFFIX
+from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
 FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another

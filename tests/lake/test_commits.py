@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cedar.core.errors import PipelineError, SourceError
-from cedar.datasets.commits import Commit, Log, begun_job
-from cedar.datasets.parts import Part
 from cedar.datasets.storage import Storage
+from cedar.lake.commits import Commit, Log, begun_job
+from cedar.lake.parts import Part
 
 JOB = {"format": "jsonl", "layout": "fast"}
 

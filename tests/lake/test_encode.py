@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import cedar
-from cedar.datasets.formats import Jsonl
-from cedar.engine.delivery.encode import Encode, pieces
+from cedar.lake.encode import Encode, pieces
+from cedar.lake.formats import Jsonl
 from cedar.operators.base import Env
 from tests.toy_blocks import block
 

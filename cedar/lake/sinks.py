@@ -12,11 +12,11 @@ import pyarrow as pa
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.redact import StorageOptions
-from cedar.datasets.formats import Parquet
-from cedar.datasets.layouts import Layouts, with_required
-from cedar.datasets.parts import Parts
 from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
+from cedar.lake.formats import Parquet
+from cedar.lake.layouts import Layouts, with_required
+from cedar.lake.parts import Parts
 
 __all__ = ["group_rows", "to_arrow_table", "write_parquet"]
 

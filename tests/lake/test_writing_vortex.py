@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, SourceError
-from tests.pipeline.written_rows import VALUES, rows, stopping
+from tests.lake.written_rows import VALUES, rows, stopping
 
 pytest.importorskip("vortex", reason="the extra vortex is not installed")
 

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.redact import StorageOptions
-from cedar.datasets import lance_table
-from cedar.datasets.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
+from cedar.lake import lance_table
+from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 
 _KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # as read_tar takes them, and gives them back
 
@@ -59,7 +59,7 @@ class Format(ABC):
 
     name: str
     suffix: str
-    aims: tuple[str, ...] = ("fast",)  # of its layout: see ``cedar.datasets.layouts``
+    aims: tuple[str, ...] = ("fast",)  # of its layout: see ``cedar.lake.layouts``
     layouts: Layouts | None = None  # what is chosen of it, by the rows of a job
     folder = ""  # where the files lie, below that which is written to
     joined = False  # the files of all ranks are one data set, once ``join`` was called

@@ -20,8 +20,8 @@ from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, selecte
 from cedar.datasets.listing import reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types
-from cedar.datasets.sinks import group_rows
 from cedar.datasets.tensors import tensor_types, with_tensors
+from cedar.lake.sinks import group_rows
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar import CedarError, PipelineError, ResumeError, SourceError, col
 from cedar.datasets.sums import write_sums
-from cedar.datasets.vortex import _runs, read_vortex
+from cedar.lake.vortex import _runs, read_vortex
 from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 vortex: Any = pytest.importorskip("vortex", reason="the extra vortex is not installed")
@@ -68,7 +68,7 @@ def test_splits_are_row_ranges_that_join_or_cut_chunks(tmp_path: Path, monkeypat
     source = read_vortex(tmp_path)
     counts = [s.rows or 0 for s in source.splits()]
     assert (sum(counts), max(counts)) == (100_000, 65_536)
-    monkeypatch.setattr("cedar.datasets.vortex._ROWS", 10_000)
+    monkeypatch.setattr("cedar.lake.vortex._ROWS", 10_000)
     source = read_vortex(tmp_path)
     assert len(source.splits()) >= 10
     assert column(source, "id") == list(range(100_000))
@@ -159,7 +159,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(predicates())
 def test_splits_are_left_out_only_where_polars_finds_no_row(numbers: Path, predicate: pl.Expr):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cedar.datasets.vortex._ROWS", 8192)
+        patch.setattr("cedar.lake.vortex._ROWS", 8192)
         source = read_vortex(numbers)
         frame: Any = pl.from_arrow(NUMBERS)
         for split in source.splits():
@@ -171,7 +171,7 @@ def test_splits_are_left_out_only_where_polars_finds_no_row(numbers: Path, predi
 
 
 def test_splits_without_rows_that_are_wanted_are_left_out(numbers: Path, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.vortex._ROWS", 8192)
+    monkeypatch.setattr("cedar.lake.vortex._ROWS", 8192)
     source = read_vortex(numbers)
     kept = [s.part for s in source.splits() if not source.prune(s, (col("i") > 35_000) & (col("f") < 1e9))]
     assert kept == [4]

@@ -20,11 +20,11 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
 from cedar.core.faults import fault_of
-from cedar.datasets.lance_table import FOLDER as FILES
-from cedar.datasets.layouts import Layout, checked
-from cedar.datasets.parts import Part
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.sums import SUFFIX
+from cedar.lake.lance_table import FOLDER as FILES
+from cedar.lake.layouts import Layout, checked
+from cedar.lake.parts import Part
 from cedar.store.whole_files import settle_claims, write_first
 
 VERSION = 1

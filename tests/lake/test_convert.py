@@ -16,7 +16,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.cli import main
-from cedar.pipeline import convert as converting
+from cedar.lake import convert as converting
 
 WITH = [name for name in ("vortex", "lance") if importlib.util.find_spec(name) is not None]
 

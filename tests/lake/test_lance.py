@@ -10,7 +10,7 @@ import pytest
 
 import cedar
 from cedar import CedarError, PipelineError, ResumeError, SourceError, col
-from cedar.datasets.lance import read_lance
+from cedar.lake.lance import read_lance
 from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 lance: Any = pytest.importorskip("lance", reason="the extra lance is not installed")
@@ -49,7 +49,7 @@ def test_all_rows_in_the_order_of_the_data_set(uri: Path):
 
 
 def test_splits_are_ranges_of_rows(uri: Path, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.lance.group_rows", lambda width: 32)
+    monkeypatch.setattr("cedar.lake.lance.group_rows", lambda width: 32)
     source = read_lance(uri)
     assert [s.rows for s in source.splits()] == [32, 32, 32, 4, 32, 32, 32, 4, 32, 18]
     assert column(source, "id") == list(range(250))

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import cedar
 from benchmarks import written_kills
 from cedar import col
-from cedar.datasets import commits, storage
-from cedar.pipeline import writing
+from cedar.datasets import storage
+from cedar.lake import commits, writing
 
 
 @pytest.fixture(scope="module")

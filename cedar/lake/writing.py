@@ -17,17 +17,17 @@ from cedar.core.ranks import Rank, find_rank
 from cedar.core.redact import StorageOptions
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
-from cedar.datasets.commits import Commit, Log
-from cedar.datasets.formats import FORMATS, Format
-from cedar.datasets.lance_table import check_place
-from cedar.datasets.layouts import loosened, plain_schema, told
-from cedar.datasets.parts import FILE_BYTES, Parts
-from cedar.datasets.sinks import group_rows, to_arrow_table
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.to_arrow import arrow_batch, same_schema
-from cedar.engine.delivery.encode import Encode, pieces
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
+from cedar.lake.commits import Commit, Log
+from cedar.lake.encode import Encode, pieces
+from cedar.lake.formats import FORMATS, Format
+from cedar.lake.lance_table import check_place
+from cedar.lake.layouts import loosened, plain_schema, told
+from cedar.lake.parts import FILE_BYTES, Parts
+from cedar.lake.sinks import group_rows, to_arrow_table
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
 from cedar.pipeline.watching import progress_line

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cedar import PipelineError, SourceError
-from cedar.datasets import lance_table
+from cedar.lake import lance_table
 
 lance = pytest.importorskip("lance", reason="the extra lance is not installed")
 

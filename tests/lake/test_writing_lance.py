@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import PipelineError, SourceError
-from tests.pipeline.written_rows import VALUES, rows, stopping
+from tests.lake.written_rows import VALUES, rows, stopping
 
 lance = pytest.importorskip("lance", reason="the extra lance is not installed")
 
@@ -84,7 +84,7 @@ def test_a_job_that_was_killed_before_the_data_set_was_made_makes_it_when_it_is_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cedar.datasets.lance_table.commit", killed)
+        patch.setattr("cedar.lake.lance_table.commit", killed)
         with pytest.raises(KeyboardInterrupt):
             rows(30).write(tmp_path / "out", format="lance")
     assert (rows(30).write(tmp_path / "out", format="lance").resumed, ids(tmp_path / "out")) == (1, list(range(30)))

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import cedar
 from cedar import col
-from cedar.datasets import layouts
-from cedar.datasets.formats import Parquet
-from cedar.pipeline import writing
+from cedar.lake import layouts, writing
+from cedar.lake.formats import Parquet
 
 AIMS = pytest.mark.parametrize("aim", layouts.AIMS)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError
-from cedar.datasets.formats import Format
-from cedar.datasets.parts import split_by
 from cedar.datasets.to_arrow import arrow_batch
+from cedar.lake.formats import Format
+from cedar.lake.parts import split_by
 from cedar.operators.base import Env
 
 

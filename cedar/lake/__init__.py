@@ -1,0 +1,1 @@
+"""Writers, Lance, Vortex and convert: an extension, see ``cedar.core.extensions``."""
