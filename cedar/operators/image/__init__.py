@@ -7,6 +7,8 @@ of shape (height, width, channels) until ``to_float``. Spatial operators take bo
 
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
 
+from cedar.operators.image.augment import RandAugment as rand_augment
+from cedar.operators.image.augment import TrivialAugment as trivial_augment
 from cedar.operators.image.blur import GaussianBlur as gaussian_blur
 from cedar.operators.image.color import Grayscale as grayscale
 from cedar.operators.image.crop import CenterCrop as center_crop
@@ -26,15 +28,19 @@ from cedar.operators.image.padding import Expand as expand
 from cedar.operators.image.padding import Pad as pad
 from cedar.operators.image.random_crop import RandomResizedCrop as random_resized_crop
 from cedar.operators.image.resize import Resize as resize
+from cedar.operators.image.sharpness import Sharpness as sharpness
 from cedar.operators.image.solarize import Autocontrast as autocontrast
 from cedar.operators.image.solarize import Equalize as equalize
 from cedar.operators.image.solarize import Invert as invert
 from cedar.operators.image.solarize import Posterize as posterize
 from cedar.operators.image.solarize import Solarize as solarize
+from cedar.operators.image.warp import Affine as affine
+from cedar.operators.image.warp import Perspective as perspective
+from cedar.operators.image.warp import Rotation as rotation
 
 __all__ = [
-    "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize", "erasing",
-    "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "normalize", "pad",
-    "photometric_distort", "posterize", "random_resized_crop", "resize", "sanitize_boxes", "solarize", "to_float",
-    "vertical_flip",
+    "affine", "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize",
+    "erasing", "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "normalize", "pad",
+    "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize", "rotation",
+    "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
 ]  # fmt: skip

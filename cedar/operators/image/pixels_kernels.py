@@ -1,7 +1,7 @@
 """The fused pass over an image, compiled: steps are read from a short list, so nothing is compiled per pipeline.
 
 An image goes through in stretches that stay in the nearest cache, all steps on one before the next is read. A step that
-must know the whole image (contrast, blur) ends a sweep: the channels are then kept as uint8, one after the other.
+must know the whole image (contrast, blur, warp) ends a sweep: the channels are then kept as uint8, one after the other.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from cedar.operators.image.pixels_points import (
     unit_standardize_fast,
 )
 from cedar.operators.image.pixels_steps import FLOAT_PLANES, FLOATS, KEEP, NOTHING, PIXELS, PLANES
+from cedar.operators.image.warp_kernels import sharpen_plane, warp_planes
 from cedar.operators.jit import kernel, numba
 
 CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
@@ -47,9 +48,8 @@ _NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.S
 _GRAY, _GRAY_ONE, _SPREAD = _codes.GRAY, _codes.GRAY_ONE, _codes.SPREAD
 _SOLARIZE, _POSTERIZE, _PERMUTE = _codes.SOLARIZE, _codes.POSTERIZE, _codes.PERMUTE
 _BLEND, _STRETCH, _TABLE = _codes.BLEND, _codes.STRETCH, _codes.TABLE
-_WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE, _BLUR = (
-    _codes.WHOLE, _codes.CONTRAST, _codes.AUTOCONTRAST, _codes.EQUALIZE, _codes.BLUR,
-)  # fmt: skip
+_WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE = _codes.WHOLE, _codes.CONTRAST, _codes.AUTOCONTRAST, _codes.EQUALIZE
+_BLUR, _SHARPEN, _WARP = _codes.BLUR, _codes.SHARPEN, _codes.WARP  # the last ones: in place, on what is kept
 _carray = numba().carray
 
 
@@ -217,6 +217,23 @@ def sweep(  # noqa: C901, PLR0912, PLR0913 - compiled as one
     return left, total
 
 
+@kernel("void(int64, float64[::1], uint8[:, ::1], int64, int64, int64, float32[:, ::1], int64[::1])")
+def in_place(
+    code: Any, numbers: Any, work: Any, channels: Any, height: Any, width: Any, weights: Any, lengths: Any
+) -> None:
+    """A step on the channels of the whole image, as they are kept."""
+    first, second = np.int64(numbers[0]), np.int64(numbers[1])
+    if code == _WARP:
+        warp_planes(work, channels, height, width, weights[first], second)
+        return
+    for c in range(channels):
+        plane = _carray(pointer(address(work[c])), (height, width), np.uint8)
+        if code == _SHARPEN:
+            sharpen_plane(plane, np.float32(1.0 - numbers[0]))
+        else:
+            blur_plane(plane, weights[first, : lengths[first]], weights[second, : lengths[second]])
+
+
 @kernel()
 def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
     """The steps that change an image of so many channels; how many they are."""
@@ -291,22 +308,19 @@ def apply(  # noqa: PLR0913 - compiled code takes no structures
             code = codes[end]
             limits[:, 0], limits[:, 1] = np.float32(255), np.float32(0)
             counts[:] = 0
-            changed = begin < end or (code == _BLUR and not kept)
-            if changed or code != _BLUR:
+            changed = begin < end or (code >= _BLUR and not kept)
+            if changed or code < _BLUR:
                 # What nothing changes is read again from where it is.
                 channels, total = sweep(
                     image, kept, work, channels, codes, numbers, begin, end, code, limits, counts, ranges, tables,
                     norms, inverses, KEEP if changed else NOTHING, out, floats, planes,
                 )  # fmt: skip
                 kept = kept or changed
-                if code != _BLUR:
+                if code < _BLUR:
                     codes[end] = settle(
                         code, total, height * width, channels, numbers[end], limits, counts, ranges, tables
                     )
             begin = end
-            if code == _BLUR:
-                across, down = np.int64(numbers[end, 0]), np.int64(numbers[end, 1])
-                for c in range(channels):
-                    plane = _carray(pointer(address(work[c])), (height, width), np.uint8)
-                    blur_plane(plane, weights[across, : lengths[across]], weights[down, : lengths[down]])
+            if code >= _BLUR:
+                in_place(code, numbers[end], work, channels, height, width, weights, lengths)
                 begin = end + 1

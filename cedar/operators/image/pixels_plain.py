@@ -39,7 +39,7 @@ def apply(
         image: uint8 (height, width, channels).
         out: uint8, or float32 for values from 0 to 1, normalized: where the result goes.
         codes, numbers: of the steps, (steps,) and (steps, 2).
-        tables: weights of blurs.
+        tables: weights of blurs, matrices of warps.
         norms: (how many, 2, 4): means and standard deviations.
         channels_first: ``out`` is (channels, height, width).
     """
@@ -70,8 +70,11 @@ def _step(
         return [np.where(plane >= factor, _TOP - plane, plane) for plane in planes]
     if code == steps.POSTERIZE:
         return [np.floor(plane / factor) * factor for plane in planes]
-    if code == steps.BLUR:
-        return [_blur(plane, tables[int(first)], tables[int(second)]) for plane in planes]
+    if code == steps.WARP:
+        return _warped(planes, tables[int(first)].astype(np.float64), int(second))
+    if code in (steps.BLUR, steps.SHARPEN):
+        blurs = code == steps.BLUR
+        return [_blur(p, tables[int(first)], tables[int(second)]) if blurs else _sharpened(p, rest) for p in planes]
     if code in (steps.AUTOCONTRAST, steps.EQUALIZE):
         return [(_stretched if code == steps.AUTOCONTRAST else _equalized)(plane) for plane in planes]
     if code == steps.HUE:
@@ -175,6 +178,46 @@ def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.fl
     for k, weight in enumerate(across):
         rows = _fma(wide[:, k : k + width], weight, rows)
     return np.minimum(np.rint(rows), _TOP)
+
+
+def _sharpened(plane: Plane, rest: np.float32) -> Plane:
+    if min(plane.shape) < 3:
+        return plane
+    values, made = plane.astype(np.int64), plane.copy()
+    near = np.lib.stride_tricks.sliding_window_view(values, (3, 3)).sum(axis=(2, 3)) + 4 * values[1:-1, 1:-1]
+    inner = plane[1:-1, 1:-1]
+    mean = ((2 * near + 13) // 26).astype(_F)
+    made[1:-1, 1:-1] = np.floor(np.clip(_fma(mean - inner, rest, inner), _ZERO, _TOP))
+    return made
+
+
+def _warped(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> list[Plane]:
+    """See ``pixels_steps.WARP``."""
+    height, width = planes[0].shape
+    y, x = np.mgrid[:height, :width] + 0.5
+    a, b, c, d, e, f, g, h = table[:8]
+    with np.errstate(all="ignore"):
+        depth = g * x + h * y + 1.0
+        across, down = (a * x + b * y + c) / depth - 0.5, (d * x + e * y + f) / depth - 0.5
+        near = (across > -1) & (across < width) & (down > -1) & (down < height)
+    across, down = np.where(near, across, -9.0), np.where(near, down, -9.0)
+    pick = np.rint if mode == 0 else np.floor
+    left, top = pick(across).astype(np.int64), pick(down).astype(np.int64)
+    right, low = across - left, down - top
+    made = []
+    for plane, fill in zip(planes, table[8:], strict=False):
+        total, there = np.zeros(plane.shape), np.zeros(plane.shape)
+        for i, j in ((0, 0),) if mode == 0 else ((0, 0), (0, 1), (1, 0), (1, 1)):
+            inside = (top + i >= 0) & (top + i < height) & (left + j >= 0) & (left + j < width)
+            weight = (right if j else 1.0 - right) * (low if i else 1.0 - low) if mode else np.ones(plane.shape)
+            weight = np.where(inside, weight, 0.0)
+            there += weight
+            total += weight * plane[np.where(inside, top + i, 0), np.where(inside, left + j, 0)]
+        if mode == 2:
+            total = (total - fill) * there + fill
+        total = np.where(near if mode else there > 0, np.rint(total), np.rint(fill))
+        made.append(total.astype(_F))
+    return made
 
 
 def _finished(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:

@@ -30,13 +30,19 @@ CONTRAST = 20  # factor
 AUTOCONTRAST = 21
 EQUALIZE = 22
 BLUR = 23  # tables of weights: of the row, of the column
+SHARPEN = 24  # factor
+WARP = 25  # table: where pixels come from, and fill; mode
+
+# The table of a WARP: a .. h and the fill of four channels. The pixel whose middle is at (x, y) becomes that at
+# ((ax + by + c) / (gx + hy + 1), (dx + ey + f) / (gx + hy + 1)). The mode: 0 takes the nearest pixel; 1 interpolates,
+# pixels outside being 0; 2 also mixes with the fill by how much of the weights was outside.
 
 KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep
 NOTHING = 5  # what a sweep writes that only looks
 
 _AMOUNTS = {
     BRIGHTNESS: "brightness", CONTRAST: "contrast", SATURATION: "saturation", HUE: "hue", SOLARIZE: "threshold",
-    POSTERIZE: "step", PERMUTE: "channels",
+    POSTERIZE: "step", PERMUTE: "channels", SHARPEN: "sharpness", WARP: "matrix",
 }  # fmt: skip
 
 
@@ -60,19 +66,25 @@ class Steps:
         told: list[dict[str, Any]] = []
         for codes, amounts in rows:
             own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
-            named = {_AMOUNTS[code]: _amount(code, amount) for code, amount in own if code in _AMOUNTS}
+            named = {_AMOUNTS[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNTS}
             told.append({"applied": bool(own)} | named)
         return told
 
+    def _amount(self, code: int, amount: float) -> Any:
+        """A step's number; the order of the channels, and a matrix, as a tuple."""
+        if code == WARP:
+            return tuple(self.tables[int(amount)][:8].tolist())
+        return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
+
     def then(self, after: Steps) -> Steps:
-        """These steps and those; at most one of them has tables."""
-        codes = np.concatenate([self.codes, after.codes], axis=1)
-        return Steps(codes, np.concatenate([self.numbers, after.numbers], axis=1), self.tables + after.tables)
+        """These steps and those."""
+        codes, numbers = np.concatenate([self.codes, after.codes], axis=1), after.numbers_behind(len(self.tables))
+        return Steps(codes, np.concatenate([self.numbers, numbers], axis=1), self.tables + after.tables)
 
-
-def _amount(code: int, amount: float) -> Any:
-    """A step's number; the order of the channels as a tuple."""
-    return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
+    def numbers_behind(self, tables: int) -> Numbers:
+        """The numbers, where so many tables come before: some are places of tables."""
+        places = np.stack([(self.codes == BLUR) | (self.codes == WARP), self.codes == BLUR], axis=2)
+        return np.asarray(self.numbers + places * tables, dtype=np.float64)
 
 
 def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
@@ -91,7 +103,7 @@ def joined(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Code
     numbers = [np.zeros((rows, 0, 2))]
     tables: list[Weights] = []
     for step in steps:
-        numbers.append(np.where((step.codes == BLUR)[:, :, None], step.numbers + len(tables), step.numbers))
+        numbers.append(step.numbers_behind(len(tables)))
         tables.extend(step.tables)
     lengths = np.array([len(table) for table in tables], dtype=np.int64)
     padded = np.zeros((len(tables), max(lengths, default=0)), dtype=np.float32)

@@ -17,8 +17,10 @@ from cedar.operators.image.pixels_steps import (
     PERMUTE,
     POSTERIZE,
     SATURATION,
+    SHARPEN,
     SOLARIZE,
     SPREAD,
+    WARP,
 )
 
 F = np.float32
@@ -130,6 +132,47 @@ def blur(image, across, down):
     return np.minimum(np.round(rows), 255).astype(np.uint8)  # halves to the even one
 
 
+def sharpen(image, factor):
+    """Away from the mean of nine pixels, the one in the middle counting five times; the border stays."""
+    height, width = image.shape[:2]
+    if height < 3 or width < 3:
+        return image
+    values = image.astype(np.int64)
+    total = 4 * values[1:-1, 1:-1]
+    for i in range(3):
+        for j in range(3):
+            total = total + values[i : height - 2 + i, j : width - 2 + j]
+    mean, inner, made = np.round(total / 13).astype(F), image[1:-1, 1:-1].astype(F), image.copy()
+    made[1:-1, 1:-1] = whole(fma(mean - inner, F(1 - factor), inner))
+    return made
+
+
+def warp(image, table, mode):
+    """Each pixel from where the matrix says, of an image with a border of fill or of nothing around it."""
+    height, width, channels = image.shape
+    matrix = np.append(table[:8], 1.0).reshape(3, 3)
+    y, x = np.mgrid[:height, :width] + 0.5
+    with np.errstate(all="ignore"):
+        across, down, depth = (row[0] * x + row[1] * y + row[2] for row in matrix)
+        across, down = across / depth - 0.5, down / depth - 0.5
+        outside = ~((across > -1) & (across < width) & (down > -1) & (down < height))
+    across, down = np.where(outside, -1.0, across), np.where(outside, -1.0, down)
+    fill = table[8 : 8 + channels]
+    bordered = np.zeros((height + 3, width + 3, channels + 1))  # the last channel: what is of the image
+    bordered[1:-2, 1:-2, :-1], bordered[1:-2, 1:-2, -1] = image, 1
+    if mode == 0:
+        taken = bordered[np.round(down).astype(int) + 1, np.round(across).astype(int) + 1]
+        return np.round(np.where(taken[..., -1:] == 1, taken[..., :-1], fill)).astype(np.uint8)
+    left, top = np.floor(across).astype(int), np.floor(down).astype(int)
+    right, low = (across - left)[..., None], (down - top)[..., None]
+    taken = (1 - right) * (1 - low) * bordered[top + 1, left + 1]
+    taken = taken + right * (1 - low) * bordered[top + 1, left + 2]
+    taken = taken + (1 - right) * low * bordered[top + 2, left + 1]
+    taken = taken + right * low * bordered[top + 2, left + 2]
+    mixed = (taken[..., :-1] - fill) * taken[..., -1:] + fill if mode == 2 else taken[..., :-1]
+    return np.round(np.where(outside[..., None], fill, mixed)).astype(np.uint8)
+
+
 def gauss(size, sigma):
     x = np.arange(size) - size // 2
     weights = np.exp(-((x / sigma) ** 2) / 2)
@@ -174,6 +217,10 @@ def plain(steps, row, image):
             image = autocontrast(image)
         elif code == EQUALIZE:
             image = equalize(image)
+        elif code == SHARPEN:
+            image = sharpen(image, first)
+        elif code == WARP:
+            image = warp(image, steps.tables[int(first)].astype(np.float64), int(second))
         elif code == BLUR:
             image = blur(image, steps.tables[int(first)], steps.tables[int(second)])
         else:

@@ -35,6 +35,7 @@ SPATIAL = st.one_of(
 )
 PIXELS = st.sampled_from([
     image.color_jitter(0.4, 0.4, 0.4, 0.1), image.grayscale(p=0.5), image.solarize(128, p=0.5), image.gaussian_blur(3),
+    image.rand_augment(), image.perspective(fill=3),
 ])  # fmt: skip
 LAST = st.sampled_from([
     (), (image.to_float(),), (image.to_float(), image.normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))),

@@ -14,7 +14,6 @@ from cedar.operators.image.normalize import Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.solarize import Solarize
 from tests.operators.image import pixels_oracle as oracle
-from tests.operators.image.toy_draws import squares
 from tests.operators.image.toy_pixels import ENDS, OPERATORS, some_images
 
 
@@ -37,7 +36,7 @@ def test_one_pass_is_one_by_one_is_plain_numpy(colors, end, height, width, chann
         elif isinstance(transform, Normalize):
             model = [oracle.standard(image, transform.mean, transform.std) for image in model]
         else:
-            steps = transform.steps(squares(3), own)
+            steps = transform.steps(np.full((3, 2), (height, width)), own)
             model = [oracle.plain(steps, row, image) for row, image in enumerate(model)]
     first = data.draw(st.booleans())
     program = compile_pixels(transforms, channels_first=first)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from cedar.operators.image.augment import RandAugment, TrivialAugment
 from cedar.operators.image.blur import GaussianBlur
 from cedar.operators.image.color import Grayscale
 from cedar.operators.image.distort import PhotometricDistort
 from cedar.operators.image.jitter import ColorJitter
 from cedar.operators.image.normalize import Normalize, ToFloat
-from cedar.operators.image.solarize import Autocontrast, Equalize, Posterize, Solarize
+from cedar.operators.image.sharpness import Sharpness
+from cedar.operators.image.solarize import Autocontrast, Equalize, Invert, Posterize, Solarize
+from cedar.operators.image.warp import Affine, Perspective, Rotation
 
 P = st.sampled_from([0.0, 0.5, 1.0])
+TAKEN = st.sampled_from(["nearest", "bilinear"])
+FILLS = st.sampled_from([None, 0, 9, 254.5])
 OPERATORS = st.one_of(
     st.builds(
         ColorJitter,
@@ -30,6 +35,13 @@ OPERATORS = st.one_of(
     st.builds(Autocontrast, P),
     st.builds(Equalize, P),
     st.builds(PhotometricDistort, p=P),
+    st.builds(Invert, P),
+    st.builds(Sharpness, st.sampled_from([0, 0.4, 1.0, 9.5]), P),
+    st.builds(Rotation, st.sampled_from([0, 30, 180, (90, 90)]), TAKEN, st.none() | st.just((3, 40)), FILLS),
+    st.builds(Affine, st.just(90), st.just((0.4, 0.0)), st.just((0.5, 2.0)), st.just((-9, 9, 0, 45)), TAKEN, FILLS),
+    st.builds(Perspective, st.sampled_from([0.0, 0.5, 1.0]), P, TAKEN, FILLS),
+    st.builds(RandAugment, st.integers(0, 3), st.integers(0, 30), interpolation=TAKEN, fill=FILLS),
+    st.builds(TrivialAugment, st.sampled_from([2, 31]), interpolation=TAKEN),
 )
 NORMS = st.builds(Normalize, st.floats(-2, 2), st.floats(1e-30, 1e30) | st.sampled_from([0.229, -3.0, 1e-3]))
 ENDS = (

@@ -1,0 +1,50 @@
+"""sharpness: sharper, or softer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cedar.core.errors import PipelineError, user_site
+from cedar.operators.algebra import resampling
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform, applied, set_random
+from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixels_steps import SHARPEN, Steps, one_step
+from cedar.operators.image.spatial import check_share
+
+
+@resampling
+@dataclass(frozen=True)
+class Sharpness(PixelTransform):
+    """Make an image sharper or softer: torchvision.transforms.v2.RandomAdjustSharpness.
+
+    Images (height, width, 1 or 3) of uint8. Each pixel but those at the border becomes value * factor + mean * (1 -
+    factor), rounded down, of the mean around it: nine pixels, itself five times. Images with a side below 3 stay.
+
+    Args:
+        sharpness_factor: from 0 on: 0 is the mean, 1 changes nothing, 2 is sharper.
+        p: the probability that a row is changed.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but such images.
+
+    Examples:
+        >>> image = np.array([[[0], [0], [0]], [[0], [13], [0]], [[0], [0], [0]]], dtype=np.uint8)
+        >>> int(Sharpness(0, p=1.0)(image)[1, 1, 0]), int(Sharpness(2, p=1.0)(image)[1, 1, 0])
+        (5, 21)
+    """
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_share("sharpness", "p", self.p)
+        factor = self.sharpness_factor
+        if not isinstance(factor, int | float | np.number) or not 0 <= factor < np.inf:
+            raise PipelineError(f"sharpness(sharpness_factor={factor!r}): a number from 0 on", site=user_site())
+        set_random(self, self.p < 1)
+
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        return one_step(len(sizes), SHARPEN, self.sharpness_factor, applied(draws, self.p))

@@ -1,0 +1,280 @@
+"""rotation, affine and perspective: each pixel is taken from where a matrix says, of one kernel for all three."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from cedar.core.columns import ColumnType
+from cedar.core.errors import PipelineError, user_site
+from cedar.operators.algebra import resampling
+from cedar.operators.draws import Draws
+from cedar.operators.image.color import PixelTransform, pair
+from cedar.operators.image.layout import Sizes, checked
+from cedar.operators.image.padding import filling
+from cedar.operators.image.pixels_steps import NONE, WARP, Steps
+from cedar.operators.image.spatial import check_fill, check_range, check_share, drawn
+
+Fill: TypeAlias = float | tuple[float, ...] | None
+Taken: TypeAlias = Literal["nearest", "bilinear"]
+Numbers = npt.NDArray[np.float64]
+
+_CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.int64)  # of an image: x and y
+
+
+class Warp(PixelTransform):
+    """Takes the pixels of an image from other places of it; the size stays."""
+
+    takes: ClassVar[tuple[int, ...]] = ()
+    random: ClassVar[bool] = True
+    interpolation: Any
+    fill: Any
+
+    def result(self, *types: Any) -> ColumnType:
+        made = super().result(*types)
+        check_fill(self, *checked(self, types[0]))
+        return made
+
+
+@resampling
+@dataclass(frozen=True)
+class Rotation(Warp):
+    """Rotate by a random angle, counter-clockwise: torchvision.transforms.v2.RandomRotation.
+
+    Images (height, width, channels) of uint8, which keep their size. Places are computed in float64 from a matrix of
+    float32; torchvision computes in float32, so that a value may differ by one here and there.
+
+    Args:
+        degrees: uniform from -degrees to degrees, or between two numbers.
+        interpolation: "nearest" or "bilinear".
+        center: x and y in pixels from the top left; by default the middle of the image.
+        fill: of pixels from outside the image: one number, or one for each channel.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but images of uint8.
+
+    Examples:
+        >>> image = np.array([[[1], [2]], [[3], [4]]], dtype=np.uint8)
+        >>> Rotation((90, 90))(image, draws=Draws(np.zeros(1, dtype=np.uint64)))[:, :, 0].tolist()
+        [[2, 4], [1, 3]]
+    """
+
+    degrees: float | Sequence[float]
+    interpolation: Taken = "nearest"
+    center: Sequence[float] | None = None
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        check_warp("rotation", self)
+        object.__setattr__(self, "degrees", _ends("rotation", "degrees", self.degrees))
+
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        low, high = self.degrees  # type: ignore[misc]
+        angles = low + (high - low) * drawn(draws).uniform(1)[:, 0]
+        return warps(matrices(sizes, -angles, center=self.center), self.interpolation, self.fill)
+
+
+@resampling
+@dataclass(frozen=True)
+class Affine(Warp):
+    """Rotate, shift, scale and shear by random amounts: torchvision.transforms.v2.RandomAffine.
+
+    Images (height, width, channels) of uint8, which keep their size. See ``rotation`` for the arithmetic.
+
+    Args:
+        degrees: of a rotation, clockwise: uniform from -degrees to degrees, or between two numbers.
+        translate: shares of the width and of the height: shifts are uniform up to so much either way, in whole pixels.
+        scale: uniform between two factors.
+        shear: degrees along x, as ``degrees``; four numbers: between two along x, between two along y.
+        interpolation: "nearest" or "bilinear".
+        fill: of pixels from outside the image: one number, or one for each channel.
+        center: x and y in pixels from the top left; by default the middle of the image.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but images of uint8.
+
+    Examples:
+        >>> image = np.arange(1, 5, dtype=np.uint8).reshape(1, 4, 1)
+        >>> affine = Affine(0, scale=(2.0, 2.0), center=(0, 0))
+        >>> affine(image, draws=Draws(np.zeros(1, dtype=np.uint64)))[0, :, 0].tolist()
+        [1, 1, 2, 2]
+    """
+
+    degrees: float | Sequence[float]
+    translate: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    shear: float | Sequence[float] | None = None
+    interpolation: Taken = "nearest"
+    fill: Fill = 0
+    center: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        check_warp("affine", self)
+        object.__setattr__(self, "degrees", _ends("affine", "degrees", self.degrees))
+        across, down = pair("affine", "translate", (0, 0) if self.translate is None else self.translate)
+        if not (0 <= across <= 1 and 0 <= down <= 1):
+            raise PipelineError(f"affine(translate={self.translate!r}): two shares, 0 .. 1", site=user_site())
+        object.__setattr__(self, "translate", (across, down))
+        object.__setattr__(
+            self, "scale", check_range("affine", "scale", (1, 1) if self.scale is None else self.scale, 1e-6)
+        )
+        given: Any = 0.0 if self.shear is None else self.shear
+        four = isinstance(given, Sequence) and len(given) == 4
+        along = (given[:2], given[2:]) if four else (given, 0.0)
+        object.__setattr__(self, "shear", sum((_ends("affine", "shear", part) for part in along), ()))
+
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        ranges: list[Any] = [self.degrees, self.scale, self.shear[:2], self.shear[2:]]  # type: ignore[index]
+        numbers = drawn(draws).uniform(6)
+        low, high = np.array(ranges, dtype=np.float64).T
+        angles, scales, *shears = (low + (high - low) * numbers[:, :4]).T
+        shifts = np.rint(np.array(self.translate) * sizes[:, ::-1] * (2 * numbers[:, 4:] - 1))
+        tangents = np.tan(np.radians(np.stack(shears, axis=1)))
+        made = matrices(sizes, angles, shifts=shifts, scales=scales, tangents=tangents, center=self.center)
+        return warps(made, self.interpolation, self.fill)
+
+
+@resampling
+@dataclass(frozen=True)
+class Perspective(Warp):
+    """Move the corners inwards by random amounts: torchvision.transforms.v2.RandomPerspective.
+
+    Images (height, width, channels) of uint8, which keep their size. See ``rotation`` for the arithmetic. An image
+    of which a side is one pixel stays as it is.
+
+    Args:
+        distortion_scale: up to which share of half a side, 0 .. 1.
+        p: the probability that a row is changed.
+        interpolation: "nearest" or "bilinear".
+        fill: of pixels from outside the image: one number, or one for each channel.
+
+    Raises:
+        PipelineError: other arguments, or a column of anything but images of uint8.
+
+    Examples:
+        >>> image = np.full((20, 20, 1), 9, dtype=np.uint8)
+        >>> made = Perspective(0.6, p=1.0)(image, draws=Draws(np.array([5], dtype=np.uint64)))
+        >>> int(made[10, 10, 0]), int(made[0, 0, 0])
+        (9, 0)
+    """
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: Taken = "bilinear"
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        check_warp("perspective", self)
+        check_share("perspective", "distortion_scale", self.distortion_scale)
+        check_share("perspective", "p", self.p)
+
+    def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
+        numbers = drawn(draws).uniform(9)
+        sides = sizes[:, None, ::-1]
+        inwards = (self.distortion_scale * (sides // 2)).astype(np.int64) + 1
+        start = (sides - 1) * _CORNERS
+        end = start + (1 - 2 * _CORNERS) * np.floor(numbers[:, 1:].reshape(-1, 4, 2) * inwards).astype(np.int64)
+        applied = (numbers[:, 0] < self.p) & (sizes > 1).all(axis=1)
+        made = np.zeros((len(sizes), 8))
+        made[applied] = _between(end[applied], start[applied])
+        return warps(made, self.interpolation, self.fill, applied)
+
+
+# ---- matrices ------------------------------------------------------------------------------------------------------
+
+
+def matrices(
+    sizes: Sizes,
+    angles: npt.ArrayLike = 0.0,
+    *,
+    shifts: npt.ArrayLike = 0.0,
+    scales: npt.ArrayLike = 1.0,
+    tangents: npt.ArrayLike = 0.0,
+    center: npt.ArrayLike | None = None,
+) -> Numbers:
+    """For each row where pixels come from, float64 (rows, 8): see ``pixels_steps.WARP``.
+
+    Args:
+        sizes: heights and widths of the images.
+        angles: degrees, clockwise.
+        shifts: along x and y, in pixels.
+        scales: factors.
+        tangents: of shears along x and y, which come before the rotation.
+        center: x and y of the point that stays; by default the middle.
+    """
+    rows = len(sizes)
+    angle = np.radians(np.broadcast_to(np.asarray(angles, dtype=np.float64), rows))
+    slant, lean = np.broadcast_to(np.asarray(tangents, dtype=np.float64), (rows, 2)).T
+    scale = np.broadcast_to(np.asarray(scales, dtype=np.float64), rows)
+    cos, sin = np.cos(angle), np.sin(angle)
+    # Forth: a rotation of [[1, -slant], [-lean, 1 + slant * lean]], scaled; back: its inverse, determinants being 1.
+    right, down = cos + sin * lean, sin - cos * lean
+    back = np.stack([cos - down * slant, sin + right * slant, -down, right], axis=1) / scale[:, None]
+    middle = np.broadcast_to(sizes[:, ::-1] / 2 if center is None else np.asarray(center, dtype=np.float64), (rows, 2))
+    (x, y), (to_x, to_y) = middle.T, (middle + np.asarray(shifts, dtype=np.float64)).T
+    made = np.zeros((rows, 8))
+    made[:, [0, 1, 3, 4]] = back
+    made[:, 2] = x - back[:, 0] * to_x - back[:, 1] * to_y
+    made[:, 5] = y - back[:, 2] * to_x - back[:, 3] * to_y
+    return made
+
+
+def _between(start: Sizes, end: Sizes) -> Numbers:
+    """The perspective that takes four points to four others: int64 (rows, 4, 2) both, float64 (rows, 8)."""
+    x, y = start.astype(np.float64).transpose(2, 0, 1)
+    equations = np.zeros((len(start), 4, 2, 8))
+    for axis in (0, 1):
+        to = end[:, :, axis].astype(np.float64)
+        equations[:, :, axis, 3 * axis : 3 * axis + 3] = np.stack([x, y, np.ones_like(x)], axis=2)
+        equations[:, :, axis, 6:] = np.stack([-x * to, -y * to], axis=2)
+    inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # corners may lie on a line
+    return np.asarray((inverse @ end.astype(np.float64).reshape(-1, 8, 1))[:, :, 0], dtype=np.float64)
+
+
+def warps(made: Numbers, interpolation: Taken, fill: Any, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
+    """A step for each row to whose pixels a matrix is applied."""
+    rows = np.arange(len(made)) if applied is None else np.flatnonzero(applied)
+    codes, numbers = np.full((len(made), 1), NONE, dtype=np.int64), np.zeros((len(made), 1, 2))
+    codes[rows] = WARP
+    numbers[rows, 0, 0] = np.arange(len(rows))
+    numbers[rows, 0, 1] = 0 if interpolation == "nearest" else 1 if fill is None else 2
+    tables = np.empty((len(rows), 12), dtype=np.float32)
+    tables[:, :8], tables[:, 8:] = made[rows], ((fill or (0,)) * 4)[:4]
+    return Steps(codes, numbers, list(tables))
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------------
+
+
+def check_warp(name: str, transform: Any) -> None:
+    """Refuse arguments that warps share.
+
+    Raises:
+        PipelineError: at the user's line.
+    """
+    if transform.interpolation not in get_args(Taken):
+        raise PipelineError(
+            f"{name}(interpolation={transform.interpolation!r}): it is one of {', '.join(get_args(Taken))}",
+            site=user_site(),
+        )
+    if transform.fill is not None:
+        object.__setattr__(transform, "fill", filling(name, transform.fill))
+    center: Any = getattr(transform, "center", None)
+    if center is not None:
+        object.__setattr__(transform, "center", pair(name, "center", center))
+
+
+def _ends(name: str, parameter: str, value: Any) -> tuple[float, float]:
+    """The range of an angle in degrees: from -value to value, or between two numbers."""
+    low, high = pair(name, parameter, value)
+    if isinstance(value, int | float | np.number):
+        low = -high
+    if not -np.inf < low <= high < np.inf:
+        raise PipelineError(
+            f"{name}({parameter}={value!r}): a number from 0 on, or two, the smaller first", site=user_site()
+        )
+    return low, high
