@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cedar.lake.convert import optimize_layout as optimize_layout
     from cedar.lake.writing import Written as Written
     from cedar.optimizer.budget import Budget as Budget
+    from cedar.pipeline.by_ending import read as read
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
@@ -76,6 +77,7 @@ _HOMES = {
     "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
     "cedar.lake.convert": ("convert", "optimize_layout"),
+    "cedar.pipeline.by_ending": ("read",),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",

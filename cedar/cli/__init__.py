@@ -5,25 +5,35 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import cedar
-from cedar.cli import bench, commands, data, service, simulate, top, traces, train
+from cedar.cli import bench, commands, data, doctor, look, service, simulate, top, traces, train
+from cedar.cli.arguments import Parser
 from cedar.cli.target import load_pipeline
 from cedar.core.errors import CedarError
 
 __all__ = ["load_pipeline", "main"]
 
+GROUPS = {
+    "look": ("head", "schema", "count", "describe", "inspect", "explain"),
+    "run": ("run", "profile", "warm", "service", "bench"),
+    "debug": ("doctor", "top", "trace", "view", "merge", "locate", "where"),
+    "data": ("data",),
+    "train": ("train", "simulate"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. What is wrong is said on stderr, without a traceback."""
+    """Run one command; returns the exit status. Errors go to stderr, without a traceback."""
     parser = _parser()
     chosen, rest = parser.parse_known_args(arguments)
     if "changes" in chosen:  # KEY=VALUE may stand on both sides of an option; argparse takes only the first run of them
         chosen.changes += [each for each in rest if "=" in each and not each.startswith("-")]
         rest = [each for each in rest if each not in chosen.changes]
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        chosen.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "call" not in chosen:
         parser.print_help()
         return 0
@@ -39,10 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("cedar", description="Input pipelines for training jobs.")
+def _parser() -> Parser:
+    parser = Parser("cedar", usage="cedar [-h] [--version] COMMAND ...", formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"cedar {cedar.__version__}")
-    adder = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (commands, top, traces, data, train, simulate, service, bench):
+    parser.set_defaults(parser=parser)
+    adder = parser.add_subparsers(prog="cedar", metavar="COMMAND", help=argparse.SUPPRESS)
+    for module in (look, commands, top, traces, data, train, simulate, service, bench, doctor):
         module.add(adder)
+    summaries = {action.dest: action.help for action in adder._choices_actions}
+    groups = [f"{group}:\n" + "".join(f"  {n:<9} {summaries[n]}\n" for n in names) for group, names in GROUPS.items()]
+    parser.description = "Input pipelines for machine-learning training.\n\n" + "\n".join(groups)
+    parser.epilog = "`cedar COMMAND --help` shows the options of a command, and examples."
     return parser

@@ -1,17 +1,47 @@
-"""What all commands share: how one is registered, and what its arguments may be."""
+"""What all commands share: their parser, how one is registered, and what its arguments may be."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from cedar.cli.target import TARGET
+from cedar.cli.target import DATA, TARGET
 
 if TYPE_CHECKING:
     Adder: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
     Call: TypeAlias = Callable[[argparse.Namespace], int | None]
+
+_CHOICE = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name the nearest option or command."""
+
+    given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Keep the arguments for ``error``."""
+        self.given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what is wrong, with what was probably meant; exit with status 2."""
+        if found := _CHOICE.match(message):
+            where, given, choices = found.groups()
+            message = f"{where}: there is no {given!r}"
+            near = get_close_matches(given, re.findall(r"[\w.:-]+", choices), 1)
+        else:
+            known = [option for action in self._actions for option in action.option_strings]
+            options = [each.partition("=")[0] for each in self.given if each[:2] == "--" != each]
+            mistyped = [each for each in options if not any(option.startswith(each) for option in known)]
+            near = get_close_matches(mistyped[0], known, 1) if mistyped else []
+        message += f"; did you mean {near[0]}?" if near else ""
+        super().error(f"{message}\n  `{self.prog} --help` lists what there is")
 
 
 def command(
@@ -23,7 +53,7 @@ def command(
         epilog="examples:\n" + "\n".join(f"  cedar {name} {example}" for example in examples) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.set_defaults(call=call)
+    made.set_defaults(call=call, parser=made)
     return made
 
 
@@ -34,17 +64,25 @@ def on_pipeline(adder: Adder, name: str, summary: str, call: Call, examples: Seq
     return made
 
 
+def on_data(adder: Adder, name: str, summary: str, call: Call, options: str = "") -> argparse.ArgumentParser:
+    """A command on data files or on a pipeline. ``options``: of the examples."""
+    examples = [f"{target}{options}" for target in ("clicks.parquet", "'logs/*.jsonl'", "my_project.data:train")]
+    made = command(adder, name, summary, call, examples)
+    made.add_argument("data", metavar="FILE|PIPELINE", help=DATA)
+    return made
+
+
 def index(text: str) -> int:
-    """A whole number from 0 on."""
+    """An integer of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, not {text!r}")
     return int(text)
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """An integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"must be an integer above 0, not {text!r}")
     return int(text)
 
 
@@ -55,7 +93,7 @@ def seconds(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
     return number
 
 

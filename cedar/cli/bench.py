@@ -25,7 +25,7 @@ def add(adder: Adder) -> None:
     about = """Compare with the peers that are installed in this environment. Needs a checkout of the project;
 `make bench` gives every peer an environment of its own."""
     examples = ["--only clicklog,python_map", "--peers cedar,dataloader --data my_photos"]
-    bench = command(adder, "bench", "compare with the peers that are installed", bench_here, examples, about)
+    bench = command(adder, "bench", "compare with the other loaders that are installed", bench_here, examples, about)
     bench.add_argument("--only", metavar="A,B", help="these workloads")
     bench.add_argument("--peers", metavar="A,B", help="these entries; cedar is ours, limits the parts alone")
     bench.add_argument("--rounds", type=count, metavar="N", help="how often each runs (default: 2, with --full 5)")

@@ -17,7 +17,6 @@ from cedar import PipelineError
 from cedar.cli import tables
 from cedar.cli.arguments import count, index, names, on_pipeline, seconds
 from cedar.cli.target import load_name, load_pipeline
-from cedar.core.errors import writing
 
 if TYPE_CHECKING:
     from cedar import Loader, Pipeline
@@ -31,13 +30,6 @@ def add(adder: Adder) -> None:
     examples = ["my_project.data:train", "pipelines.py:train", "pipelines.py:make_train   # a function of no arguments"]
     on_pipeline(adder, "explain", "print what a pipeline does, without running it", explain, examples)
 
-    examples = ["my_project.data:train", "pipelines.py:train --rows 8 --out page.html   # images and sound, too"]
-    made = on_pipeline(adder, "inspect", "show rows before and after each operator", inspect, examples)
-    made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
-    made.add_argument("--out", metavar="FILE", help="write a page, in place of text")
-    made.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
-    made.add_argument("--epoch", type=index, default=0, metavar="E", help="of the run (default: 0)")
-
     examples = ["my_project.data:train", "pipelines.py:train --seconds 10 --save train.profile.json"]
     made = on_pipeline(adder, "profile", "measure a pipeline, operator by operator", profile, examples)
     made.add_argument("--seconds", type=seconds, default=2.0, help="how long to measure (default: 2)")
@@ -48,7 +40,7 @@ def add(adder: Adder) -> None:
     examples = [
         "my_project.data:train   # while an image of the machine is built", "pipelines.py:train --save-plan plan.json"
     ]  # fmt: skip
-    summary = "do what a first run on a machine does: compile kernels, measure the machine, find a plan"
+    summary = "prepare a machine: compile kernels, measure it, find a plan"
     made = on_pipeline(adder, "warm", summary, warm, examples)
     made.add_argument("--batches", type=count, default=1, metavar="N", help="how many to take (default: 1)")
     _add_executor(made)
@@ -113,19 +105,6 @@ def profile(chosen: argparse.Namespace) -> None:
     if chosen.save is not None:
         measured.save(chosen.save)
         print(f"wrote {chosen.save}")
-
-
-def inspect(chosen: argparse.Namespace) -> None:
-    """``cedar inspect``."""
-    pipeline = load_pipeline(chosen.pipeline)
-    with tables.status(f"taking {chosen.rows} row(s) through {chosen.pipeline}"):
-        sheet = pipeline.inspect(chosen.rows, seed=chosen.seed, epoch=chosen.epoch)
-    if chosen.out is None:
-        print(sheet)
-        return
-    with writing(chosen.out):
-        sheet.html(chosen.out)
-    print(f"wrote {chosen.out}")
 
 
 def locate(chosen: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ _KINDS = ("parquet", "criteo", "otto", "kuairand", "yambda", "mind")
 
 def add(adder: Adder) -> None:
     """Register the commands."""
-    data = adder.add_parser("data", help="make synthetic data; cluster, count and inspect logs of sessions")
+    data = adder.add_parser("data", help="generate click logs, cluster, convert and index data")
     kinds = data.add_subparsers(title="data", metavar="KIND", required=True)
     _add_clicks(kinds)
     _add_cluster(kinds)

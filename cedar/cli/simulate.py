@@ -20,7 +20,7 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 def add(adder: Adder) -> None:
     """Register the command."""
-    summary = "what to expect of a model on a cluster: steps, throughput under failures"
+    summary = "simulate a model on a cluster: steps, throughput under failures"
     about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
     made = command(adder, "simulate", summary, main, about=about)
     made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,23 @@ import cedar
 from cedar.core.errors import CedarError, PipelineError, nearest
 
 TARGET = "module:pipeline, or path/to/file.py:pipeline"
+DATA = f"a file, folder, glob or URL of data, or {TARGET}"
+
+
+def load_data(target: str) -> cedar.Pipeline:
+    """The rows of data files, by their ending, or the pipeline that ``target`` names.
+
+    Raises:
+        CedarError: there is no such file or pipeline, or its ending does not say what it holds.
+    """
+    if "://" in target or glob.has_magic(target) or (os.path.exists(target) and not target.endswith(".py")):
+        return cedar.read(target)
+    if ":" in target or target.endswith(".py"):
+        return load_pipeline(target)
+    folder, name = os.path.split(target)
+    near = get_close_matches(name, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [], 1)
+    hint = f"; did you mean {os.path.join(folder, near[0])}?" if near else ""
+    raise PipelineError(f"{target}: there is no such file or folder{hint}", fix=f"give {DATA}")
 
 
 def load_pipeline(target: str) -> cedar.Pipeline:

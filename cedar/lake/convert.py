@@ -19,7 +19,7 @@ from cedar.lake.commits import begun_job
 from cedar.lake.formats import FORMATS
 from cedar.lake.layouts import SECONDS_PER_BYTE
 from cedar.optimizer.budget import Budget
-from cedar.pipeline import sources, versioned
+from cedar.pipeline.by_ending import READERS, by_ending
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph
@@ -30,14 +30,6 @@ from cedar.plan.steps.live import live_columns
 if TYPE_CHECKING:
     from cedar.lake.writing import Written
 
-READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
-    "parquet": (sources.read_parquet, (".parquet", ".pq")),
-    "arrow": (sources.read_arrow, (".arrow", ".feather", ".ipc")),
-    "vortex": (sources.read_vortex, (".vortex",)),
-    "lance": (versioned.read_lance, (".lance",)),
-    "jsonl": (sources.read_jsonl, (".jsonl", ".ndjson")),
-    "csv": (sources.read_csv, (".csv",)),
-}
 _TRIED = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
           ("vortex", "fast"), ("lance", "fast"))  # fmt: skip
 _WRITTEN = ("parquet", "arrow", "vortex", "lance")
@@ -131,7 +123,7 @@ def convert(
         >>> made.written.rows, cedar.read_arrow("out").count()
         (1000, 1000)
     """
-    name, data = _data(paths)
+    name, data = by_ending(paths)
     place = "disk" if out is None or Storage.at(out).local else "url"
     begun = None if out is None else begun_job(out)
     worth: tuple[FormatCost, ...] = ()
@@ -180,28 +172,6 @@ def _counted(data: Pipeline) -> int | None:
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------------
-
-
-def _data(paths: Any) -> tuple[str, Pipeline]:
-    """The format of files, and a pipeline that reads them."""
-    first = paths if isinstance(paths, str | os.PathLike) else next(iter(paths), None)
-    if first is None:
-        raise PipelineError("convert: no files are given", site=user_site(), fix="give a folder, a glob or paths")
-    first = os.fspath(first)
-    for name, (read, endings) in READERS.items():
-        if first.rstrip("/").endswith(endings):
-            return name, read(paths)
-    for name, (read, endings) in READERS.items():
-        try:
-            data = read(paths)
-            if name != "lance" and data.node.operator.source.url(0).endswith(endings):  # type: ignore[attr-defined]
-                return name, data
-        except CedarError:
-            continue
-    raise PipelineError(
-        f"convert({first!r}): there are no files whose ending says what they are", site=user_site(),
-        fix=f"name them with one of {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
-    )  # fmt: skip
 
 
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:

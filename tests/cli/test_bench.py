@@ -16,7 +16,7 @@ def test_bench_runs_the_workloads_of_a_checkout(capfd):
     assert "there is no workload 'nothing'" in capfd.readouterr().err
     with pytest.raises(SystemExit):
         main(["bench", "--rounds", "0"])
-    assert "no whole number above 0" in capfd.readouterr().err
+    assert "must be an integer above 0" in capfd.readouterr().err
 
 
 def test_bench_says_that_it_needs_a_checkout(tmp_path, monkeypatch, capsys):

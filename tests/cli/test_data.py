@@ -31,6 +31,6 @@ def test_data_manifest_is_made_and_brought_up_to_date(tmp_path, capsys):
 def test_figures_that_are_none_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["data", "clicks", str(tmp_path / "log"), "--lists", "-2"])
-    assert "--lists: '-2' is no whole number" in capsys.readouterr().err
+    assert "--lists: must be an integer of at least 0, not '-2'" in capsys.readouterr().err
     assert main(["data", "clicks", str(tmp_path / "log"), "--rows", "10", "--seed", "-1"]) == 1
     assert "write_sessions(seed=-1): at least 0" in capsys.readouterr().err

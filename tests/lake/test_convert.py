@@ -131,7 +131,7 @@ def test_what_cannot_be_told_is_an_error(data: Path, tmp_path: Path):
     with pytest.raises(cedar.PipelineError, match="no files are given"):
         cedar.convert([])
     (tmp_path / "in.bin").write_text("x")
-    with pytest.raises(cedar.PipelineError, match="no files whose ending says what they are"):
+    with pytest.raises(cedar.PipelineError, match="no file there has an ending that says what it holds"):
         cedar.convert(tmp_path / "in.bin")
     other = cedar.read_parquet(str(data)).select("id")
     with pytest.raises(cedar.PipelineError, match="the pipeline has 2 sources"):

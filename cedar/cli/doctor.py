@@ -1,0 +1,110 @@
+"""``cedar doctor``: what is installed, and what this process may use of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import cedar
+from cedar.cli import tables
+from cedar.cli.arguments import command
+from cedar.core import quota
+from cedar.core.private_folder import private_folder
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
+
+_REQUIREMENT = re.compile(r"([\w.-]+)[^<>=!~;]*(?:(>=|==) *([\d.]+))?")
+_EXTRA = re.compile(r"""extra == ["']([^"']+)""")
+_NO_EXTRAS = ("all", "dev", "browser")  # lists of others, and what tests need
+_SHM = "/dev/shm"  # noqa: S108 - nothing is written to it
+_FEW_FILES, _SMALL_SHM = 1024, 256 << 20
+
+
+def add(adder: Adder) -> None:
+    """Register the command."""
+    command(adder, "doctor", "print versions, extras, cores, limits and GPUs", doctor, [""])
+
+
+def doctor(_: argparse.Namespace) -> None:
+    """``cedar doctor``."""
+    print(f"cedar {cedar.__version__} in {os.path.dirname(cedar.__file__)}")
+    print(f"Python {platform.python_version()}, {platform.platform()}")
+    groups = _groups()
+    for name, found in sorted(groups.items()):
+        wrong = any(" " not in each or each.endswith(")") for each in found)
+        state = "incomplete" if wrong and any(" " in each for each in found) else "missing" if wrong else "ok"
+        print(f"  {name or 'required':<16} {state:<11} {', '.join(found)}")
+    print("`pip install 'cedar-data[NAME]'` adds an extra; in a clone, `pip install '.[NAME]'`")
+    with tables.status("importing torch"):
+        facts = [*_machine(), *_gpus()]
+    for what, fact, advice in facts:
+        print(f"  {what:<16} {fact}" + (f"\n  {'':<16} ! {advice}" if advice else ""))
+
+
+def _groups() -> dict[str, list[str]]:
+    """The requirements of each extra, of "" those of all: "name version" where it is installed."""
+    groups: dict[str, list[str]] = {}
+    try:
+        requirements = metadata.requires("cedar-data") or []
+    except metadata.PackageNotFoundError:  # run from a checkout that was not installed
+        return groups
+    for requirement in requirements:
+        match, extra = _REQUIREMENT.match(requirement), _EXTRA.search(requirement)
+        group = extra[1] if extra else ""
+        if match is None or group in _NO_EXTRAS:
+            continue
+        name, relation, wanted = match.groups()
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            groups.setdefault(group, []).append(name)
+            continue
+        have, want = _numbers(version), _numbers(wanted or "")
+        fits = have[: len(want)] == want if relation == "==" else have >= want
+        groups.setdefault(group, []).append(f"{name} {version}" + ("" if fits else f" (needs {relation}{wanted})"))
+    return groups
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
+
+
+def _machine() -> Iterator[tuple[str, str, str]]:
+    """What there is, how much of it, and what to do about it."""
+    yield "cores", f"{quota.cores()} of {os.cpu_count()}", ""
+    yield "memory", f"{quota.memory() / 2**30:.1f} GiB", ""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = 0 <= files < _FEW_FILES
+    yield "open files", f"{files:,}", "worker processes may need more: ulimit -n 4096" if low else ""
+    if os.path.isdir(_SHM):
+        free = shutil.disk_usage(_SHM).free
+        advice = "worker processes pass blocks through it: docker run --shm-size=1g" if free < _SMALL_SHM else ""
+        yield _SHM, f"{free / 2**30:.1f} GiB free", advice
+    if folder := private_folder():
+        yield "cache folder", f"{folder}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free", ""
+    else:
+        yield "cache folder", "none", "measurements are not kept: set XDG_CACHE_HOME to a folder of yours alone"
+
+
+def _gpus() -> Iterator[tuple[str, str, str]]:
+    try:
+        import torch
+    except ImportError as error:
+        yield "GPU", f"not looked for: torch cannot be imported ({error})", ""
+        return
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(i)
+            yield f"GPU {i}", f"{device.name}, {device.total_memory / 2**30:.1f} GiB, CUDA {torch.version.cuda}", ""
+        return
+    hidden = os.path.exists("/dev/nvidiactl")
+    advice = "the machine has an NVIDIA driver: install a torch build with its CUDA version" if hidden else ""
+    yield "GPU", f"torch {torch.__version__} sees none", advice

@@ -1,0 +1,91 @@
+"""``cedar head``, ``schema``, ``count``, ``describe`` and ``inspect``: what data files and pipelines hold."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import TYPE_CHECKING
+
+from cedar.cli import tables
+from cedar.cli.arguments import count, index, on_data
+from cedar.cli.target import load_data
+from cedar.core.errors import writing
+from cedar.core.printable import one_line, printable
+
+if TYPE_CHECKING:
+    from cedar.cli.arguments import Adder
+
+_VALUE = 40  # characters of a value
+_TABLE = 8  # columns of a table; more of them are printed one below the other
+
+
+def add(adder: Adder) -> None:
+    """Register the commands."""
+    made = on_data(adder, "head", "print the first rows", head, " --rows 5")
+    made.add_argument("--rows", type=count, default=10, metavar="N", help="how many rows (default: 10)")
+
+    on_data(adder, "schema", "print the names and types of the columns", schema)
+    on_data(adder, "count", "print the number of rows, or of batches", count_rows)
+    on_data(adder, "describe", "print statistics of each column: nulls, range, mean, quantiles", describe)
+
+    made = on_data(adder, "inspect", "show rows before and after each operator", inspect, " --rows 8 --out page.html")
+    made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
+    made.add_argument("--out", metavar="FILE", help="write a page that shows images and sound, in place of text")
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
+    made.add_argument("--epoch", type=index, default=0, metavar="E", help="of the run (default: 0)")
+
+
+def head(chosen: argparse.Namespace) -> None:
+    """``cedar head``: a table; of many columns, one of them a line."""
+    import polars as pl
+
+    frame = load_data(chosen.data).head(chosen.rows)
+    width = shutil.get_terminal_size((120, 0)).columns
+    if frame.width > _TABLE:
+        print(printable(f"{frame.height} rows, {frame.width} columns"))
+        for column in frame:
+            values = ", ".join(_cut(str(value), _VALUE) for value in column.to_list())
+            print(_cut(one_line(f"  {column.name} <{column.dtype}>  {values}"), width))
+        return
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=width, tbl_hide_dataframe_shape=True):
+        print(printable(str(frame)) if frame.width else "no rows")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    """``cedar schema``: a column a line."""
+    kinds = {one_line(name): str(kind) for name, kind in load_data(chosen.data).schema.items()}
+    width = max(map(len, kinds), default=0)
+    print(printable("\n".join(f"{name:<{width}}  {kind}" for name, kind in kinds.items())))
+
+
+def count_rows(chosen: argparse.Namespace) -> None:
+    """``cedar count``."""
+    pipeline = load_data(chosen.data)
+    with tables.status(f"counting {chosen.data}"):
+        rows = pipeline.count()
+    print(rows)
+
+
+def describe(chosen: argparse.Namespace) -> None:
+    """``cedar describe``."""
+    pipeline = load_data(chosen.data)
+    with tables.status(f"reading {chosen.data}"):
+        description = pipeline.describe()
+    print(description)
+
+
+def inspect(chosen: argparse.Namespace) -> None:
+    """``cedar inspect``."""
+    pipeline = load_data(chosen.data)
+    with tables.status(f"taking {chosen.rows} row(s) through {chosen.data}"):
+        sheet = pipeline.inspect(chosen.rows, seed=chosen.seed, epoch=chosen.epoch)
+    if chosen.out is None:
+        print(sheet)
+        return
+    with writing(chosen.out):
+        sheet.html(chosen.out)
+    print(f"wrote {chosen.out}")

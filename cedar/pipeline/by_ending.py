@@ -1,0 +1,80 @@
+"""Files whose endings say what they hold: one function for all formats."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.pipeline import sources, versioned
+from cedar.pipeline.core import Pipeline
+
+READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
+    "parquet": (sources.read_parquet, (".parquet", ".pq")),
+    "arrow": (sources.read_arrow, (".arrow", ".feather", ".ipc")),
+    "vortex": (sources.read_vortex, (".vortex",)),
+    "lance": (versioned.read_lance, (".lance",)),
+    "jsonl": (sources.read_jsonl, (".jsonl", ".ndjson")),
+    "csv": (sources.read_csv, (".csv",)),
+    "tsv": (partial(sources.read_csv, delimiter="\t"), (".tsv",)),
+    "text": (sources.read_text, (".txt",)),
+    "tar": (sources.read_tar, (".tar",)),
+}
+_ROWS = ("jsonl", "csv", "tsv", "text", "tar")  # formats whose functions take files, not folders
+_COMPRESSED = re.compile(r"\.(gz|bz2|zst|lz4|xz)$")
+
+
+def read(paths: Any, *, storage_options: sources.StorageOptions = None) -> Pipeline:
+    r"""Rows of files of any format that a ``cedar.read_*`` function reads, chosen by the ending of the first one.
+
+    Endings are .parquet, .pq, .arrow, .feather, .ipc, .vortex, .lance, .jsonl, .ndjson, .csv, .tsv, .txt and .tar, also
+    compressed (.csv.gz). For options such as ``columns=``, use the function of the format.
+
+    Args:
+        paths: any fsspec URL, folder or glob, or a list of them; all of one format.
+        storage_options: of the filesystem, see docs/storage.md.
+
+    Raises:
+        PipelineError: no ending says what the files hold.
+
+    Examples:
+        >>> import cedar, pathlib
+        >>> _ = pathlib.Path("points.csv").write_text("x,y\n1,a\n")
+        >>> list(cedar.read("points.csv"))
+        [{'x': 1, 'y': 'a'}]
+    """
+    return by_ending(paths, storage_options)[1]
+
+
+def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tuple[str, Pipeline]:
+    """The format of files, and a pipeline that reads them; of a folder, its first format in ``READERS``.
+
+    Raises:
+        PipelineError: no ending says what the files hold.
+    """
+    first = paths if isinstance(paths, str | os.PathLike) else next(iter(paths), None)
+    if first is None:
+        raise PipelineError("no files are given", site=user_site(), fix="give a folder, a glob or paths")
+    first = os.fspath(first)
+    paths = first if isinstance(paths, os.PathLike) else paths
+    for name, (reader, endings) in READERS.items():
+        if _COMPRESSED.sub("", first.rstrip("/")).endswith(endings):
+            return name, reader(paths, storage_options=storage_options)
+    for name, (reader, endings) in READERS.items():
+        folder = name in _ROWS and first is paths and not glob.has_magic(first)
+        for place in [f"{first.rstrip('/')}/**/*{ending}*" for ending in endings] if folder else [paths]:
+            try:
+                data = reader(place, storage_options=storage_options)
+                found = data.node.operator.source.url(0) if name != "lance" else ""  # type: ignore[attr-defined]
+            except CedarError:
+                continue
+            if _COMPRESSED.sub("", found).endswith(endings):
+                return name, data
+    raise PipelineError(
+        f"{first}: no file there has an ending that says what it holds", site=user_site(),
+        fix=f"name them with one of {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
+    )  # fmt: skip
