@@ -12,14 +12,15 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
 SUPPLY := .venv-supply
+DOCS := .venv-docs
 SUITE := $(BIN)/python .ci/suite.py
-CODE := cedar tests examples benchmarks conftest.py
+CODE := cedar tests examples benchmarks docs/site conftest.py
 
 # The first of these that is new enough and can make an environment; only looked for when .venv must be built.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions dist pictures lock sbom audit clean
+.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions docs docs-test dist pictures lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +86,18 @@ check: $(STAMP)  ## any tests; ARGS='tests/operators -k shuffle' chooses them
 browser: $(STAMP)  ## the pages of reports and runs in a Chromium that is there, under axe
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest tests/watch/test_browser.py $(ARGS)
+
+$(DOCS)/.installed: docs/requirements.txt
+	@python3 -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r docs/requirements.txt
+	@touch $@
+
+docs: $(STAMP) $(DOCS)/.installed  ## the site, with its API reference, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+
+docs-test: docs  ## the site's links and code blocks, public names, and its pages in a Chromium that is installed
+	@$(PIP) -e '.[browser]'
+	@CEDAR_SITE=build/site $(BIN)/python -m pytest -n 2 tests/docs $(ARGS)
 
 formats: $(STAMP)  ## the readers and writers of Lance and Vortex, with their libraries
 	@$(PIP) -e '.[lance,vortex]'
@@ -187,4 +200,4 @@ audit: $(SUPPLY)/.installed  ## known weaknesses of the pinned packages; needs a
 	@$(SUPPLY)/bin/pip-audit --require-hashes --disable-pip --progress-spinner off -r constraints.txt
 
 clean:  ## remove what was built, .venv included
-	rm -rf .venv $(SUPPLY) build dist *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv $(SUPPLY) $(DOCS) build dist *.egg-info benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import cedar
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Examples in docstrings of operators on images and sound are heavy: numba compiles their kernels."""
@@ -19,6 +21,12 @@ def cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("CEDAR_KERNELS", "wait")  # tests are of kernels, those of what stands in for them say so
         yield
+
+
+@pytest.fixture(autouse=True)
+def names_in_examples(doctest_namespace: dict[str, object]) -> None:
+    """Docstring examples know ``cedar`` without importing it."""
+    doctest_namespace["cedar"] = cedar
 
 
 @pytest.fixture(autouse=True)

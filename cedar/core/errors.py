@@ -302,27 +302,67 @@ def _rebuild(kind: type[CedarError], state: dict[str, Any], packed: bytes | None
 
 
 class PipelineError(CedarError):
-    """The pipeline is built wrongly. Raised at the user's line where that can be known."""
+    """The pipeline is built wrongly. Raised at the user's line where that can be known.
+
+    Examples:
+        >>> cedar.from_items([{"x": 1}]).select("y").count()
+        Traceback (most recent call last):
+        cedar.PipelineError: select(y): there is no column 'y'; ...
+    """
 
 
 class RowError(CedarError):
-    """A function failed on a row, or a value does not fit the type of its column."""
+    """A function failed on a row, or a value does not fit the type of its column.
+
+    Examples:
+        >>> list(cedar.from_items([{"x": 0}]).map(lambda x: 1 / x, "x", dtype=float))
+        Traceback (most recent call last):
+        cedar.RowError: ...ZeroDivisionError...
+    """
 
 
 class SourceError(CedarError):
-    """A file, or another source, cannot be listed or read."""
+    """A file, or another source, cannot be listed or read.
+
+    Examples:
+        >>> cedar.read_parquet("nowhere.parquet").count()
+        Traceback (most recent call last):
+        cedar.SourceError: no file matches 'nowhere.parquet'...
+    """
 
 
 class WorkerError(CedarError):
-    """A worker died, or could not take a task."""
+    """A worker died, or could not take a task.
+
+    Examples:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as pool:
+        ...     loader = cedar.from_items([{"x": 1}]).loader(executor=pool)
+        >>> list(loader)
+        Traceback (most recent call last):
+        cedar.WorkerError: the executor takes no more tasks: ...
+    """
 
 
 class ResumeError(CedarError):
-    """A saved state does not fit this pipeline."""
+    """A saved state does not fit this pipeline.
+
+    Examples:
+        >>> rows = cedar.from_items([{"x": 1}])
+        >>> rows.batch(1).loader().load_state_dict(rows.loader().state_dict())
+        Traceback (most recent call last):
+        cedar.ResumeError: ...another pipeline...
+    """
 
 
 class PlanError(CedarError):
-    """A plan does not fit this pipeline, or a feature of plans is not there."""
+    """A plan does not fit this pipeline, or a feature of plans is not there.
+
+    Examples:
+        >>> cedar.from_items([{"x": 1}]).loader(executor="dusk")
+        Traceback (most recent call last):
+        cedar.PlanError: executor='dusk' is unknown...
+    """
 
 
 class UsageError(PipelineError, TypeError):

@@ -68,6 +68,10 @@ class Plan:
         memory_bytes: what this process and its workers may hold; None leaves it to the run.
         numeric: the environment that functions run in; None leaves it to the run.
         sweeps: the steps that lead from ``logical`` to ``root``, pass by pass.
+
+    Examples:
+        >>> print(cedar.from_items([{"x": 1}]).optimize().executor)
+        threads
     """
 
     logical: Node

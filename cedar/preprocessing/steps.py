@@ -41,6 +41,10 @@ class Step(ABC):
     """A preprocessor: a frozen dataclass with ``columns``.
 
     Write one of your own by subclassing it, and give its class to ``Fitted.load(path, steps=[...])``.
+
+    Examples:
+        >>> isinstance(StandardScaler("x"), Step)
+        True
     """
 
     columns: tuple[str, ...]
@@ -108,6 +112,11 @@ class StandardScaler(_Columns):
 
     Args:
         columns: a column of numbers, or several.
+
+    Examples:
+        >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])
+        >>> [row["x"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.StandardScaler("x")))]
+        [-0.78..., -0.46..., -0.46..., 1.71...]
     """
 
     columns: Any
@@ -140,6 +149,11 @@ class MinMaxScaler(_Columns):
 
     Args:
         columns: a column of numbers, or several.
+
+    Examples:
+        >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])
+        >>> [row["x"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.MinMaxScaler("x")))]
+        [0.0, 0.125, 0.125, 1.0]
     """
 
     columns: Any
@@ -181,6 +195,11 @@ class Quantiles(_Columns):
     Args:
         columns: a column of numbers, or several.
         bins: how many, at least 2.
+
+    Examples:
+        >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])
+        >>> [row["x"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.Quantiles("x", bins=2)))]
+        [0, 0, 0, 1]
     """
 
     columns: Any
@@ -230,6 +249,11 @@ class Vocabulary(_Columns):
         oov: the number of what is left out or new.
         null: "oov" gives nulls that number, "own" one of their own (the last), "keep" leaves them null.
         memory: bytes of counts that are held; beyond, they are spilled to temporary files.
+
+    Examples:
+        >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])
+        >>> [row["x"] for row in rows.apply(cedar.fit(rows, cedar.preprocessing.Vocabulary("x")))]
+        [2, 1, 1, 3]
     """
 
     columns: Any

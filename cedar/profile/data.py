@@ -35,6 +35,10 @@ class Profile:
         executor: where it ran.
         own: CPU seconds per row read of the loader's thread: it cuts batches, and hands them over.
         around: CPU seconds per row read of workers around operators: they gather rows, and convert batches.
+
+    Examples:
+        >>> cedar.from_items([{"x": i} for i in range(4)]).profile(seconds=0.1).rows
+        4
     """
 
     pipeline: str

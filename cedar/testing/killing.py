@@ -22,7 +22,12 @@ _GONE = 2.0  # seconds for the last one that was killed to be seen to be dead
 
 @dataclass
 class Kills:
-    """What was killed so far: process ids, and when, by ``time.monotonic()``."""
+    """What was killed so far: process ids, and when, by ``time.monotonic()``.
+
+    Examples:
+        >>> Kills().pids
+        []
+    """
 
     pids: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -146,6 +151,9 @@ def hang(how: Literal["sleep", "spin", "lock"] = "sleep") -> NoReturn:
 
     Raises:
         PipelineError: there is no such way.
+
+    Examples:
+        >>> slow = cedar.from_items([{"x": 1}]).map(lambda x: hang(), "x", dtype=int)
     """
     if how == "lock":
         ctypes.PyDLL(None).pause()  # a PyDLL call keeps the lock

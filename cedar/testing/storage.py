@@ -31,6 +31,10 @@ class StorageFault(OSError):
     Args:
         status: as in HTTP, 503 or 429.
         wait: seconds of its Retry-After header; None leaves it out.
+
+    Examples:
+        >>> str(StorageFault(503))
+        'the storage answers 503'
     """
 
     def __init__(self, status: int, wait: float | None = None) -> None:
@@ -100,6 +104,10 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     ``requests`` counts what this process asked, by operation (``info``, ``list``, ``read``, ``write``), ``faults`` what
     went wrong, by kind.
+
+    Examples:
+        >>> FlakyFileSystem("memory", status=0.5, seed=3).faults
+        Counter()
     """
 
     protocol = "flaky"
