@@ -63,7 +63,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the table tells it
         traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
-        answer = Answer(problem=f"{told(error)} ({Path(last.filename).name}:{last.lineno})")
+        answer = Answer(problem=f"{describe(error)} ({Path(last.filename).name}:{last.lineno})")
     partial = Path(order.answer + ".part")
     partial.write_text(json.dumps(asdict(answer)), encoding="utf-8")
     partial.rename(order.answer)
@@ -71,7 +71,7 @@ def main() -> None:
     os._exit(0)  # the parent ends what is left of workers; how long they take to say farewell is not measured
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error in a line: of many lines (another process's traceback) the last says most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:300] if lines else ''}"

@@ -107,8 +107,10 @@ class KeptReader:
             PipelineError: the place is a directory that others can write.
         """
         if self.record.unknown:
-            told = "; ".join(self.record.unknown)
-            return f"miss: kept in memory, for this loader alone: {told}; cache(where, version=...) tells in its place"
+            reported = "; ".join(self.record.unknown)
+            return (
+                f"miss: kept in memory, for this loader alone: {reported}; cache(where, version=...) tells in its place"
+            )
         identity = self._identity()
         if identity is None:
             return "hit or miss is known once rows are read: this source does not tell when its data change"
@@ -125,8 +127,8 @@ class KeptReader:
         """Stands for the data; in memory they are those of this loader."""
         if kind_of(self.where) == "memory":
             return "this loader"
-        told: str | None = self._plain.source.identity()
-        return told
+        reported: str | None = self._plain.source.identity()
+        return reported
 
     def _policy(self) -> str:
         """An entry with skipped rows must not serve a run in which a bad row is an error."""

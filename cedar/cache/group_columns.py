@@ -60,6 +60,6 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
         if not right or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
             raise ValueError("a group whose rows are not there")
         sharing = Sharing(places, stored, together, rows)
-        for name, array, told in zip(names, values, fresh, strict=True):
-            columns[name] = GroupColumn(array, sharing, told)
+        for name, array, reported in zip(names, values, fresh, strict=True):
+            columns[name] = GroupColumn(array, sharing, reported)
     return columns

@@ -90,7 +90,7 @@ class Store:
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self._budget // self.sharers, self._disk)  # another process keeps its own
 
-    def told(self) -> list[str]:
+    def describe(self) -> list[str]:
         """What a report says of the cache: nothing where there is none."""
         if not self.hits and not self.misses:
             return list(self.notes)

@@ -139,7 +139,7 @@ def _clicks(chosen: argparse.Namespace) -> None:
     )  # fmt: skip
     written = write_sessions(chosen.out, chosen.rows, chosen.seed, log=log, rows_per_file=chosen.rows_per_file)
     print(f"wrote {written.rows:,} rows to {chosen.out}")
-    print(f"stored as {told(layout_of(written.urls[0]))}")
+    print(f"stored as {describe(layout_of(written.urls[0]))}")
     print(f"{written.clicks:.1%} are clicks; the model that drew them has AUC {written.bayes_auc:.4f}")
 
 

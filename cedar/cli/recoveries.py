@@ -39,14 +39,14 @@ def recoveries(record: Record) -> list[Recovery]:
         times = list(record.recoveries.get(str(event.generation), {}).values())
         if not times:
             continue
-        first = min(times, key=lambda told: told["redo"])
+        first = min(times, key=lambda reported: reported["redo"])
         since = event.detected if happened is None else happened[1]
         recovered.append(
             Recovery(
                 event.generation, str(event.worker), None if happened is None else event.detected - happened[1],
                 event.decided - event.detected, first["agreed"] - event.decided, first["planned"] - first["agreed"],
-                first["redo"] - since, max(told["redo"] for told in times) - since,
-                int(sum(told["kept"] for told in times)),
+                first["redo"] - since, max(reported["redo"] for reported in times) - since,
+                int(sum(reported["kept"] for reported in times)),
             )
         )  # fmt: skip
     return recovered

@@ -44,29 +44,31 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
 def profile_table(profile: Profile) -> Table:
     """One operator a row, the costliest in bold."""
     header, *rows = profile.cells()
-    told = profile.table().splitlines()[len(rows) + 1 :]
+    reported = profile.table().splitlines()[len(rows) + 1 :]
     costliest = max(profile.operators.values(), key=lambda figures: figures.seconds, default=None)
     operators = [figures for _, figures in sorted(profile.operators.items())]
-    return table(header, rows, ["bold" * (figures is costliest) for figures in operators], told)
+    return table(header, rows, ["bold" * (figures is costliest) for figures in operators], reported)
 
 
 def report_table(report: Report) -> Table:
     """What workers did, a part a row, most first; the rest of the report below."""
     total = sum(line.seconds for line in report.workers_time) or 1.0
     rows = [(str(line), f"{line.seconds:.3f}", f"{line.seconds / total:.0%}") for line in report.workers_time]
-    told = str(replace(report, workers_time=())).splitlines()
-    return table(("workers", "seconds", "share"), rows, ["bold"], told)
+    reported = str(replace(report, workers_time=())).splitlines()
+    return table(("workers", "seconds", "share"), rows, ["bold"], reported)
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = (), told: Sequence[str] = (),
+    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = (), reported: Sequence[str] = (),
     title: str | None = None,
 ) -> Table:  # fmt: skip
-    """Rows below a header, the first column to the left. ``styles``: of the first rows; ``told``: lines below."""
+    """Rows below a header, the first column to the left. ``styles``: of the first rows; ``reported``: lines below."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", caption=Text(printable("\n".join(told))), caption_justify="left")
+    made = Table(
+        title=title, title_justify="left", caption=Text(printable("\n".join(reported))), caption_justify="left"
+    )
     for at, name in enumerate(header):
         made.add_column(Text(one_line(name)), justify="right" if at else "left")
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):

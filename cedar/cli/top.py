@@ -110,7 +110,7 @@ def ask(url: str, seconds: float = 10) -> bytes:
 
 def told_all(statuses: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
     """The status of all ranks; of several, a line for all comes first, which names the one that waits most."""
-    each = [told(now, then) for now, then in zip(statuses, before, strict=True)]
+    each = [describe(now, then) for now, then in zip(statuses, before, strict=True)]
     return printable(each[0] if len(statuses) == 1 else "\n\n".join([headline(statuses), *each]))
 
 
@@ -123,7 +123,7 @@ def headline(statuses: Sequence[dict[str, Any]]) -> str:
     return f"{len(statuses)} ranks, {rate:,.0f} rows/s; rank {most['rank']} waits most: {most['stall']:.0%} of its time"
 
 
-def told(now: dict[str, Any], before: dict[str, Any]) -> str:
+def describe(now: dict[str, Any], before: dict[str, Any]) -> str:
     """The status as text; rates are of the time between two of them."""
     passed = now["seconds"] - before["seconds"]
     rate, stall = now["rows_per_second"], now["stall"]

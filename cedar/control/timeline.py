@@ -72,8 +72,8 @@ class Line:
     shares: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{label} {share:.0%}" for label, share in self.shares.items())
-        return f"{self.label}: {told}" if told else self.label
+        reported = ", ".join(f"{label} {share:.0%}" for label, share in self.shares.items())
+        return f"{self.label}: {reported}" if reported else self.label
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,10 @@ class Recording:
         parts = list(self._numbers)  # all that these tasks name, and maybe more
         spans = []
         for began, took, process, thread, size, *rest in _numbers(self._tasks):
-            ends, told = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
-            spent = tuple((parts[int(number)], wall, cpu) for number, wall, cpu in zip(told, told, told, strict=True))
+            ends, reported = tuple(map(int, rest[: int(size)])), iter(rest[int(size) :])
+            spent = tuple(
+                (parts[int(number)], wall, cpu) for number, wall, cpu in zip(reported, reported, reported, strict=True)
+            )
             spans.append(Span(began, took, int(process), int(thread), spent, ends))  # type: ignore[arg-type]
         return spans
 
@@ -315,18 +317,18 @@ class Timeline:
         cpu = sum(spent.cpu for spent in self.parts.values())
         wanted = 1 + self.crowded / cpu if cpu else 1.0  # times as many seconds of a core as it had
         busy = cpu * wanted / self.elapsed
-        told = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
+        reported = f"{cpu / self.elapsed:.1f} of {cores} core(s) busy"
         if self.crowded > max(cpu, self.elapsed) / 4:
-            told += "; other programs have the cores"
+            reported += "; other programs have the cores"
         elif busy >= _BUSY * cores:
-            told += "; more cores would help"
+            reported += "; more cores would help"
         if most.cpu * wanted >= _BUSY * most.wall or busy >= _BUSY * workers:
-            return told
+            return reported
         if busy >= _BUSY:
-            return f"workers take turns with the GIL, processes would help; {told}"
+            return f"workers take turns with the GIL, processes would help; {reported}"
         if kind not in ("read", "operator"):
-            return told
-        return f"it waits for storage, a network or a lock, more workers would help; {told}"
+            return reported
+        return f"it waits for storage, a network or a lock, more workers would help; {reported}"
 
 
 def name_of(part: Part, labels: Mapping[int, str]) -> str:

@@ -133,8 +133,8 @@ class Account:
             SourceError: there is none; it names the file and ``part`` of it.
         """
         if self.taken + size > self._limits.split_bytes:
-            told = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
-            raise too_much(f"{self.where}: {part}", told, "split_bytes", self._limits)
+            reported = f"takes what is held at a time to {self.taken + size:,} bytes, more than"
+            raise too_much(f"{self.where}: {part}", reported, "split_bytes", self._limits)
         self.taken += size
 
     def give(self, size: int) -> None:
@@ -205,8 +205,8 @@ class LimitedDecompression(io.RawIOBase):
         if self._out > _JUDGED:
             ratio = self._out / max(1, self._raw.tell())
             if ratio > self._limits.decompression_ratio:
-                told = f"decompresses to {ratio:,.0f} times its size, more than"
-                raise too_much(self._where, told, "decompression_ratio", self._limits)
+                reported = f"decompresses to {ratio:,.0f} times its size, more than"
+                raise too_much(self._where, reported, "decompression_ratio", self._limits)
         return data
 
     def readall(self) -> bytes:

@@ -92,14 +92,14 @@ class NumericEnvironment:
 
     def missing(self, caller: NumericEnvironment) -> str:
         """What of it cannot be had in the caller's process, and what to do; empty where all can."""
-        told = []
+        reported = []
         if self.polars != caller.polars:
             fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"
-            told.append(f"polars had {self.polars} thread(s) and has {caller.polars} here ({fix})")
+            reported.append(f"polars had {self.polars} thread(s) and has {caller.polars} here ({fix})")
         if self.matmul != caller.matmul:
             fix = f"call torch.set_float32_matmul_precision({self.matmul!r})"
-            told.append(f"float32 products had precision {self.matmul!r} and have {caller.matmul!r} here ({fix})")
-        return "; ".join(told)
+            reported.append(f"float32 products had precision {self.matmul!r} and have {caller.matmul!r} here ({fix})")
+        return "; ".join(reported)
 
     def __str__(self) -> str:
         return (

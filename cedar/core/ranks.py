@@ -28,8 +28,8 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
         PipelineError: a rank outside its world, one of the two missing or not an integer, or two places that
             disagree (unless ``subgroup`` says that the arguments number a group inside the job).
     """
-    told = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
-    claims = [*told, *_environment(bool(told), site)]
+    reported = [r for r in (_arguments(rank, world, site), _distributed()) if r is not None]
+    claims = [*reported, *_environment(bool(reported), site)]
     if not claims:
         return Rank(0, 1, "default")
     first = claims[0]
@@ -104,7 +104,7 @@ def _launchers() -> list[tuple[str, str]]:
     return [("RANK", "WORLD_SIZE"), *mpi, *([("SLURM_PROCID", tasks)] if in_step else [])]
 
 
-def _environment(told: bool, site: Site | None) -> list[Rank]:
+def _environment(reported: bool, site: Site | None) -> list[Rank]:
     """What the nearest launcher says, and the next one where both must agree; ``told``: something else says all of it.
 
     Half a rank counts where another launcher says the same, and the rest. In a world of the same size RANK is the
@@ -112,7 +112,7 @@ def _environment(told: bool, site: Site | None) -> list[Rank]:
     """
     found: list[Rank] = []
     halves: list[tuple[str, str]] = []
-    for names in _launchers()[: 1 if told else None]:
+    for names in _launchers()[: 1 if reported else None]:
         values = [os.environ.get(name) for name in names]
         if values[0] is not None and values[1] is not None:
             try:
@@ -120,7 +120,7 @@ def _environment(told: bool, site: Site | None) -> list[Rank]:
             except ValueError as error:
                 numbers = ", ".join(f"{name}={os.environ[name]!r}" for name in names)
                 raise PipelineError(f"{numbers} are not whole numbers", site=site) from error
-        elif values != [None, None] and not told:
+        elif values != [None, None] and not reported:
             halves.append(names)
     for names in halves:
         given, missing = names if names[0] in os.environ else names[::-1]

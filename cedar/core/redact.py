@@ -54,9 +54,9 @@ def redact(text: str) -> str:
     text = printable(_PAIR.sub(_hidden, text))
     if len(text) <= _MOST:
         return text
-    told = f" ... {len(text):,} letters ... "
-    half = (_MOST - len(told)) // 2
-    return text[:half] + told + text[-half:]
+    reported = f" ... {len(text):,} letters ... "
+    half = (_MOST - len(reported)) // 2
+    return text[:half] + reported + text[-half:]
 
 
 class StorageOptions(Mapping[str, Any]):
@@ -76,8 +76,8 @@ class StorageOptions(Mapping[str, Any]):
     @property
     def mark(self) -> str:
         """Tells this store from others; a secret that is renewed changes nothing."""
-        told = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
-        return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:16]
+        reported = [(name, str(value)) for name, value in _leaves(self._given) if not _RENEWED.search(name)]
+        return hashlib.sha256(repr(sorted(reported)).encode()).hexdigest()[:16]
 
     def __getitem__(self, name: str) -> Any:
         return self._given[name]

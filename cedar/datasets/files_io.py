@@ -224,9 +224,9 @@ def _fill(stream: Any, data: Any) -> None:
 def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
     """Stamps and contents of runs of files, as ``stamps.changed_runs`` compares them."""
     chosen = [file for number in range(min(BUCKETS, len(files))) for file in looked_at(run_of(files, number))]
-    told = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
+    reported = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
     stamps = told_of_runs(files, lambda file: lasting(file.stamp))
-    return stamps, told_of_runs(files, lambda file: told[file.url], some=True)
+    return stamps, told_of_runs(files, lambda file: reported[file.url], some=True)
 
 
 def _contents(file: File) -> str | None:

@@ -159,18 +159,18 @@ def _make(
         read = iter(concurrently(packed, [listing[i] for i in places if i not in known], _THREADS))
         for place in places:
             if place not in known:
-                footer, *told = next(read)
+                footer, *reported = next(read)
                 kind = kind_of(footer, listing[place], schemas)
             else:
                 assert before is not None
                 old, row = int(before.footers.kinds[known[place]]), before.columns.slice(known[place], 1)
                 if old not in same:
                     same[old] = kind_of(before.footers[known[place]], listing[place], schemas)
-                kind, told = same[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
+                kind, reported = same[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
             kinds.append(kind)
-            rows.append(told[0])
-            sizes.append(told[1])
-            footers.append(told[2])
+            rows.append(reported[0])
+            sizes.append(reported[1])
+            footers.append(reported[2])
     stamps = [None if f.stamp is None else json.dumps(f.stamp) for f in listing]
     columns = pa.table(
         [owner, [f.path for f in listing], [f.name for f in listing], [f.size for f in listing], stamps,
@@ -264,13 +264,13 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
         )
     try:
         columns = _columns(data)
-        told = json.loads(columns.schema.metadata[_PATHS])
+        reported = json.loads(columns.schema.metadata[_PATHS])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         _damaged(where, error, quiet)
         return None
-    if told != normal:
+    if reported != normal:
         raise PipelineError(
-            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(told))}, not {normal}",
+            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(reported))}, not {normal}",
             site=user_site(),
             fix="name a manifest for each data set, or remove this one",
         )

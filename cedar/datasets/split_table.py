@@ -60,10 +60,10 @@ class SplitTable(Sequence[Split]):
         lengths = {len(column) for column in self._columns.values() if column.ndim}
         lengths |= set() if length is None else {length}
         if len(lengths) != 1:
-            told = (
+            reported = (
                 f"arrays of different lengths: {sorted(lengths)}" if lengths else "only single values, and no length="
             )
-            raise ValueError(f"SplitTable: {told}")
+            raise ValueError(f"SplitTable: {reported}")
         (self._length,) = lengths
 
     @staticmethod

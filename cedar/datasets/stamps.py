@@ -74,9 +74,9 @@ def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = 
     digests = []
     for number in range(min(BUCKETS, len(files))):
         run = run_of(files, number)
-        told = [each(file) for file in (looked_at(run) if some else run)]
-        text = json.dumps([len(run), *told])
-        digests.append("" if any(one is None for one in told) else hashlib.sha256(text.encode()).hexdigest()[:8])
+        reported = [each(file) for file in (looked_at(run) if some else run)]
+        text = json.dumps([len(run), *reported])
+        digests.append("" if any(one is None for one in reported) else hashlib.sha256(text.encode()).hexdigest()[:8])
     return digests
 
 

@@ -46,8 +46,14 @@ class RunningChecksums:
         """What the file of checksums holds."""
         last = [self._last] if self.size % BLOCK else []
         crc32 = np.array([*self._sums, *last], dtype="<u4").tobytes()
-        told = {"format": _FORMAT, "size": self.size, "block": BLOCK, "crc32": crc32.hex(), "crc": zlib.crc32(crc32)}
-        return json.dumps(told).encode()
+        reported = {
+            "format": _FORMAT,
+            "size": self.size,
+            "block": BLOCK,
+            "crc32": crc32.hex(),
+            "crc": zlib.crc32(crc32),
+        }
+        return json.dumps(reported).encode()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +79,12 @@ class Sums:
         """
         where = f"{url}{SUFFIX}"
         try:
-            told = json.loads(data)
-            crc32 = bytes.fromhex(told["crc32"])
-            sums = Sums(url, int(told["size"]), np.frombuffer(crc32, dtype="<u4").astype(np.uint32))
-            whole = told["format"] == _FORMAT and told["block"] == BLOCK and told["crc"] == zlib.crc32(crc32)
+            reported = json.loads(data)
+            crc32 = bytes.fromhex(reported["crc32"])
+            sums = Sums(url, int(reported["size"]), np.frombuffer(crc32, dtype="<u4").astype(np.uint32))
+            whole = (
+                reported["format"] == _FORMAT and reported["block"] == BLOCK and reported["crc"] == zlib.crc32(crc32)
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(where) from error
         if not whole or len(sums.crc32) != -(-sums.size // BLOCK):

@@ -66,8 +66,8 @@ def marked(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
 def _marked(field: pa.Field) -> TensorType | None:
     """What a field says of arrays; None where that is nothing, or nothing that makes sense."""
     try:
-        told: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
-        shape, dtype = tuple(told["shape"]), np.dtype(told["dtype"])
+        reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
+        shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
         sound = all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM"
         return TensorType(shape, str(dtype)) if sound else None
     except (KeyError, TypeError, ValueError):

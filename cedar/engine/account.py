@@ -115,9 +115,9 @@ class Account:
         left = left_behind()
         return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
 
-    def told(self, death: Death) -> str:
+    def describe(self, death: Death) -> str:
         """A worker's death, its row named."""
-        return death.told(None if death.row is None else self.named(death.row))
+        return death.describe(None if death.row is None else self.named(death.row))
 
     def locate(self, error: CedarError) -> CedarError:
         """An error from a task with what only the coordinator knows, as the caller is to see it."""

@@ -26,17 +26,17 @@ def order_told(physical: Physical, ready: ReadyStream | None) -> str:
     """Which rows come as they are done, or why none do, and what keeps its order though it takes long."""
     number = ready_spot(physical)
     if ready is None or number < 0:
-        told = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
+        reported = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
     elif not ready.free:
-        told = "rows come in order: ranks take turns at the same rows, or have slices of the same batches"
+        reported = "rows come in order: ranks take turns at the same rows, or have slices of the same batches"
     elif ready.stage is None:
-        told = f"rows come in order: {_why(physical, number)}"
+        reported = f"rows come in order: {_why(physical, number)}"
     else:
         work = " -> ".join(physical.works[i].label for i in physical.stages[number].operators)
-        told = f"rows come as they are done by {work}"
+        reported = f"rows come as they are done by {work}"
     slow = [stage for stage in physical.stages if stage.small and physical.works[stage.out].batched]
     above = "".join(f"; {_label(physical, stage.out)} works on batches, which stay in order" for stage in slow)
-    return told + above
+    return reported + above
 
 
 def _topmost(physical: Physical) -> int:

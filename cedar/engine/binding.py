@@ -165,12 +165,12 @@ class Binding:
 
     def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
         """All that the physical plan of a graph follows from, where it is run here; None where that is not told."""
-        told = content(nodes, self.index)
-        if told is None or any(source.schema is None for source in self.sources):  # of which a run may tell more
+        reported = content(nodes, self.index)
+        if reported is None or any(source.schema is None for source in self.sources):  # of which a run may tell more
             return None
         filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
         streams = [self.splits(source).streams for source in self.sources]
-        return told, self.on_error, self.any_order, tuple(filters), tuple(streams)
+        return reported, self.on_error, self.any_order, tuple(filters), tuple(streams)
 
     @property
     def written(self) -> Physical:

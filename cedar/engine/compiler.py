@@ -214,8 +214,8 @@ class Compiler:
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
         by_key = stream.by_key
-        told = self._told(*self.physical.stages[self.physical.deal].inputs)
-        stream.tells = lane is not None and by_key is None and told
+        reported = self._told(*self.physical.stages[self.physical.deal].inputs)
+        stream.tells = lane is not None and by_key is None and reported
         if by_key is None:
             return stream
         if stream.streaming:  # chunks come as they are read

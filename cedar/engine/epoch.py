@@ -26,7 +26,7 @@ from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
-from cedar.engine.overlap import overlap, told, told_by_key
+from cedar.engine.overlap import describe, overlap, told_by_key
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.deal import EVERYTHING
@@ -88,8 +88,8 @@ class Job:
             return Sharing(why=_or_counted(why, self.binding))
         together = last != "keep" and self.steps is None and not self._local and not self.endless
         if together and self.place(self.rank.rank, world) is None:
-            told = last and f'"{last}"'
-            return Sharing(why=_or_counted(UNTOLD.format(last=told), self.binding))
+            reported = last and f'"{last}"'
+            return Sharing(why=_or_counted(UNTOLD.format(last=reported), self.binding))
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
@@ -161,7 +161,7 @@ class Job:
         sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
         if len(sources) != 1:
             return ""
-        return told(overlap(sources[0], dealt, rows_per_unit(self.binding.root)), self.rank.world)
+        return describe(overlap(sources[0], dealt, rows_per_unit(self.binding.root)), self.rank.world)
 
     @cached_property
     def _local(self) -> bool:

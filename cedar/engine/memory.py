@@ -119,7 +119,7 @@ class Bound:
         allows = f"of Budget(memory={size_text(self.limit)!r})"
         if self.peak <= self.limit:
             return f"memory: at most {size_text(self.peak)} {allows}"
-        return f"memory: {size_text(self.peak)} {allows}, exceeded: {told(self.parts)}"
+        return f"memory: {size_text(self.peak)} {allows}, exceeded: {describe(self.parts)}"
 
 
 def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
@@ -139,6 +139,6 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
     return parts | {"files": sizes.get(memory.FILES, 0)}
 
 
-def told(parts: Mapping[str, int]) -> str:
+def describe(parts: Mapping[str, int]) -> str:
     """The parts in a line, the largest first."""
     return ", ".join(f"{name} {size_text(size)}" for name, size in sorted(parts.items(), key=lambda part: -part[1]))

@@ -119,7 +119,7 @@ class Metrics:
         return {i: seen.wall for i, seen in self.seen.items()}
 
     @property
-    def told(self) -> Mapping[int, str]:
+    def display_labels(self) -> Mapping[int, str]:
         """The labels of operators, for people."""
         return self.labels if self.words is None else self.words()
 
@@ -128,7 +128,7 @@ class Metrics:
         """What limits the run, and why."""
         filling = self.rows_cached > self.rows_kept
         with self._lock:
-            return self.time.bottleneck(self.told, cores(), filling)
+            return self.time.bottleneck(self.display_labels, cores(), filling)
 
     def __str__(self) -> str:
         """How fast the run is, and what limits it."""

@@ -196,7 +196,7 @@ def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: floa
     work = {i: time.seconds(i) for i in profile.operators}
     taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
     share = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
-    told = workers > 1 and busy > _BUSY * min(workers, cores)
-    less = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if told and share else 1.0
+    reported = workers > 1 and busy > _BUSY * min(workers, cores)
+    less = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if reported and share else 1.0
     operators = {i: replace(f, gil=taken[i] * less) for i, f in profile.operators.items()}
     return replace(profile, operators=operators)

@@ -43,7 +43,7 @@ def told_by_key(labels: str, world: int) -> str:
     return f"each of the {world} ranks reads {labels} whole, which has fewer splits, and keeps rows by their keys"
 
 
-def told(measured: tuple[float, int] | None, world: int) -> str:
+def describe(measured: tuple[float, int] | None, world: int) -> str:
     """What to say of it; "" where it is little."""
     if measured is None or measured[0] <= _MOST:
         return ""

@@ -348,9 +348,9 @@ class Plans:
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:
-            told = self.current.decisions
-            news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in told)
-            self.current = replace(self.current, decisions=(*told, *news))
+            reported = self.current.decisions
+            news = (d for d in sound.decisions if not d.applied and d.what == _WHOLE and d not in reported)
+            self.current = replace(self.current, decisions=(*reported, *news))
         if self._key_of(sound) == self._key or (sound is not plan and not self.first_rows.rewrites(sound)):
             self._unfit |= {key}
             return
@@ -439,7 +439,7 @@ class Plans:
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
-    def told(self) -> Plan:
+    def describe(self) -> Plan:
         """The current plan, with what the latest figures say of it."""
         current, planner = self.current, self.planner
         if planner is None or self._broken or self._settled or not min(self._calls_seen().values(), default=0):
@@ -454,8 +454,12 @@ class Plans:
         """What a report says of plans: changes, and what checks found."""
         m = self._metrics
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
-        told = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
-        return [*(f"plan changed: {why}" for why in self.history), *told, *(f"audit: {d}" for d in m.differences[:3])]
+        reported = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
+        return [
+            *(f"plan changed: {why}" for why in self.history),
+            *reported,
+            *(f"audit: {d}" for d in m.differences[:3]),
+        ]
 
     def run(self) -> str:
         """What the run did so far, in a line."""

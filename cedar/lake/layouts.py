@@ -28,7 +28,7 @@ _BY_TYPE = {  # of Parquet: an encoding that may be better than the plain one
     "DOUBLE": "BYTE_STREAM_SPLIT", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
 }  # fmt: skip
 _TOLD = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LENGTH_BYTE_ARRAY": "lengths"}
-_BY_NAME = {told: name for name, told in _TOLD.items()}
+_BY_NAME = {reported: name for name, reported in _TOLD.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _ROWS, _BYTES = 8192, 4 << 20  # of a column that are looked at
 _LEAST = 1024  # rows, for fewer of which no time can be told
@@ -103,11 +103,11 @@ def checked(given: Any) -> Layout:
     return {name: list(pair) for name, pair in given.items()}
 
 
-def told(layout: Mapping[str, Sequence[str]]) -> str:
+def describe(layout: Mapping[str, Sequence[str]]) -> str:
     """A layout in words.
 
     Examples:
-        >>> told({"a": ["delta", "none"], "b": ["plain", "lz4"], "c": ["delta", "none"]})
+        >>> describe({"a": ["delta", "none"], "b": ["plain", "lz4"], "c": ["delta", "none"]})
         'delta: a, c; plain, lz4: b'
     """
     groups: dict[str, list[str]] = {}

@@ -68,7 +68,7 @@ class Written:
 
     def __str__(self) -> str:
         before = f", {self.resumed:,} of them done before" if self.resumed else ""
-        stored = f"\nstored as {told(self.layout)}" if self.layout else ""
+        stored = f"\nstored as {describe(self.layout)}" if self.layout else ""
         return f"complete: {self.rows:,} row(s) in {len(self.files):,} file(s) below {self.url}{before}{stored}"
 
 

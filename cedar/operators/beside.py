@@ -113,7 +113,7 @@ class _Making:
         _log.warning("there are no kernels, and rows take many times as long without: %s", why)
 
     def _run(self) -> None:
-        began, told = time.perf_counter(), False
+        began, reported = time.perf_counter(), False
         while wanted := self._next():
             module, names = wanted
             try:
@@ -121,8 +121,8 @@ class _Making:
                     process = _process(module, names, errors)
                     while process.poll() is None:
                         time.sleep(_LOOK)
-                        if not told and time.perf_counter() - began > _SILENT:
-                            told = True
+                        if not reported and time.perf_counter() - began > _SILENT:
+                            reported = True
                             say("compiling kernels beside the run, once on this machine; until then rows take longer")
                     with _lock:
                         _load(module)
@@ -131,7 +131,7 @@ class _Making:
                 why = f"they could not be compiled: {error}"
             if module not in _loaded and module not in self.failed:
                 self.fails(module, why)
-        if told and not self.failed:
+        if reported and not self.failed:
             say(f"kernels are compiled, after {time.perf_counter() - began:.0f} s")
 
     def _next(self) -> tuple[str, Sequence[str]] | None:

@@ -131,7 +131,7 @@ class Call:
                     limit = None if patient else self.timeout
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """The generator that each live row is given, as the call that makes it; nothing where none is.
 
         ``cedar.operators.draws.keyed_generator`` gives one in the same state.

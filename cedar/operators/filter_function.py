@@ -104,9 +104,9 @@ class FilterRows:
         keep = np.array([r for i, r in enumerate(results) if i not in failures] if failures else results, dtype=bool)
         return block if keep.all() else block.filter(keep)
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each live row draws."""
-        return self.call.told(block, env)
+        return self.call.describe(block, env)
 
 
 @dataclass(frozen=True)

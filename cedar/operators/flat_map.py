@@ -170,9 +170,9 @@ class FlatMapRows:
             columns = {n: columns[n] if n in columns else kept[n] for n in block.columns} | columns
         return _expanded(block, counts, columns)
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each live row draws."""
-        return self.call.told(block, env)
+        return self.call.describe(block, env)
 
     def _columns(self, results: list[Any], failures: dict[int, Failure]) -> tuple[dict[str, Column], list[list[Any]]]:
         """The items' columns, and the items of each row that did not fail; rows with a misfit join ``failures``."""

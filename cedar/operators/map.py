@@ -239,9 +239,9 @@ class MapRows:
         rows = [written.out[i] if result is WRITTEN else result for i, result in enumerate(results)]
         return self.outputs.columns(without(rows, failures) if failures else rows)
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each live row draws."""
-        return self.call.told(block, env)
+        return self.call.describe(block, env)
 
 
 WRITTEN = object()  # stands for an array that is where it belongs

@@ -70,7 +70,7 @@ class Transform(ABC):
             BadValues: rows that have no result.
         """
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         """What each row draws, by name, for people to read: from the same numbers as ``columns``.
 
         By default the word that a row's numbers follow from: ``Draws(np.array([word], np.uint64))`` gives them again.

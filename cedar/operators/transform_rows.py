@@ -65,12 +65,12 @@ class TransformRows:
             )
         return Draws(key_hashes(block, env, self.draw))
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each live row draws, by name; nothing where the transform is not random."""
         draws = self.draws(block, env)
         if draws is None:
             return []
-        return self.transform.told(draws, *(plain(pick(block, name, self.blame)) for name in self.reads))
+        return self.transform.describe(draws, *(plain(pick(block, name, self.blame)) for name in self.reads))
 
     @property
     def pooled(self) -> bool:

@@ -78,8 +78,8 @@ class AutoPlanner:
                 _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)
-        told = (*done.decisions, *self._refusals)
-        return self._within(Plan(self.root, done.root, told, method="rules", sweeps=done.sweeps))
+        reported = (*done.decisions, *self._refusals)
+        return self._within(Plan(self.root, done.root, reported, method="rules", sweeps=done.sweeps))
 
     def _within(self, plan: Plan) -> Plan:
         """The plan, with what the budget says of the run."""

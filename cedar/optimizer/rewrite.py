@@ -170,8 +170,8 @@ class Asked:
 
 def _told(operator: str, hows: Sequence[str]) -> str:
     """Such as "filter(x): below map(f), shuffle"."""
-    told: list[str] = []
+    reported: list[str] = []
     for how in filter(None, hows):
-        again = bool(told) and how.startswith("below ") and told[-1].startswith("below ")
-        told[-1:] = [f"{told[-1]}, {how.removeprefix('below ')}"] if again else [*told[-1:], how]
-    return f"{operator}: {', '.join(told)}" if told else operator
+        again = bool(reported) and how.startswith("below ") and reported[-1].startswith("below ")
+        reported[-1:] = [f"{reported[-1]}, {how.removeprefix('below ')}"] if again else [*reported[-1:], how]
+    return f"{operator}: {', '.join(reported)}" if reported else operator

@@ -108,10 +108,10 @@ def _rules(decisions: Sequence[Decision], words: Mapping[str, str]) -> list[str]
     ordered = sorted(
         decisions, key=lambda d: d.applied if d.rule == "audit" or d.what == "all of it" else 2 - d.applied
     )
-    told = [str(decision) for decision in ordered]
+    reported = [str(decision) for decision in ordered]
     for label, word in words.items():
-        told = [each.replace(label, word) for each in told]
-    return headed("RULES", told or ["none applied, none refused"], _RULES, ": print(plan)")
+        reported = [each.replace(label, word) for each in reported]
+    return headed("RULES", reported or ["none applied, none refused"], _RULES, ": print(plan)")
 
 
 def _groups(binding: Binding, achieved: Mapping[tuple[str, ...], float]) -> list[str]:

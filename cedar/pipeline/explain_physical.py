@@ -50,7 +50,7 @@ def physical_lines(plan: Plan, compiler: Compiler, words: Mapping[str, str]) -> 
 def notes(compiler: Compiler) -> list[str]:
     """What a user should know about the stages that read."""
     physical = compiler.physical
-    told = []
+    reported = []
     for stage in physical.stages:
         for segment in stage.segments:
             if segment.kept:
@@ -60,13 +60,13 @@ def notes(compiler: Compiler) -> list[str]:
                 splits = compiler.binding.splits(physical.nodes[segment.source])
                 state = compiler.keeper(segment).describe(splits)
                 cache = physical.nodes[segment.cache].operator.label()
-                told.append(f"{cache} keeps what comes out of {last}, split by split; {state}")
+                reported.append(f"{cache} keeps what comes out of {last}, split by split; {state}")
         if any(segment.streaming for segment in stage.segments):
-            told.append(
+            reported.append(
                 "a source cannot be split (compressed, quoted CSV, tar or an iterator): it is read from its beginning "
                 "by one task at a time, and a resume reads it again up to its place"
             )
-    return told
+    return reported
 
 
 def _detail(compiler: Compiler, number: int) -> str:
@@ -109,14 +109,14 @@ def _named(physical: Physical, i: int, words: Mapping[str, str]) -> str:
     label = words.get(label, label)
     if not isinstance(scan, Scan):
         return label
-    told = []
+    reported = []
     if scan.columns is not None:
         known = Read(scan.source).schema()
         of = "" if known is None else f" of {len(known)}"
         chosen = chosen_fields(scan.columns, known or ())
-        told.append(f"{len(chosen)}{of} columns")
-        told += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
+        reported.append(f"{len(chosen)}{of} columns")
+        reported += [f"of {name} only {', '.join(paths)}" for name, paths in chosen.items() if paths]
     if scan.where:
         filters = [each.operator.label() for each in scan.where]
-        told.append("where " + " and ".join(words.get(each, each)[len("filter(") : -1] for each in filters))
-    return f"{label} {{{'; '.join(told)}}}" if told else label
+        reported.append("where " + " and ".join(words.get(each, each)[len("filter(") : -1] for each in filters))
+    return f"{label} {{{'; '.join(reported)}}}" if reported else label

@@ -219,7 +219,7 @@ def explain_run(root: Node, plans: Plans) -> str:
     profile = plans.profile()
     return explain(
         root,
-        plans.told(),
+        plans.describe(),
         profile=profile if profile.operators else None,
         measured=plans.measured(),
         run=plans.run(),

@@ -185,7 +185,7 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
         ordinals: of the operators as written, by the ids of their nodes.
     """
     numbers = {id(node): i for i, node in enumerate(nodes)}
-    every, told = list[Node](), list[Hashable]()
+    every, reported = list[Node](), list[Hashable]()
     for node in nodes:
         operator, asked, columns = node.operator, (node.origin or node).operator, None
         every.append(node)
@@ -194,14 +194,14 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
                 return None
             columns = operator.columns
             every += operator.where
-        told.append((len(every), columns, *[numbers[id(child)] for child in node.inputs]))
+        reported.append((len(every), columns, *[numbers[id(child)] for child in node.inputs]))
     done = []
     for each in every:
         written = each.origin or each
         if each.place or (each.inputs and each.operator is not written.operator):
             return None
         done.append(ordinals.get(id(written), -1))
-    return (*told, *done) if sorted(done) == list(range(len(ordinals))) else None
+    return (*reported, *done) if sorted(done) == list(range(len(ordinals))) else None
 
 
 def _elsewhere(nodes: Sequence[Node]) -> str:

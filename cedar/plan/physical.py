@@ -136,10 +136,10 @@ class Physical:
         """A stage on one line."""
         sources = [segment.source for segment in stage.segments]
         work = " -> ".join(self.works[i].label for i in (*sources, *stage.operators)) or "gather"
-        told = [
+        reported = [
             f"in {stage.place}" if stage.place else "",
             f"windows of {self.works[stage.windows].label}" if stage.windows >= 0 else "",
             "small tasks" if stage.small else "",
             f"of {', '.join(map(str, stage.inputs))}" if stage.inputs else "",
         ]
-        return "  ".join([f"{stage.kind:<6}", work, *filter(None, told)])
+        return "  ".join([f"{stage.kind:<6}", work, *filter(None, reported)])

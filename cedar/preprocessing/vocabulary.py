@@ -78,9 +78,9 @@ class Vocabulary:
         Raises:
             SourceError: it cannot be written.
         """
-        told = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
+        reported = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
         table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
-        table = table.replace_schema_metadata({_META: json.dumps(told).encode()})
+        table = table.replace_schema_metadata({_META: json.dumps(reported).encode()})
         path = os.fspath(path)
         try:
             pq.write_table(table, fresh := temporary_name(path), compression="zstd")
@@ -97,15 +97,15 @@ class Vocabulary:
         """
         try:
             table = pq.read_table(os.fspath(path)).combine_chunks()
-            told = json.loads((table.schema.metadata or {})[_META])
+            reported = json.loads((table.schema.metadata or {})[_META])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise SourceError(
                 f"{os.fspath(path)} is no vocabulary: {error}", fix="make one: cedar data vocab"
             ) from error
         values, counts = (_array(table.column(name)) for name in ("value", "count"))
         values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
-        null = told.get("null", "oov")
-        return Vocabulary(told["column"], values, counts, told["oov"], told["seen"], told["rare"], null)
+        null = reported.get("null", "oov")
+        return Vocabulary(reported["column"], values, counts, reported["oov"], reported["seen"], reported["rare"], null)
 
     def __str__(self) -> str:
         share = self.rare / max(self.seen, 1)

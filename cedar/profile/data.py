@@ -88,8 +88,8 @@ class Profile:
         """
         lines = text.aligned(self.cells())
         where = f"{self.executor}, {self.workers} worker(s), {self.machine.cores} core(s)"
-        told = f"{self.rows:,} rows in {self.seconds:.2f} s, {where}; bottleneck: {self.bottleneck}"
-        lines.append(printable(text.cut(told, text.WIDTH)))
+        reported = f"{self.rows:,} rows in {self.seconds:.2f} s, {where}; bottleneck: {self.bottleneck}"
+        lines.append(printable(text.cut(reported, text.WIDTH)))
         if self.gil > 0.5:
             lines.append(f"the GIL is held {self.gil:.0%} of the time: threads give at most {1 / self.gil:.1f}x")
         return "\n".join(lines)

@@ -63,7 +63,7 @@ class Clustered:
         return (
             f"{self.rows:,} rows in {len(self.files)} file(s), {self.row_groups} row group(s); "
             f"{self.bytes_in / 1e6:,.1f} MB became {self.bytes_out / 1e6:,.1f} MB ({ratio:.2f}x smaller)\n"
-            f"stored as {told(self.layout)}"
+            f"stored as {describe(self.layout)}"
         )
 
 

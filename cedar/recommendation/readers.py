@@ -149,8 +149,8 @@ def _numbers(text: Any) -> Any:
 
 def _labels(text: Any) -> Any:
     click = pl.element().str.ends_with("-1")
-    told = pl.element().str.contains("-", literal=True)
-    return _words(text).list.eval(pl.when(told).then(click.cast(pl.Int8)))
+    reported = pl.element().str.contains("-", literal=True)
+    return _words(text).list.eval(pl.when(reported).then(click.cast(pl.Int8)))
 
 
 # ---- OTTO's sessions of a web shop: a line of JSON for each session --------------------------------------------------

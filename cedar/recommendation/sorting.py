@@ -137,8 +137,8 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
 def marked(mark: bytes | None) -> tuple[str, str] | None:
     """(session, sort) that a file says it is clustered by."""
     try:
-        told = json.loads(mark or b"")
-        return str(told["session"]), str(told["sort"])
+        reported = json.loads(mark or b"")
+        return str(reported["session"]), str(reported["sort"])
     except (ValueError, KeyError, TypeError):
         return None
 

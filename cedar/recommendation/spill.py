@@ -125,8 +125,8 @@ def nullable(job: Job, files: int) -> frozenset[str]:
     """The columns in which the first pass met nulls."""
     names: set[str] = set()
     for number in range(files):
-        with open(f"{job.spilled(number)}.nulls", encoding="utf-8") as told:
-            names.update(json.load(told))
+        with open(f"{job.spilled(number)}.nulls", encoding="utf-8") as reported:
+            names.update(json.load(reported))
     return frozenset(names)
 
 

@@ -105,8 +105,8 @@ def _of_dask() -> list[int]:
         with suppress(Exception):  # a worker may be starting, or ending
             workers = client.scheduler_info(n_workers=-1)["workers"]
             here = [address for address, worker in workers.items() if worker["host"] in ("127.0.0.1", "localhost")]
-            told = client.run(os.getpid, workers=here, on_error="ignore")
-            pids += [pid for pid in told.values() if isinstance(pid, int)]
+            reported = client.run(os.getpid, workers=here, on_error="ignore")
+            pids += [pid for pid in reported.values() if isinstance(pid, int)]
     return pids
 
 

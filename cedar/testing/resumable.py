@@ -67,7 +67,7 @@ def _check_stops(
 ) -> None:  # fmt: skip
     got: list[Any] = []
     state: Any = None
-    told, epoch = "from the beginning", ways[0].get("epoch", 0)
+    reported, epoch = "from the beginning", ways[0].get("epoch", 0)
     for stop, how in zip([*stops, None], cycle(ways), strict=False):
         with pipeline.loader(**how) as loader:
             if state is not None:
@@ -77,8 +77,8 @@ def _check_stops(
             state = json.loads(json.dumps(loader.state_dict()))
         difference = first_difference(whole[: len(got)] if stop is not None else whole, got)
         if difference is not None:
-            raise AssertionError(f"run {told} on {_name(how)}, it differs from one run: {difference}{where}")
-        told = f"on from delivery {len(got)}"
+            raise AssertionError(f"run {reported} on {_name(how)}, it differs from one run: {difference}{where}")
+        reported = f"on from delivery {len(got)}"
 
 
 def _check_worlds(
@@ -101,13 +101,15 @@ def _check_worlds(
                 parts += _rest(loader, epoch, stop)
                 after.append(json.loads(json.dumps(loader.state_dict())))
         states = after
-    told = f"with {', then '.join(map(str, worlds))} rank(s)"
+    reported = f"with {', then '.join(map(str, worlds))} rank(s)"
     expected, got = (_counted(each if last else _rows(each)) for each in (whole, parts))
     repeated, lost = got - expected, expected - got
     if repeated:
-        raise AssertionError(f"{told}: {repeated.total()} of {got.total()} deliveries came twice, or are others{where}")
+        raise AssertionError(
+            f"{reported}: {repeated.total()} of {got.total()} deliveries came twice, or are others{where}"
+        )
     if lost.total() > (worlds[-1] - 1 if last in (None, "drop") else 0):
-        raise AssertionError(f"{told}: {lost.total()} of {expected.total()} deliveries never came{where}")
+        raise AssertionError(f"{reported}: {lost.total()} of {expected.total()} deliveries never came{where}")
 
 
 def _rows(deliveries: Sequence[Any]) -> list[Any]:

@@ -88,11 +88,11 @@ def flaky(
     if sum(given[name] for name in _SHARES) >= 1:
         raise ValueError("the shares of faults add up to 1 or more: no request would ever succeed")
     protocol, _, path = os.fspath(url).rpartition("://")
-    told = "".join(f";{name}={value:g}" for name, value in given.items() if value)
-    told += "" if log is None else f";log={quote(os.path.abspath(os.fspath(log)), safe='')}"
+    reported = "".join(f";{name}={value:g}" for name, value in given.items() if value)
+    reported += "" if log is None else f";log={quote(os.path.abspath(os.fspath(log)), safe='')}"
     if protocol in ("", "file", "local"):
         path = os.path.abspath(path)
-    return f"flaky://{protocol or 'file'}{told}/{path.lstrip('/')}"
+    return f"flaky://{protocol or 'file'}{reported}/{path.lstrip('/')}"
 
 
 class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]

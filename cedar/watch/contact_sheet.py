@@ -130,8 +130,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _line(cell: Cell, before: Cell | None) -> str:
-    told = [f"{one_line(name)} {cells.text(cell.values[name])}" for name in cell.shown[:_MOST]]
-    parts = [*told, *_beside(cell, before), *([cell.note] if cell.note else []), *([cell.end] if cell.end else [])]
+    reported = [f"{one_line(name)} {cells.text(cell.values[name])}" for name in cell.shown[:_MOST]]
+    parts = [*reported, *_beside(cell, before), *([cell.note] if cell.note else []), *([cell.end] if cell.end else [])]
     return "; ".join(parts) + (f"  [{_drew(cell)}]" if cell.draws else "")
 
 

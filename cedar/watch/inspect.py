@@ -138,8 +138,8 @@ class _Work:
 
     def _draws(self, node: Node, block: Block) -> dict[str, Any]:
         """What a kernel draws for the row of a block, as it tells itself."""
-        told = getattr(self.binding.bound(node), "told", None)
-        drawn = told(block, self.env) if told is not None else []
+        describe = getattr(self.binding.bound(node), "describe", None)
+        drawn = describe(block, self.env) if describe is not None else []
         return drawn[0] if drawn else {}
 
     def _refused(self, node: Node, block: Block) -> dict[str, Any]:

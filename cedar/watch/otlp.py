@@ -64,7 +64,7 @@ class Loaders:
                 own = {"rank": report.rank, "loader": number}
                 for each in figures(report):
                     if each.name == name:
-                        for part, value in each.told():
+                        for part, value in each.describe():
                             yield Observation(value, own | ({each.label: part} if each.label else {}))
 
         return values

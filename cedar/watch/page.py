@@ -111,8 +111,8 @@ def _curves(report: Report) -> str:
 
     def line(points: list[tuple[float, float]], whole: float, color: str) -> str:
         points = [(spans[0][0][0], points[0][1]), *points]
-        told = " ".join(f"{x / end * _WIDE:.1f},{_HIGH - y / whole * (_HIGH - 4):.1f}" for x, y in points)
-        return f'<polyline points="{told}" fill="none" stroke="{color}" stroke-width="1.5"/>'
+        reported = " ".join(f"{x / end * _WIDE:.1f},{_HIGH - y / whole * (_HIGH - 4):.1f}" for x, y in points)
+        return f'<polyline points="{reported}" fill="none" stroke="{color}" stroke-width="1.5"/>'
 
     memory = f'; <span style="color:{_MEMORY}">memory, up to {byte_size(int(top))}</span>' if top else ""
     return (
@@ -135,7 +135,7 @@ def _timeline(shown: Sequence[Shown]) -> str:
         spans.append((numbers[0], round((start - zero) * 1e6), numbers[1], round(seconds * 1e6)))
     spans.sort()
     flat = [n for span in spans for n in span]
-    told = json.dumps(
+    reported = json.dumps(
         {"names": list(names), "lanes": list(lanes), "waiting": DATA, "spans": flat}, separators=(",", ":")
     ).replace("<", "\\u003c")
     return (
@@ -143,6 +143,6 @@ def _timeline(shown: Sequence[Shown]) -> str:
         "turn the wheel with Ctrl.</p>"
         f'<div id="cedar-lanes" tabindex="0" role="application" aria-label="timeline of {len(spans):,} spans in '
         f'{len(lanes)} threads" aria-describedby="cedar-at"><canvas></canvas></div><p id="cedar-at" role="status"></p>'
-        f'<script type="application/json" id="cedar-spans">{told}</script>'
+        f'<script type="application/json" id="cedar-spans">{reported}</script>'
         f"<script>{_script('timeline.js')}</script></div>"
     )

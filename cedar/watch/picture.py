@@ -37,9 +37,9 @@ def mermaid(shown: Sequence[Box]) -> str:
           n1["batch(2)"]
           n0 --> n1
     """
-    told = [_cut(box.label).replace('"', "#quot;") for box in shown]
+    reported = [_cut(box.label).replace('"', "#quot;") for box in shown]
     arrows = [f"  n{i} --> n{at}" for at, box in enumerate(shown) for i in box.inputs]
-    return "\n".join(["flowchart TB", *(f'  n{i}["{label}"]' for i, label in enumerate(told)), *arrows])
+    return "\n".join(["flowchart TB", *(f'  n{i}["{label}"]' for i, label in enumerate(reported)), *arrows])
 
 
 def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:

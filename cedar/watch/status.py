@@ -64,7 +64,7 @@ class Figure:
     label: str = ""
     counts: bool = True
 
-    def told(self) -> Iterator[tuple[str, float]]:
+    def describe(self) -> Iterator[tuple[str, float]]:
         """The values, by labels that are Unicode: names of files need not be."""
         for part, value in self.values.items():
             yield part.encode(errors="backslashreplace").decode(), value
@@ -119,6 +119,6 @@ class Collector:
         for each in figures(self.report):
             kind = CounterMetricFamily if each.counts else GaugeMetricFamily
             family = kind(f"cedar_{each.name}", each.description, labels=["rank", *filter(None, [each.label])])
-            for part, value in each.told():
+            for part, value in each.describe():
                 family.add_metric([rank, part] if each.label else [rank], value)
             yield family

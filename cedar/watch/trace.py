@@ -45,9 +45,9 @@ class TraceRecord:
         """What is recorded so far, of what ended after ``since``."""
         recording = metrics.time.recording
         if recording is None:
-            return TraceRecord([], [], metrics.told)
+            return TraceRecord([], [], metrics.display_labels)
         tasks = [span for span in recording.tasks() if span.began + span.took >= since]
-        return TraceRecord(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.told)
+        return TraceRecord(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.display_labels)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
         """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.

@@ -38,7 +38,7 @@ def draw(batch: dict[str, Any], rng: np.random.Generator) -> float:
     return float(rng.random())
 
 
-def told(pattern: Any, window: int = 10, **options: Any) -> list[tuple[int, float]]:
+def describe(pattern: Any, window: int = 10, **options: Any) -> list[tuple[int, float]]:
     """What an epoch delivers: of each row its value and a random draw, in order."""
     p = cedar.read_parquet(pattern).shuffle(window=window).map(_drawn, random=True).batch(7, last="keep")
     options = {"executor": "inline", "seed": 5, **options}
@@ -85,9 +85,9 @@ def test_other_rows_keep_keys_draws_and_order(folder: Path, given: str, change: 
         return {"glob": folder / "**" / "*.parquet", "folder": folder, "files": files}[given]
 
     apply, touched = CHANGES[change]
-    before = told(paths())
+    before = describe(paths())
     apply(folder)
-    after = told(paths())
+    after = describe(paths())
 
     def others(rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
         return [row for row in rows if row[0] // 1000 not in touched]
@@ -96,16 +96,16 @@ def test_other_rows_keep_keys_draws_and_order(folder: Path, given: str, change: 
     assert others(before) == others(after)  # windows are row groups here, so the order of rows is that of splits
     assert sorted(x for x, _ in before) != [x for x, _ in before]
 
-    whole = told(paths(), window=10_000)  # one window: rows are sorted by their keys alone
+    whole = describe(paths(), window=10_000)  # one window: rows are sorted by their keys alone
     assert dict(whole) == dict(after)
     shutil.rmtree(folder)
     for i in range(8):
         write(folder / f"day={i % 2}" / f"{i}.parquet", i)
-    assert others(told(paths(), window=10_000)) == others(whole)
+    assert others(describe(paths(), window=10_000)) == others(whole)
 
 
 def test_where_the_data_set_lies_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    before = told(folder)
+    before = describe(folder)
     fs = fsspec.filesystem("memory")
     fs.put(str(folder), "/mount/sets/", recursive=True)
     monkeypatch.chdir(folder.parent)
@@ -115,11 +115,11 @@ def test_where_the_data_set_lies_changes_nothing(folder: Path, monkeypatch: pyte
             ["data/day=1/*", "data/day=0/*"], sorted(folder.rglob("*.parquet")), "memory://mount/sets/data",
             "memory://mount/sets/data/**/*.parquet",
         ):  # fmt: skip
-            assert told(same) == before, same
+            assert describe(same) == before, same
     finally:
         fs.rm("/mount", recursive=True)
     os.symlink(folder, folder.parent / "other mount")
-    assert told(folder.parent / "other mount") == before
+    assert describe(folder.parent / "other mount") == before
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_names_are_paths_below_the_folder_that_all_have_in_common(paths: list[tu
 def test_two_files_with_one_hash_are_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cedar.datasets.listing.hash_names", lambda names: np.array([len(n) for n in names]))
     with pytest.raises(SourceError, match=r"0\.parquet and .*2\.parquet have the same 64-bit hash") as error:
-        told(folder)
+        describe(folder)
     assert "another name" in str(error.value)
 
 

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def told(source: ParquetSource) -> list[Any]:
+def describe(source: ParquetSource) -> list[Any]:
     """What a source says of its data, and what it reads."""
     return [
         list(source.splits()), source.digest(), source.identity(), source.marks(), dict(source.schema()),
@@ -79,8 +79,8 @@ def test_a_source_is_the_same_with_a_manifest_when_it_is_made_and_after(folder: 
     for columns in (None, ["s"], ["x", "day"], ["day"], ["l", "x"]):
         plain = read_parquet(str(folder), columns=columns)
         first, second = (read_parquet(str(folder), columns=columns, manifest=where) for _ in range(2))
-        assert told(first) == told(plain) == told(second) == told(traveled(second))
-        assert told(second.select(["x"])) == told(plain.select(["x"]))
+        assert describe(first) == describe(plain) == describe(second) == describe(traveled(second))
+        assert describe(second.select(["x"])) == describe(plain.select(["x"]))
         where.unlink()
 
 
@@ -138,9 +138,9 @@ def test_it_is_brought_up_to_date_by_reading_what_changed(folder: Path, tmp_path
     assert write_manifest(str(folder), out).read == 2
     assert asks == ["list_files", "_tail", "_tail"]
     asks.clear()
-    kept = told(read_parquet(str(folder), manifest=out))
+    kept = describe(read_parquet(str(folder), manifest=out))
     assert asks == []
-    assert kept == told(read_parquet(str(folder)))
+    assert kept == describe(read_parquet(str(folder)))
 
 
 def test_new_files_are_not_seen_and_changed_ones_are_an_error(folder: Path, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_those_who_start_at_once_make_it_once(folder: Path, tmp_path: Path, asks
 
 def test_what_is_damaged_is_said_and_made_anew(folder: Path, tmp_path: Path, caplog: Any) -> None:
     where = tmp_path / "m"
-    plain = told(read_parquet(str(folder)))
-    assert told(read_parquet(str(folder), manifest=where)) == plain
+    plain = describe(read_parquet(str(folder)))
+    assert describe(read_parquet(str(folder), manifest=where)) == plain
     whole = where.read_bytes()
     draw = random.Random(0)
     places = [0] + [HEAD] + [draw.randrange(HEAD, len(whole)) for _ in range(9)]

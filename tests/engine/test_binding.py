@@ -67,7 +67,7 @@ def test_a_plan_that_fails_the_check_fails_it_each_time(p, monkeypatch):
             Binding(p.node, None, Env()).lowered(plan_of(p.node).root)
 
 
-def told(p: cedar.Pipeline, **changes: Callable[[Any], Any]) -> Any:
+def describe(p: cedar.Pipeline, **changes: Callable[[Any], Any]) -> Any:
     """The words for a graph of a pipeline, in which the nodes of some operators were changed."""
     written, done = walk(p.node), dict[int, Any]()
     for node in written:
@@ -81,19 +81,21 @@ def scanned(*columns: str, source: Any = None) -> Callable[[Any], Any]:
 
 
 def test_words_tell_scans_apart(p):
-    words = [told(p), told(p, read=scanned("x", "y")), told(p, read=scanned("x", "y", "z"))]
+    words = [describe(p), describe(p, read=scanned("x", "y")), describe(p, read=scanned("x", "y", "z"))]
     assert None not in words
     assert len(set(words)) == 3
-    assert told(p) == words[0]
+    assert describe(p) == words[0]
 
 
 def test_there_are_no_words_for_other_operators_and_places(p):
     other: Any = cedar.read_parquet("elsewhere.parquet").node.operator
-    assert told(p, read=scanned("x", "y", source=other.source)) is None
-    assert told(p, read=lambda node: dataclasses.replace(node, operator=other)) is None
-    assert told(p, filter=lambda node: dataclasses.replace(node, place="processes")) is None
-    assert told(p, filter=lambda node: node.inputs[0]) is None
-    assert told(p, filter=lambda node: dataclasses.replace(node, operator=dataclasses.replace(node.operator))) is None
+    assert describe(p, read=scanned("x", "y", source=other.source)) is None
+    assert describe(p, read=lambda node: dataclasses.replace(node, operator=other)) is None
+    assert describe(p, filter=lambda node: dataclasses.replace(node, place="processes")) is None
+    assert describe(p, filter=lambda node: node.inputs[0]) is None
+    assert (
+        describe(p, filter=lambda node: dataclasses.replace(node, operator=dataclasses.replace(node.operator))) is None
+    )
 
 
 def test_a_table_without_rows_keeps_its_columns():

@@ -22,7 +22,7 @@ def memory() -> Iterator[Any]:
     fs.rm("/flakytest", recursive=True)
 
 
-def told(fs: FlakyFileSystem, paths: list[str], times: int) -> dict[str, list[str]]:
+def describe(fs: FlakyFileSystem, paths: list[str], times: int) -> dict[str, list[str]]:
     """What so many reads of each path give: bytes, or the name of an error."""
     found: dict[str, list[str]] = {path: [] for path in paths}
     for path in paths * times:
@@ -43,10 +43,10 @@ def test_the_same_request_gets_the_same_answer_whatever_else_is_asked(memory: An
         return FlakyFileSystem("memory", **shares, seed=seed, skip_instance_cache=True)
 
     fs = fresh(1)
-    whole = told(fs, paths, 20)
-    assert told(fresh(1), paths[::-1], 20) == whole
-    assert told(fresh(1), paths[2:3], 20) == {paths[2]: whole[paths[2]]}
-    assert told(fresh(2), paths, 20) != whole
+    whole = describe(fs, paths, 20)
+    assert describe(fresh(1), paths[::-1], 20) == whole
+    assert describe(fresh(1), paths[2:3], 20) == {paths[2]: whole[paths[2]]}
+    assert describe(fresh(2), paths, 20) != whole
     answers = [answer for path in paths for answer in whole[path]]
     assert fs.requests == {"read": 100}
     for kind, answer in (("status", "answers 503"), ("busy", "answers 429"), ("reset", "reset"), ("short", "01234")):
@@ -61,7 +61,7 @@ def test_a_url_holds_the_faults_and_names_the_files_behind(memory: Any, tmp_path
     fs, path = fsspec.url_to_fs(url)
     assert path == "/flakytest/a"
     assert fs.unstrip_protocol(path) == "flaky://memory/flakytest/a", "faults are no part of the data"
-    answers = told(fs, [path], 8)[path]
+    answers = describe(fs, [path], 8)[path]
     assert set(answers) == {"here", "the storage answers 503"}
     lines = [line.split() for line in (tmp_path / "a log").read_text().splitlines()]
     assert [(int(pid), what, name) for pid, what, name, _ in lines] == [(os.getpid(), "read", path)] * 8

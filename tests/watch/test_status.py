@@ -64,4 +64,4 @@ def test_top_shows_rates_between_two_looks():
         list(loader)
     before = status(loader)
     after = before | {"rows": before["rows"] + 500, "seconds": before["seconds"] + 5, "stall": before["stall"]}
-    assert "100 rows/s" in told(after, before)
+    assert "100 rows/s" in describe(after, before)

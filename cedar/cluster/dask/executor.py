@@ -366,9 +366,9 @@ class DaskExecutor(Executor):
         self._fail(task, error)
 
     def _fail(self, task: Task, error: BaseException) -> None:
-        told = self._told(error)
-        if told is not None:
-            _settle(task.delivery, error=told)
+        reported = self._told(error)
+        if reported is not None:
+            _settle(task.delivery, error=reported)
 
     def _told(self, error: BaseException) -> BaseException | None:
         """What the run is to make of an error of the cluster's; None where the cluster is waited for."""

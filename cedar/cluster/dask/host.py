@@ -33,7 +33,7 @@ _CONFIG: dict[str, Any] = {
 }
 
 
-def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+def main(text: str, parent: int, reported: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
     """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON.
 
     Args:
@@ -41,7 +41,7 @@ def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]
             host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
             ``publish``: other processes of this user are to find them, as long as this one runs.
         parent: the process to end with.
-        told: the end of the pipe to write that line to: the parent alone has the other one.
+        reported: the end of the pipe to write that line to: the parent alone has the other one.
         begun: called with the cluster and what ``text`` says.
     """
     asked = json.loads(text)
@@ -59,7 +59,7 @@ def main(text: str, parent: int, told: int, begun: Callable[[Any, dict[str, Any]
     if keys is not None and asked.get("publish"):
         left.key_file, left.keys = publish(cluster.scheduler_address, keys), keys
     facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys, "key_file": left.key_file}
-    with open(told, "w", encoding="utf-8") as pipe:
+    with open(reported, "w", encoding="utf-8") as pipe:
         pipe.write(json.dumps(facts) + "\n")
     sys.stdin.buffer.read()
     threading.Timer(_LAST, _end, (left,)).start()

@@ -52,8 +52,8 @@ class LocalHost:
     def __init__(self, asked: dict[str, Any], module: str = "cedar.cluster.dask.host") -> None:
         import dask
 
-        heard, told = os.pipe()  # of its own: what user functions print goes where this process prints
-        named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "told": told}
+        heard, reported = os.pipe()  # of its own: what user functions print goes where this process prints
+        named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "told": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
         with open(heard, "rb") as pipe:
@@ -62,16 +62,16 @@ class LocalHost:
                     [os.fsdecode(spawn.get_executable()), "-P", "-c", _CODE.format(path=sys.path, home=_HOME, **named)],
                     stdin=subprocess.PIPE,
                     env=os.environ | added,
-                    pass_fds=[told],
+                    pass_fds=[reported],
                     process_group=0,  # a Ctrl-C is for us
                 )
             finally:
-                os.close(told)
+                os.close(reported)
             line = _first_line(pipe)
         self.pid = self._process.pid
-        self.told: dict[str, Any] = {}
+        self.describe: dict[str, Any] = {}
         try:
-            self.told = json.loads(line or b"")
+            self.describe = json.loads(line or b"")
         except ValueError as error:
             self.close()
             ended = f"it ended with exit code {self._process.returncode}"
@@ -81,8 +81,8 @@ class LocalHost:
                 done="nothing was run",
                 fix='look at the lines above, if there are any, or use executor="processes"',
             ) from error
-        self.address: str = self.told["address"]
-        self.keys: dict[str, str] | None = self.told.pop("keys")
+        self.address: str = self.describe["address"]
+        self.keys: dict[str, str] | None = self.describe.pop("keys")
         if self.keys is not None:
             know(self.address, self.keys)
 
@@ -92,7 +92,7 @@ class LocalHost:
 
     def close(self) -> None:
         """End it and its workers."""
-        address = self.told.get("address", "")
+        address = self.describe.get("address", "")
         close_client_at(address)
         forget(address)
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class LocalHost:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        remove_tree(self.told.get("folder", ""), KIND)  # it does that itself, unless it was killed
+        remove_tree(self.describe.get("folder", ""), KIND)  # it does that itself, unless it was killed
 
 
 def _first_line(pipe: BinaryIO) -> bytes | None:

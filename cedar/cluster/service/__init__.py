@@ -68,7 +68,7 @@ class Service:
         }  # fmt: skip
         self._host = LocalHost(asked, "cedar.cluster.service.host")
         self.address = self._host.address
-        self._key_file: str | None = self._host.told["key_file"]
+        self._key_file: str | None = self._host.reported["key_file"]
 
     @staticmethod
     def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:

@@ -10,9 +10,9 @@ from cedar.cluster.service.policy import Policy
 from cedar.cluster.service.scaling import ServiceScaling
 
 
-def main(text: str, parent: int, told: int) -> None:
+def main(text: str, parent: int, reported: int) -> None:
     """See ``cedar.cluster.dask.host.main``; beside what that is told, ``most`` workers and ``keep_bytes``."""
-    host.main(text, parent, told, serve)
+    host.main(text, parent, reported, serve)
 
 
 def serve(cluster: Any, asked: dict[str, Any]) -> None:

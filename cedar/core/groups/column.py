@@ -180,8 +180,8 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
     inverse, order = _in_order(one)
     values = [c.values if order is None else take_lists(c.values, order) for c in members]
-    told = one.together == len(members) and all(c.fresh for c in members)
-    again = None if told else repeated(values)
+    reported = one.together == len(members) and all(c.fresh for c in members)
+    again = None if reported else repeated(values)
     if again is not None:
         inverse, values = again[0][inverse], [take_lists(v, again[1]) for v in values]
     sharing = Sharing(inverse, len(values[0]), len(members), len(inverse))

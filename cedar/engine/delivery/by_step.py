@@ -70,14 +70,14 @@ class ByStep(Reporting):
         binding = self._binding
         source, *above = path(binding.root, keys.ref(i).source)
         labels = tuple(binding.labels[id(node)] for node in above)
-        told = f"{binding.labels[id(source)]}, {source.site}"
+        reported = f"{binding.labels[id(source)]}, {source.site}"
         epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
         of, parts = keys.each()
         row, *rows = (
             replace(self._account.named(ref), epoch=epoch)
             for ref in (keys.ref(i), *map(parts.ref, np.flatnonzero(of == i).tolist()))
         )
-        return Located(step, i, row, told, labels, self._plans.current.method, locator.ran, tuple(rows))
+        return Located(step, i, row, reported, labels, self._plans.current.method, locator.ran, tuple(rows))
 
     def where(self, file: str, row: int) -> list[Location]:
         """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.

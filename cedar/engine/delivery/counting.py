@@ -46,7 +46,7 @@ class Counting:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.job: Job | None = None  # of the loader
-        self.told: list[str] = []  # what was counted, and what that took
+        self.reported: list[str] = []  # what was counted, and what that took
 
     def __call__(self, source: Node, splits: SplitTable, filters: tuple[Node, ...]) -> Numbers:
         """The rows that are left of each split, int64[splits]."""
@@ -84,7 +84,7 @@ class Counting:
         took = f"{share} of {source.operator.label()} were read for that"
         took = took if len(missing) == len(files) else f"{took}, in {len(missing)} of {len(files)} files"
         took = took if missing else "they were kept from an earlier count"
-        self.told.append(f"the rows behind {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
+        self.reported.append(f"the rows behind {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
         return left
 
     def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:

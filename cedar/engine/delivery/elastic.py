@@ -197,8 +197,8 @@ class Elastic:
             return {name: part[name] for name in ("step", "data", "open")}
         if not tells:
             return {"step": 0, "data": other["epoch"], "open": {}}
-        told = words.get(self._at("begun", rank, meeting))
-        entry = None if told is None else json.loads(told)
+        reported = words.get(self._at("begun", rank, meeting))
+        entry = None if reported is None else json.loads(reported)
         here = other["epoch"], other["world"], other["begun"]["step"]
         if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # of an earlier start
             raise ResumeError(

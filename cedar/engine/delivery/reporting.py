@@ -90,10 +90,10 @@ class Reporting(LoaderPosition):
             plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(
-                *self._unsteady(), *self._plans.notes(), *self._job.store.told(), *self._account.left_behind(),
+                *self._unsteady(), *self._plans.notes(), *self._job.store.describe(), *self._account.left_behind(),
                 *self._carried(),
             ),
-            deaths=tuple(map(self._account.told, list(self._metrics.deaths.latest))),
+            deaths=tuple(map(self._account.describe, list(self._metrics.deaths.latest))),
         )  # fmt: skip
         return made
 
@@ -106,7 +106,7 @@ class Reporting(LoaderPosition):
         return [text for text in (self._binding.check_env.unsteady or {}).values() if text]
 
     def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        index, labels = self._binding.index, self._metrics.told
+        index, labels = self._binding.index, self._metrics.display_labels
         return tuple((labels[index[id(n)]], tuple(index[id(child)] for child in n.inputs)) for n in self._binding.nodes)
 
     def _repr_html_(self) -> str:
@@ -126,7 +126,7 @@ class Reporting(LoaderPosition):
     @property
     def plan(self) -> Plan:
         """The plan that runs, or will; ``plan.save(path)`` keeps it."""
-        return replace(self._plans.told(), numeric=self._binding.numeric)
+        return replace(self._plans.describe(), numeric=self._binding.numeric)
 
     def explain(self) -> str:
         """The plan that runs and why, with what was measured so far."""
@@ -136,4 +136,4 @@ class Reporting(LoaderPosition):
         order = f"ORDER  {self._job.order_told()}\n" if self._binding.any_order else ""
         text = "" if explainer is None else explainer(self._binding.root, self._plans)
         notes = (f"NOTE   {text}\n" for text in self._unsteady())
-        return "".join([top, order, *notes, *(f"COUNTS {told}\n" for told in self._counting.told), text])
+        return "".join([top, order, *notes, *(f"COUNTS {reported}\n" for reported in self._counting.reported), text])

@@ -79,10 +79,10 @@ def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tu
         >>> dealt_by_key(np.ones(3), 4), dealt_by_key(np.ones(4), 4)
         ((True,), (False,))
     """
-    told: tuple[bool, ...] = ()
+    reported: tuple[bool, ...] = ()
     for place, number in enumerate([*(before for before, _ in past), of]):
-        told += (0 < len(dealt(sizes, 1, past[:place], 0, told)[0]) < number,)
-    return told
+        reported += (0 < len(dealt(sizes, 1, past[:place], 0, reported)[0]) < number,)
+    return reported
 
 
 def _turned(lanes: list[npt.NDArray[np.int64]], lap: int) -> list[npt.NDArray[np.int64]]:

@@ -34,7 +34,7 @@ class Death:
     rows: int = 0
     then: Then = "run again"
 
-    def told(self, row: RowRef | None) -> str:
+    def describe(self, row: RowRef | None) -> str:
         """In words; ``row`` is the one at hand, named for people."""
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
@@ -45,7 +45,7 @@ class Death:
         return f"{self.how}, at {self.operators}{where}; {then}"
 
     def __str__(self) -> str:
-        return self.told(self.row)
+        return self.describe(self.row)
 
 
 class Deaths:

@@ -239,8 +239,8 @@ class Recovery:
         stop = self._why_stop(task, mark, how)
         found: Then = "run again" if bad is None else "bad block" if bad.block else "bad row"
         then: Then = "given up" if stop is not None else "tried" if trial and bad is None else found
-        told = f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how
-        self._record(task, mark, told, then, ended)
+        reported = f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how
+        self._record(task, mark, reported, then, ended)
         if stop is not None:
             raise stop from error
         if bad is not None and not bad.block:

@@ -152,8 +152,8 @@ class Task(Future[Result]):
             return None
         block = not trial.alone and (suspect.rows == 1 or suspect.divisible)
         row = mark if trial.alone and mark.rows == 1 else suspect
-        told = self.silent or f"{how}, in {_TIMES} fresh processes"
-        return self._give_up(BadRow(row, told, bool(self.silent), block))
+        reported = self.silent or f"{how}, in {_TIMES} fresh processes"
+        return self._give_up(BadRow(row, reported, bool(self.silent), block))
 
     def survived(self) -> None:
         """The process of a trial lived: neither the row is to blame alone, nor, at last, its block."""

@@ -35,7 +35,7 @@ class RunningTask:
     since: float
     row: object = None
 
-    def told(self, now: float) -> str:
+    def describe(self, now: float) -> str:
         row = "" if self.row is None else f", {self.row}"
         return f"{self.label}{row} ({self.where}, for {now - self.since:.0f} s)"
 
@@ -94,7 +94,7 @@ class Waiting:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
         now = time.monotonic()
         tasks = sorted(self._at_work(), key=lambda task: task.since)
-        work = "; ".join(task.told(now) for task in tasks[:4]) or "no task has begun"
+        work = "; ".join(task.describe(now) for task in tasks[:4]) or "no task has begun"
         return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {awaited}; at work: {work}"
 
 

@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 class _Once(logging.Filter):
     """Lets one line through, also where several workers have the same to say."""
 
-    told = False
+    reported = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        told, self.told = self.told, True
-        return not told
+        reported, self.reported = self.reported, True
+        return not reported
 
 
 _log.addFilter(_Once())

@@ -68,7 +68,7 @@ class ClipTransform(Transform):
         del values
         return {"draw": draw}
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         rows = zip(self.drawn(draws), *map(_values, columns), strict=True)
         return [self.tell(draw, *values) for draw, *values in rows]
 
@@ -262,9 +262,11 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
         BadClip: it is no array of floats of so many dimensions.
     """
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim not in dims:
-        told = f"an array {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        reported = (
+            f"an array {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        )
         raise BadClip(
-            f"{told} is no float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
+            f"{reported} is no float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
         )
     return value if value.dtype == np.float32 else value.astype(np.float32)
 

@@ -154,9 +154,10 @@ class Pad(ClipTransform):
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         if clip.shape[1:] != self.rest:
-            told = f"{clip.shape[1]} channels" if clip.ndim == 2 else "one channel"
+            reported = f"{clip.shape[1]} channels" if clip.ndim == 2 else "one channel"
             raise BadClip(
-                f"a clip of {told} in a column of {self.channels or 'one'}", "decode with mono=True, or give channels="
+                f"a clip of {reported} in a column of {self.channels or 'one'}",
+                "decode with mono=True, or give channels=",
             )
         if len(clip) > self.length and self.longer == "fail":
             fix = 'raise length, crop first, or give longer="crop"'

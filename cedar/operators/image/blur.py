@@ -94,7 +94,7 @@ class GaussianBlur(PixelTransform):
         uniform = drawn(draws).uniform(2)
         return uniform[:, 0] < self.p, low + (high - low) * uniform[:, 1]
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         del columns
         applied, sigmas = self._drawn(len(draws), draws)
         rows = zip(applied.tolist(), sigmas.tolist(), strict=True)

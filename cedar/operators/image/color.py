@@ -60,10 +60,10 @@ class PixelTransform(ImageTransform):
         """The dtype of the result."""
         return dtype
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         from cedar.operators.image.sources import Arrays
 
-        return self.steps(Arrays(columns[0]).sizes, draws).told()
+        return self.steps(Arrays(columns[0]).sizes, draws).describe()
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
         from cedar.operators.image.engine import alone

@@ -171,8 +171,8 @@ def _decode(job: _Job, at: int, end: int) -> None:
 
 def _waits(job: _Job, at: int) -> bool:
     """Images that come to a link are needed one at a time: by spatial operators, at once or behind a pass on bytes."""
-    told = getattr(job.kind, "channels", None) is not None  # images that may differ are told apart first
-    while told and at < len(job.links) and _on_bytes(job.links[at]):
+    reported = getattr(job.kind, "channels", None) is not None  # images that may differ are told apart first
+    while reported and at < len(job.links) and _on_bytes(job.links[at]):
         at += 1
     return at < len(job.links) and _family(job.links[at]) is _spatial
 

@@ -83,18 +83,18 @@ class RowMoves:
             after = after + self.pad[:, :2] + self.pad[:, 2:]
         return after
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """The part, the flips, the added and the erased pixels of each row, by name."""
         given = self._given()
-        told: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
-        for i, row in enumerate(told):
+        reported: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
+        for i, row in enumerate(reported):
             for names, part in ((_PART, self.cut), (_PAD, self.pad), (_PART, self.erase)):
                 if part is not None:
                     row |= zip(names, part[i].tolist(), strict=True)
             for flip in (self.flip, self.upend):
                 if flip is not None:
                     row["flipped"] = bool(flip[i])
-        return told
+        return reported
 
     @property
     def flips_only(self) -> bool:

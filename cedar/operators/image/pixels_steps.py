@@ -60,10 +60,10 @@ class Steps:
     numbers: Numbers
     tables: list[Weights] = field(default_factory=list)
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """The amounts of each row in the order in which they are applied, by name; or that nothing is."""
         rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
-        told: list[dict[str, Any]] = []
+        reported: list[dict[str, Any]] = []
         for codes, amounts in rows:
             own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
             named = {_AMOUNTS[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNTS}

@@ -72,11 +72,11 @@ class Spatial(ImageTransform):
     def like(self, sample: Callable[[], Column]) -> ColumnType | None:
         return None if self.shape(None) is None else likely(sample())
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         from cedar.operators.image.sources import Arrays
 
         boxes = box_rows(columns[1])[0] if len(columns) > 1 else None
-        return self.moves(Arrays(columns[0]).sizes, boxes, draws).told()
+        return self.moves(Arrays(columns[0]).sizes, boxes, draws).describe()
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
         from cedar.operators.image.engine import alone

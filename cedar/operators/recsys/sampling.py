@@ -115,7 +115,7 @@ class SampleRows:
             )
         return np.asarray((words >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
 
-    def told(self, block: Block, env: Env) -> list[dict[str, Any]]:
+    def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """What each row draws."""
         return [{"drawn": number} for number in self._drawn(block, env).tolist()]
 

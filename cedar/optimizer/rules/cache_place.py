@@ -117,13 +117,13 @@ def _places(source: Node, work: Sequence[Node], facts: Facts) -> list[_CachePoin
 # ---- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, told: str) -> Change:
-    return Change(Cache(best), facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({told})")
+def _moved(chain: list[Node], work: list[Node], hint: Node, best: int, facts: Facts, reported: str) -> Change:
+    return Change(Cache(best), facts.label(hint), f"above {facts.label((chain[0], *work)[best])} ({reported})")
 
 
-def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, told: str) -> Change:
+def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, reported: str) -> Change:
     above = facts.label((chain[0], *work)[best])
-    return Change(Cache(best), CacheOperator(_AUTO).label(), f"above {above} ({told})")
+    return Change(Cache(best), CacheOperator(_AUTO).label(), f"above {above} ({reported})")
 
 
 def _as_written(hint: Node, facts: Facts) -> bool:

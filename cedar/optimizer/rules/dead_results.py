@@ -24,7 +24,7 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     dead = [number for number, name in enumerate(names) if name not in {None, *live}]
     gone = [number for number in dead if operator.never_fails(number, types)]
     fewer = operator.without(gone) if gone else operator
-    told = ", ".join(str(names[number]) for number in gone or dead)
+    reported = ", ".join(str(names[number]) for number in gone or dead)
     if not gone or (fewer is not None and not fewer.results):
-        return Refusal(f"nobody reads {told}, but they may fail on some row") if dead and not gone else None
-    return Change(DropResults(tuple(gone)), facts.label(node), f"{told} not computed, as nobody reads it")
+        return Refusal(f"nobody reads {reported}, but they may fail on some row") if dead and not gone else None
+    return Change(DropResults(tuple(gone)), facts.label(node), f"{reported} not computed, as nobody reads it")

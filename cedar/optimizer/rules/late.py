@@ -123,8 +123,8 @@ def _pays(node: Node, top: Node, stream: Node, facts: Facts) -> bool:
 
 def _lifted(stream: Node, top: Node, first: Node, facts: Facts) -> Outcome:
     """The operators from ``first`` up to ``top``, all at once: on the way, rows may be larger than at either end."""
-    told = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
-    return Change(Cross("up", _count(top, first)), facts.label(top), told)
+    reported = f"above {facts.label(stream)} ({_sizes(first, top, facts)})"
+    return Change(Cross("up", _count(top, first)), facts.label(top), reported)
 
 
 def _count(top: Node, lowest: Node) -> int:
@@ -137,8 +137,8 @@ def _count(top: Node, lowest: Node) -> int:
 
 def _sunk(node: Node, stream: Node, facts: Facts) -> Outcome:
     """``node``, right above ``stream``, below it."""
-    told = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
-    return Change(Cross("down"), facts.label(node), told)
+    reported = f"below {facts.label(stream)} ({_sizes(node, node, facts)})"
+    return Change(Cross("down"), facts.label(node), reported)
 
 
 def _sizes(first: Node, last: Node, facts: Facts) -> str:

@@ -150,8 +150,8 @@ def replay(facts: Facts, sweeps: Sequence[Sweep]) -> Node:
         except PlanError:
             raise
         except CedarError as error:
-            told = ", ".join(str(each.step) for each in sweep.steps)
-            raise PlanError(f"the plan's step {told}: {first_line(error)}", site=error.site, fix=_ANEW) from error
+            reported = ", ".join(str(each.step) for each in sweep.steps)
+            raise PlanError(f"the plan's step {reported}: {first_line(error)}", site=error.site, fix=_ANEW) from error
         if wanted:
             raise PlanError(f"the plan has a step at node {min(wanted)}, which is not there", fix="save the plan again")
     return facts.root
@@ -167,13 +167,13 @@ def one_step(facts: Facts, step: Step) -> tuple[Node, Sweep]:
 def key_of(root: Node, ordinals: dict[int, int]) -> Hashable:
     """Equal for graphs of a pipeline that are made of the same operators in the same order."""
     numbers: dict[int, int] = {}
-    told: list[Hashable] = []
+    reported: list[Hashable] = []
     for node in graph.walk(root):
         numbers[id(node)] = len(numbers)
         ordinal = ordinals.get(id(node.logical), -1)
         does = changes(node, ordinals) if ordinal >= 0 else (node.operator.label(),)
-        told.append((ordinal, does, node.place, *[numbers[id(child)] for child in node.inputs]))
-    return tuple(told)
+        reported.append((ordinal, does, node.place, *[numbers[id(child)] for child in node.inputs]))
+    return tuple(reported)
 
 
 def first_line(error: CedarError) -> str:

@@ -131,9 +131,9 @@ def step_of(path: str) -> int:
     return 0 if match is None else int(match[1])
 
 
-def write_index(path: str, state: Mapping[str, Any], told: Sequence[Any], name: str = INDEX) -> None:
-    """Write what is left when all ranks have called ``write_parts``, whose results are ``told``."""
-    write_sealed(os.path.join(path, name), {"format": FORMAT, "state": dict(state), "tensors": list(told)})
+def write_index(path: str, state: Mapping[str, Any], reported: Sequence[Any], name: str = INDEX) -> None:
+    """Write what is left when all ranks have called ``write_parts``, whose results are ``reported``."""
+    write_sealed(os.path.join(path, name), {"format": FORMAT, "state": dict(state), "tensors": list(reported)})
 
 
 def read_index(path: str, name: str = INDEX) -> Index:
@@ -231,10 +231,10 @@ class Checkpoints:
     def _write(self, path: str, state: dict[str, Any], mine: dict[str, Part]) -> None:
         aside, first = path + ".part", self.group.rank == 0
         self._together(lambda: self._prepare(aside) if first else None)
-        told = self._together(lambda: write_parts(aside, f"rank-{self.group.rank}.safetensors", mine))
+        reported = self._together(lambda: write_parts(aside, f"rank-{self.group.rank}.safetensors", mine))
 
         def finish() -> None:
-            write_index(aside, state, [line for lines in told for line in lines])
+            write_index(aside, state, [line for lines in reported for line in lines])
             rename_whole(aside, path, self.keep)
 
         self._together(finish if first else lambda: None)
@@ -255,13 +255,13 @@ class Checkpoints:
             value = work()
         except Exception as failed:  # noqa: BLE001 - raised below
             error = failed
-        told = self.group.tell([None if error is None else str(error), value])
+        reported = self.group.tell([None if error is None else str(error), value])
         if error is not None:
             raise error
-        for rank, (why, _) in enumerate(told):
+        for rank, (why, _) in enumerate(reported):
             if why is not None:
                 raise OSError(f"rank {rank}: {why}")
-        return [value for _, value in told]
+        return [value for _, value in reported]
 
     def resume(self) -> str:
         """Load the newest checkpoint that is whole, on as many ranks or on others; empty where there is none.
@@ -304,8 +304,8 @@ class Checkpoints:
             reader.check(parts)
         except CedarError as error:
             problem = error
-        told = self.group.tell(None if problem is None else [isinstance(problem, Damaged), problem.what])
-        if problem is None and (others := [one for one in told if one is not None]):
+        reported = self.group.tell(None if problem is None else [isinstance(problem, Damaged), problem.what])
+        if problem is None and (others := [one for one in reported if one is not None]):
             problem = (Damaged if others[0][0] else CedarError)(others[0][1], done="nothing was loaded")
         if problem is not None or reader is None:
             if reader is not None:

@@ -34,9 +34,9 @@ def ask_fork(ask: Callable[[], int]) -> int:
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as answer:
-        told = answer.read()
+        reported = answer.read()
     os.waitpid(child, 0)
-    return int(told or 0)
+    return int(reported or 0)
 
 
 def count_gpus() -> int:

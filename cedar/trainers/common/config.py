@@ -231,8 +231,8 @@ def _build(values: Mapping[str, Any], cls: Any, where: str, prefix: str) -> Any:
     try:
         return cls(**made)
     except ValueError as error:
-        told = f"{where}: {prefix[:-1] + ': ' if prefix else ''}{error}"
-        raise CedarError(told, fix="change that setting") from error
+        reported = f"{where}: {prefix[:-1] + ': ' if prefix else ''}{error}"
+        raise CedarError(reported, fix="change that setting") from error
 
 
 def _value(value: Any, hint: Any, where: str, key: str) -> Any:
@@ -249,5 +249,7 @@ def _value(value: Any, hint: Any, where: str, key: str) -> Any:
         return value
     if type(value) is int and float in kinds:
         return float(value)
-    told = " or ".join([kind.__name__ for kind in kinds if isinstance(kind, type)] + [repr(each) for each in literals])
-    raise CedarError(f"{where}: {key!r} is {value!r}, not {told or 'a list'}", fix="change that setting")
+    reported = " or ".join(
+        [kind.__name__ for kind in kinds if isinstance(kind, type)] + [repr(each) for each in literals]
+    )
+    raise CedarError(f"{where}: {key!r} is {value!r}, not {reported or 'a list'}", fix="change that setting")

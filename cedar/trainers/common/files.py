@@ -138,8 +138,8 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
         ) from error
     whose = ""
     with suppress(OSError, ValueError, RecursionError), open(os.path.join(folder, RUN), encoding="utf-8") as file:
-        told = json.load(file)
-        whose = str(told.get("trainer", "")) if isinstance(told, dict) else ""
+        reported = json.load(file)
+        whose = str(reported.get("trainer", "")) if isinstance(reported, dict) else ""
     if names and whose not in ("", trainer):
         raise CedarError(
             f"{folder} holds a run of the trainer {whose!r}, and this one is {trainer!r}",

@@ -101,7 +101,7 @@ class Trainer:
     def before_step(self) -> None:
         """Called ahead of every step."""
 
-    def told(self, record: Any, *, last: bool) -> str:
+    def describe(self, record: Any, *, last: bool) -> str:
         """A few words on a step; all ranks call it."""
         return ""
 
@@ -161,7 +161,7 @@ def run(
                 metrics.write(record)
             if last or _due(chosen.save_every, trainer.step):
                 files.save()
-            said = trainer.told(record, last=last)
+            said = trainer.describe(record, last=last)
             say(trainer.step, f"loss {record.loss:.4f}" + (f", {said}" if said else ""))
         files.wait()
         if first:

@@ -108,7 +108,7 @@ def write_parts(folder: str, name: str, parts: Mapping[str, Part]) -> list[dict[
     ]  # fmt: skip
 
 
-def entries_of(told: Any, where: str) -> dict[str, Entry]:
+def entries_of(reported: Any, where: str) -> dict[str, Entry]:
     """What an index says of all tensors, from what ``write_parts`` gave for each rank.
 
     Raises:
@@ -116,7 +116,7 @@ def entries_of(told: Any, where: str) -> dict[str, Entry]:
     """
     entries: dict[str, Entry] = {}
     try:
-        for line in told:
+        for line in reported:
             dtype, whole = _DTYPES[line["dtype"]], _sizes(line["whole"])
             box = Box(_sizes(line["start"]), _sizes(line["shape"]))
             entry = entries.setdefault(str(line["name"]), Entry(dtype, whole, ()))
@@ -244,10 +244,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
-def _sizes(told: Sequence[Any]) -> tuple[int, ...]:
-    if not isinstance(told, list) or not all(type(n) is int and 0 <= n < 1 << 62 for n in told):
-        raise ValueError(f"{told!r} is no shape")
-    return tuple(told)
+def _sizes(reported: Sequence[Any]) -> tuple[int, ...]:
+    if not isinstance(reported, list) or not all(type(n) is int and 0 <= n < 1 << 62 for n in reported):
+        raise ValueError(f"{reported!r} is no shape")
+    return tuple(reported)
 
 
 def _inside(box: Box, whole: tuple[int, ...]) -> bool:

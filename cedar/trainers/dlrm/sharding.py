@@ -252,7 +252,9 @@ class ShardedTables:
         sizes = [*([len(b), len(b.ids)] for b, _ in shares), [fresh, 0]]
         # [rank][what is asked] -> bags, ids
         table = group.gather(torch.tensor(sizes, device=bags[0].ids.device), IDS).tolist()
-        if not all(told[-1][0] for told in table):  # on any rank, a state was asked for, and may have been written to
+        if not all(
+            reported[-1][0] for reported in table
+        ):  # on any rank, a state was asked for, and may have been written to
             for store in self.replicas.values():
                 store.refill()
         mine = range(firsts[me], firsts[me + 1])

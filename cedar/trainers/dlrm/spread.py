@@ -77,8 +77,8 @@ class Spread:
             room = memory - cut - sum(whole.values()) // ranks - max(whole.values(), default=0)
         self.shared = self._on_all(often, fast or room) if ranks > 1 else {}
         copies = sum(len(ids) * self.each[name] for name, ids in self.shared.items())
-        told = {name: known[name] for name in whole}, whole, ranks, memory and memory - cut - copies
-        owners = self._placed(*told, fast - copies if fast else 0)
+        reported = {name: known[name] for name in whole}, whole, ranks, memory and memory - cut - copies
+        owners = self._placed(*reported, fast - copies if fast else 0)
         self.places = {
             name: [TablePiece(piece, columns, owners.get(name, at)) for at, (piece, columns) in enumerate(made)]
             for name, made in pieces.items()

@@ -58,8 +58,8 @@ class Trainer(common.Trainer):
         self.statistics, counted = looked_at(
             options, self.group, lambda count: map(self._read, self.batches.sample(count))
         )
-        self.tables, told = tables_of(options, self.group, self.statistics, counted, self.device)
-        self.notes += told
+        self.tables, reported = tables_of(options, self.group, self.statistics, counted, self.device)
+        self.notes += reported
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = Model(options.model, options.features, len(options.data.dense), self.tables.rows)
@@ -183,7 +183,7 @@ class Trainer(common.Trainer):
         self._steps = super().steps() or self.batches.epoch()
         return self._steps
 
-    def told(self, record: Any, *, last: bool) -> str:
+    def describe(self, record: Any, *, last: bool) -> str:
         self._rows, self._seconds = self._rows + record.rows, self._seconds + record.seconds
         self._waited += record.waited
         if last or self.step % max(1, self._steps // _TOLD) == 0:

@@ -131,7 +131,7 @@ class SymiMoE(nn.Module):
                 old.copy_(weights)
         else:  # another number of rows: another leaf, as graphs of earlier steps may hold the old one
             self.weights = nn.Parameter(weights.clone(), requires_grad=old.requires_grad)
-            if (told := _owners.get(self)) is not None and (tell := told()) is not None:
+            if (reported := _owners.get(self)) is not None and (tell := reported()) is not None:
                 tell()
         self.weights.grad = None
 

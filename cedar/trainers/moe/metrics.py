@@ -53,7 +53,7 @@ class StepRecord:
     held_out: float | None = None
 
 
-def told(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds: Mapping[str, float]) -> LayerRecord:
+def describe(layer: SymiMoE, before: Placement, sent: Mapping[str, int], seconds: Mapping[str, float]) -> LayerRecord:
     """What a layer has to say of a step that it began with the placement ``before``."""
     counts: tuple[int, ...] = tuple(layer.counts.tolist())
     entropy, peak = popularity(counts)
@@ -118,11 +118,11 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     clipped = sum(line["scale"] < 1 and not line["skipped"] for line in lines)
     skipped = sum(line["skipped"] for line in lines)
     held_out = [line["held_out"] for line in lines if line["held_out"] is not None]
-    told = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
-    told += f"{clipped} clipped, {skipped} skipped\n"
-    told += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
-    told += f", {held_out[-1]:.4f} on what is held out" if held_out else ""
-    grid = Table(caption=told, caption_justify="left")
+    reported = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
+    reported += f"{clipped} clipped, {skipped} skipped\n"
+    reported += f"loss {fmean(line['loss'] for line in last):.4f} over the last {len(last)}"
+    reported += f", {held_out[-1]:.4f} on what is held out" if held_out else ""
+    grid = Table(caption=reported, caption_justify="left")
     columns = layer_columns(lines)
     for heading in ("mean of a step", *columns):
         grid.add_column(heading, justify="right" if heading in columns else "left")

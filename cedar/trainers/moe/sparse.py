@@ -113,8 +113,8 @@ class SparseCheckpoints:
     def _write(path: str, about: dict[str, Any], saved: dict[str, torch.Tensor]) -> None:
         folder, name = os.path.split(path)
         os.makedirs(folder, exist_ok=True)
-        told = write_parts(folder, f"{name}.safetensors", {key: Part(value) for key, value in saved.items()})
-        write_index(folder, about, told, f"{name}.json")
+        reported = write_parts(folder, f"{name}.safetensors", {key: Part(value) for key, value in saved.items()})
+        write_index(folder, about, reported, f"{name}.json")
 
     def _keep_record(self, done: ReplayRecord) -> None:
         """A step is logged when the next one begins: until then its metrics, and what is held out, are not told, and a

@@ -22,7 +22,7 @@ from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.moe.data import Batches
 from cedar.trainers.moe.layer import router_losses
-from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, plot, told
+from cedar.trainers.moe.metrics import BYTES, StepRecord, by_phase, describe, plot
 from cedar.trainers.moe.model import Model
 from cedar.trainers.moe.optimizer import Outcome, ReplayRecord, SymiOptimizer
 from cedar.trainers.moe.options import Options, settings
@@ -135,7 +135,7 @@ class Trainer(common.Trainer):
         total = self.group.add(own.to(self.device), "metrics").tolist()
         self.group.meter.take()
         bytes_of = {key: int(value) for key, value in zip(keys, total[1:], strict=True) if value}
-        records = [told(layer, was, bytes_of, seconds) for layer, was in zip(self.layers, before, strict=True)]
+        records = [describe(layer, was, bytes_of, seconds) for layer, was in zip(self.layers, before, strict=True)]
         return StepRecord(
             self.step, total[0] / (self.options.data.batch * self.options.data.length), rate, outcome.norm,
             outcome.scale, outcome.skipped, time.perf_counter() - began, tuple(records),
@@ -178,7 +178,7 @@ class Trainer(common.Trainer):
         if self.sparse is not None:
             self.sparse.before_step()
 
-    def told(self, record: Any, *, last: bool) -> str:
+    def describe(self, record: Any, *, last: bool) -> str:
         return f"survival {sum(layer.survival for layer in record.layers) / len(record.layers):.3f}"
 
     def drawn(self, path: str) -> None:

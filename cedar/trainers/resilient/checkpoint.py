@@ -110,10 +110,10 @@ class Checkpoints:
         aside = f"{path}.part-{number}"  # of a generation: what fenced workers write is in nobody's way
         os.makedirs(aside, exist_ok=True)
         began = time.perf_counter()
-        told = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
+        reported = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)
         self.wrote = sum(part.tensor.nbytes for part in mine.values()), time.perf_counter() - began
         kind = os.path.basename(self.folder)
-        self.board.put(keys.SAVED_PART(kind, number, version, self.me), told)
+        self.board.put(keys.SAVED_PART(kind, number, version, self.me), reported)
         if self.board.count(keys.SAVED(kind, number, version)) == len(epoch.members):
             parts = [keys.SAVED_PART(kind, number, version, worker) for worker in epoch.members]
             self._name(path, aside, about, parts)
@@ -121,9 +121,9 @@ class Checkpoints:
             self._named(version)
 
     def _name(self, path: str, aside: str, about: Mapping[str, Any], parts: list[Key[list[Any]]]) -> None:
-        told = self.board.take_all(parts)
-        assert told is not None, "all have put what they wrote before they counted"
-        write_index(aside, about, [line for lines in told for line in lines])
+        reported = self.board.take_all(parts)
+        assert reported is not None, "all have put what they wrote before they counted"
+        write_index(aside, about, [line for lines in reported for line in lines])
         rename_whole(aside, path, self._most)
         for name in os.listdir(self.folder):  # what generations that have ended began
             begun, part, _ = name.partition(".part-")

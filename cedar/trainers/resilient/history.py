@@ -76,7 +76,7 @@ class History:
     def nbytes(self) -> int:
         return sum(past.nbytes for past in self.steps.values())
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What there is, without the tensors: JSON."""
         return {
             "outputs": [[step, sorted(map(list, past.outputs))] for step, past in self.steps.items()],
@@ -109,14 +109,14 @@ class Sources:
 
 
 def find_sources(
-    told: Mapping[Worker, Told], stage: int, steps: range, *, stages: int, keys: Sequence[Key],
+    reported: Mapping[Worker, Told], stage: int, steps: range, *, stages: int, keys: Sequence[Key],
     tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip
     """Who sends what, the same wherever it is worked out; None where something was not logged, or is lost.
 
     Args:
-        told: what the live workers have.
+        reported: what the live workers have.
         stage: that has lost all its workers.
         steps: that it must do again.
         tied: stages that share weights.
@@ -127,18 +127,18 @@ def find_sources(
         senders: dict[tuple[int, Key], Worker] = {}
         if not 0 <= neighbor < stages:
             return senders
-        for worker in sorted((w for w in told if w.stage == neighbor), reverse=True):
-            senders |= {(step, (r, m)): worker for step, logged in told[worker][log] for r, m in logged}
+        for worker in sorted((w for w in reported if w.stage == neighbor), reverse=True):
+            senders |= {(step, (r, m)): worker for step, logged in reported[worker][log] for r, m in logged}
         return senders if all((step, key) in senders for step in steps for key in keys) else None
 
     outputs, gradients = holders(stage - 1, "outputs"), holders(stage + 1, "gradients")
     shares = stage in tied
     sums = {
         step: worker
-        for worker in sorted((w for w in told if shares and w.stage in tied), reverse=True)
-        for step in told[worker]["tied"]
+        for worker in sorted((w for w in reported if shares and w.stage in tied), reverse=True)
+        for step in reported[worker]["tied"]
     }
-    scales = {step: scale for logged in told.values() for step, scale in logged["scales"]}
+    scales = {step: scale for logged in reported.values() for step, scale in logged["scales"]}
     known = steps[:-1] if staggered else steps
     if outputs is None or gradients is None or (shares and not all(step in sums for step in steps)):
         return None
@@ -185,11 +185,15 @@ def expect_logs(
 
 
 def replay_step(
-    executor: Executor, schedule: Schedule, step: int, sources: Sources, told: Callable[[int, Instruction, bool], None]
+    executor: Executor,
+    schedule: Schedule,
+    step: int,
+    sources: Sources,
+    reported: Callable[[int, Instruction, bool], None],
 ) -> tuple[FinishedWork, Result]:
     """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
-    ``executor``: with the data, and a transport to which everything was announced; ``told``: called with a number, what
-    is done, and whether somebody is waited for.
+    ``executor``: with the data, and a transport to which everything was announced; ``reported``: called with a number,
+    what is done, and whether somebody is waited for.
     """
     engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
     mine = keys_of(schedule, executor.me)
@@ -199,16 +203,16 @@ def replay_step(
         key: [(w, log) for w, log, at in sources.messages(step, mine) if at == key and log != "tied"] for key in mine
     }
     for at, key in enumerate(mine):
-        told(3 * at, Instruction("RECV_F", *key, 0), True)
+        reported(3 * at, Instruction("RECV_F", *key, 0), True)
         for sender, log in waiting[key]:
             got[log, key] = transport.receive(sender)
         for number, kind in enumerate(_KINDS):
             done = Instruction(kind, *key)
-            told(3 * at + number, done, False)
+            reported(3 * at + number, done, False)
             executor.compute(
                 done, step, kept, {key: got.get(("outputs", key))}, {key: got.get(("gradients", key))}
             )  # fmt: skip
-    told(3 * len(mine), Instruction("ALL_REDUCE"), True)
+    reported(3 * len(mine), Instruction("ALL_REDUCE"), True)
     tied = transport.receive(sources.tied[step]) if step in sources.tied else None
     gradient, norm = executor.sum(schedule, kept, tied)
     return kept, Result(gradient, norm, dict(kept.losses))
@@ -228,16 +232,16 @@ def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport)
     intact = {worker: version for worker, version in versions.items() if worker.stage not in epoch.lost}
     until = min(intact.values(), default=0)
     if me in intact:
-        trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.told())
+        trainer.board.put(keys.LOGS(epoch.number, me), trainer.history.describe())
     names = sorted(intact)
     wanted = [keys.LOGS(epoch.number, worker) for worker in names]
     logs = waiting.poll(partial(trainer.board.take_all, wanted), "the others' logs")
-    told = dict(zip(names, logs, strict=True))
+    reported = dict(zip(names, logs, strict=True))
     every = [(replica, number) for replica in range(job.replicas) for number in range(job.micro_batches)]
     begin = {stage: min(v for w, v in versions.items() if w.stage == stage) for stage in epoch.lost}
     of_lost = [
         find_sources(
-            told, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
+            reported, stage, range(begin[stage], until), stages=job.stages, keys=every, tied=job.tied,
             staggered=job.mode == "staggered",
         )
         for stage in epoch.lost

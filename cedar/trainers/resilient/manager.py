@@ -64,24 +64,26 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
     plain = board.take_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
         return None
-    told = {
+    reported = {
         worker: [TimedInstruction(step, Instruction(*done), began, ended) for step, done, began, ended in one]
         for worker, one in zip(members, plain, strict=True)
     }
     work: dict[tuple[Kind, int], list[float]] = defaultdict(list)
-    for worker, one in told.items():
+    for worker, one in reported.items():
         for done in one:
             if done.instruction.kind not in CLOSING | RECEIVING:
                 work[done.instruction.kind, worker.stage].append(done.ended - done.began)
     seconds = {key: statistics.median(each) for key, each in work.items()}
-    return Durations(seconds | _meetings(told, schedule), _travel(told))
+    return Durations(seconds | _meetings(reported, schedule), _travel(reported))
 
 
-def _meetings(told: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule) -> dict[tuple[Kind, int], float]:
+def _meetings(
+    reported: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule
+) -> dict[tuple[Kind, int], float]:
     """Where workers meet, the one that came last has waited for nobody: of each step its time counts."""
     least: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
-    for worker, one in told.items():
+    for worker, one in reported.items():
         for step, (kind, *_), began, ended in one:
             if kind in CLOSING:
                 alone = kind == "STEP" and schedule.mode != "sync"
@@ -91,17 +93,17 @@ def _meetings(told: Mapping[Worker, Iterable[TimedInstruction]], schedule: Sched
     return {key: statistics.median(least[group].values()) for key, group in groups.items()}
 
 
-def _travel(told: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
+def _travel(reported: Mapping[Worker, Iterable[TimedInstruction]]) -> float:
     """From the end of a SEND until a receiver that waits already has the message.
 
     Messages go up and down, so where the clocks of two machines differ, the mean of both does not.
     """
     sent = {
         (step, done.kind[5:], done.other(worker), done.replica, done.micro_batch): ended
-        for worker, one in told.items() for step, done, _, ended in one if done.kind in SENDING
+        for worker, one in reported.items() for step, done, _, ended in one if done.kind in SENDING
     }  # fmt: skip
     delays: dict[str, list[float]] = defaultdict(list)
-    for worker, one in told.items():
+    for worker, one in reported.items():
         for step, done, began, ended in one:
             gone = sent.get((step, done.kind[5:], worker, done.replica, done.micro_batch))
             if done.kind in RECEIVING and gone is not None and began < gone:
@@ -164,7 +166,7 @@ class Manager:
                     pauses.append(times["redo"] - event.decided)
         return 2 * statistics.median(pauses) if pauses else _PAUSE
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For the run's record: ``plans``, ``step`` and ``durations``."""
         planning = self.planning
         figures: dict[str, Any] = {"plans": {"failures": planning.failures, "seconds": planning.seconds}}

@@ -214,8 +214,8 @@ class Member:
         number = self.epoch.number
         self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
-        told = self.waiting.poll(partial(self.board.take_all, wanted), "how far the others are")
-        return {w: version for w, version in zip(self.epoch.members, told, strict=True) if version is not None}
+        reported = self.waiting.poll(partial(self.board.take_all, wanted), "how far the others are")
+        return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
         """The step to go on with; every stage as far as all its workers are."""

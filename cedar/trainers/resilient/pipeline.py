@@ -127,7 +127,7 @@ class ResilientPipeline:
         return self.batch // count
 
     @property
-    def told(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What machines that join must have alike: JSON."""
         settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}

@@ -66,8 +66,10 @@ def schedule_of(
     if waiting is not None and small and me != epoch.members[0]:
         made_key = keys.MADE(epoch.number)
         ready_key = _prepared(epoch.plans, dead)  # the first one may have found it prepared
-        told = waiting.poll(lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}")
-        return PlannedSteps(from_plain(told["schedule"]), told["period"])
+        reported = waiting.poll(
+            lambda: board.take(made_key) or board.take(ready_key), f"the plan of {epoch.members[0]}"
+        )
+        return PlannedSteps(from_plain(reported["schedule"]), reported["period"])
     made = plan(problem)
     if small:
         board.put(keys.MADE(epoch.number), _plain(made))

@@ -109,8 +109,8 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
             if board is not None:
                 board.report("wrong", problem=error.what, fix=error.fix)  # the lead says it, once for all workers
     except BaseException as error:  # noqa: BLE001 - the process ends here, and must say why
-        told = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
-        sys.stderr.write(f"worker {me}: {told}\n")
+        reported = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
+        sys.stderr.write(f"worker {me}: {reported}\n")
         with suppress(RuntimeError):  # the store may be what is gone
             if board is not None:
                 board.report("error", worker=me, error=f"{type(error).__name__}: {error}")
@@ -189,8 +189,8 @@ def _look(made: ResilientPipeline, engine: Engine, me: Worker, board: Board) -> 
     from cedar.trainers.resilient.model import Signature
 
     def known(boundary: int) -> Signature | None:
-        told = board.take(keys.BOUNDARY(boundary))
-        return None if told is None else Signature(tuple(told[0]), getattr(torch, told[1]))
+        reported = board.take(keys.BOUNDARY(boundary))
+        return None if reported is None else Signature(tuple(reported[0]), getattr(torch, reported[1]))
 
     waiting = Waiting(0, lambda: 0, made.run.patience)
     if not engine.first:

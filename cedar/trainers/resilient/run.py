@@ -93,8 +93,8 @@ class _Follower:
         while (when := self.board.take(keys.DONE(self.line, self.step))) is not None:
             losses: list[float] = []
             for replica in range(self.replicas):
-                told = self.board.take(keys.LOSS(self.line, self.step, replica)) or []
-                losses += [loss for _, _, loss in told]
+                reported = self.board.take(keys.LOSS(self.line, self.step, replica)) or []
+                losses += [loss for _, _, loss in reported]
                 self.board.forget(keys.LOSS(self.line, self.step, replica))
             self.steps.append((self.step, when, sum(losses) / len(losses) if losses else float("nan")))
             metrics.write(StepRecord(*self.steps[-1]))
@@ -135,7 +135,7 @@ def lead(
     try:
         setup = replace(setup, port=port, key=key)
         board = Board(store.connect(listen[0], port, key))
-        board.put(keys.SETUP(), pipeline.told | {"lanes": setup.lanes})
+        board.put(keys.SETUP(), pipeline.description | {"lanes": setup.lanes})
         planning.publish(board)
         board.put(keys.STORE(), process.pid)
         if group.machines > 1:
@@ -186,7 +186,7 @@ def _watch(
         setup.pipeline.pipeline.moves, board, chief, planning, partial(store.connect, setup.host, setup.port, setup.key)
     )
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.kind == "rejoin")
-    told = shown = 0
+    reported = shown = 0
 
     def turn() -> None:
         supervisor.tick()
@@ -209,8 +209,8 @@ def _watch(
             if follower.steps and follower.step > shown:
                 shown = follower.step
                 say(shown, f"loss {follower.steps[-1][2]:.3f}, {len(chief.members)} workers")
-            for event in chief.events[told:]:
-                told += 1
+            for event in chief.events[reported:]:
+                reported += 1
                 if not quiet and event.what != "start":
                     who = "" if event.worker is None else f" of {event.worker}"
                     say_choices([f"generation {event.generation}: {event.what}{who} {event.why}"])
@@ -230,7 +230,7 @@ def see_off(board: Board, chief: Coordinator, supervisor: Supervisor) -> None:
 
 
 def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup, manager: Manager) -> Record:
-    record = Record(follower.steps, chief.events, **manager.told())
+    record = Record(follower.steps, chief.events, **manager.describe())
     for generation in range(1, chief.generation + 1):
         timings = {str(w): board.take(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}
         record.recoveries[str(generation)] = {worker: times for worker, times in timings.items() if times}
@@ -240,7 +240,8 @@ def _record(board: Board, chief: Coordinator, follower: _Follower, setup: Setup,
             if happened is not None:
                 record.mishaps[f"{number}/{life}"] = (happened[0], happened[1])
     record.ended = {
-        str(worker): {name: told[name] for name in ("digest", "peak", "logs")} for worker, told in chief.ended.items()
+        str(worker): {name: reported[name] for name in ("digest", "peak", "logs")}
+        for worker, reported in chief.ended.items()
     }
     return record
 
@@ -252,12 +253,12 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
     try:
         key = links.read_key(os.path.join(pipeline.run.folder, KEY))
         board = Board(store.connect(host, port, key))
-        told = board.take(keys.SETUP())
-        if told is None:
+        reported = board.take(keys.SETUP())
+        if reported is None:
             raise CedarError(f"the store at {host}:{port} has no run", fix="give the address of a run")
         name = f"{os.uname().nodename}-{os.getpid()}"
-        lanes = told.pop("lanes", 0)
-        if told != pipeline.told:
+        lanes = reported.pop("lanes", 0)
+        if reported != pipeline.description:
             raise CedarError("that run has another configuration", fix="join with the same file and settings")
         setup = Setup(pipeline, host, port, name, key, lanes=lanes)
         rows = len(pipeline.stages) * pipeline.group.replicas

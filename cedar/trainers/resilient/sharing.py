@@ -114,11 +114,11 @@ def _named(shared: list[dict[int, str]], prefix: str) -> Sharing:
     """``shared``: of each shared parameter its name at every stage that has it."""
     groups = {tuple(sorted(places)): places for places in shared}
     if len(groups) > 1:
-        told = "; ".join(
+        reported = "; ".join(
             f"stages {', '.join(map(str, stages))} share {places[stages[0]]!r}" for stages, places in groups.items()
         )
         raise CedarError(
-            f"different stages share different parameters: {told}", done=_UNCHANGED,
+            f"different stages share different parameters: {reported}", done=_UNCHANGED,
             fix="cut the model so that all shared parameters are in the same stages",
         )  # fmt: skip
     if not groups:

@@ -203,8 +203,8 @@ class Trainer(Member):
     def _norms(self, since: int, step: int) -> list[float]:
         self._tell("STEP", waits=True)
         wanted = [keys.NORM(since, step, stage) for stage in range(self.job.stages)]
-        told = self.waiting.poll(partial(self.board.take_all, wanted), "the norms of all stages")
-        return [float.fromhex(norm) for norm in told]
+        reported = self.waiting.poll(partial(self.board.take_all, wanted), "the norms of all stages")
+        return [float.fromhex(norm) for norm in reported]
 
     def tell_losses(self, result: Result) -> None:
         """Of this step, for whoever follows the run."""

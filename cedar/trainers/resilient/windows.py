@@ -96,9 +96,9 @@ class SparseCheckpoints(Checkpoints):
 
     def _measure(self, epoch: Epoch) -> None:
         """The first step saves all, as a window of one step; those after it tell how long a step takes."""
-        told = self.board.take_all([keys.WINDOW(stage) for stage in range(self.stages)])
-        if told is not None:
-            self.window, self._auto = max(told), False
+        reported = self.board.take_all([keys.WINDOW(stage) for stage in range(self.stages)])
+        if reported is not None:
+            self.window, self._auto = max(reported), False
             return
         self._times.append(time.perf_counter())
         self.window = int(len(self._times) == 1)
@@ -198,16 +198,16 @@ class SparseCheckpoints(Checkpoints):
 
 def whole_windows(folder: str) -> dict[int, int]:
     """The windows all of whose slots are there, saved by one line of steps: of each its first step and its last."""
-    told: dict[int, list[Any]] = {}
+    reported: dict[int, list[Any]] = {}
     for step in steps(folder):
         try:
-            told[step] = read_index(path_of(folder, step)).state["window"]
+            reported[step] = read_index(path_of(folder, step)).state["window"]
         except Damaged:  # or it has just been removed
             continue
     return {
         start: last
-        for step, (start, last, line) in told.items()
-        if step == start and all(told.get(at) == [start, last, line] for at in range(start, last + 1))
+        for step, (start, last, line) in reported.items()
+        if step == start and all(reported.get(at) == [start, last, line] for at in range(start, last + 1))
     }
 
 

@@ -128,20 +128,20 @@ def test_a_state_says_what_was_received_not_what_was_copied_ahead(toy: Toy, case
     here, there = make().loader(format="torch", **options), make().loader(device="cpu", **options)
     states, batches = [there.state_dict()], []
 
-    def told(loader: cedar.Loader) -> dict[str, Any]:
+    def describe(loader: cedar.Loader) -> dict[str, Any]:
         # where counts are unknown, one place has several names in a state, with a device or without
         return {k: v for k, v in loader.state_dict().items() if case != "lanes" or k not in ("open", "check")}
 
-    assert told(here) == told(there)
+    assert describe(here) == describe(there)
     for epoch in range(2):
         for kept, moved in zip(here, there, strict=True):
             assert plain(moved["x"]) == plain(kept["x"])
             toy.settle()  # the device is as far ahead as it gets of what the state may say
-            assert told(there) == told(here)
+            assert describe(there) == describe(here)
             if not epoch:
                 states.append(there.state_dict())
                 batches.append(moved["x"].tolist())
-        assert told(there) == told(here)
+        assert describe(there) == describe(here)
     for number in range(len(batches)) if case == "lanes" else (0, 1, len(batches) // 2):
         again = make().loader(device="cpu", **options)
         again.load_state_dict(states[number])

@@ -66,18 +66,18 @@ def test_nothing_of_a_worker_is_in_the_next_one(pool: Pool) -> None:
 def test_what_workers_inherit_is_that_of_the_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Environment, search path and limits, as libraries read them when they are imported."""
 
-    def told() -> tuple[str | None, bool]:
+    def describe() -> tuple[str | None, bool]:
         return os.environ.get("TOLD"), str(tmp_path) in sys.path
 
     one = Pool(1)
     server = one.submit(os.getppid).result()
-    assert one.submit(told).result() == (None, False)
+    assert one.submit(describe).result() == (None, False)
     monkeypatch.setenv("TOLD", "yes")
     monkeypatch.syspath_prepend(tmp_path)
     two = Pool(1)
-    assert two.submit(told).result() == ("yes", True)
+    assert two.submit(describe).result() == ("yes", True)
     assert two.submit(os.getppid).result() != server
-    assert one.submit(told).result() == (None, False)
+    assert one.submit(describe).result() == (None, False)
     one.shutdown()
     two.shutdown()
 

@@ -69,7 +69,7 @@ def ends() -> Iterator[tuple[Inbox, Outbox]]:
     outbox.close()
 
 
-def told(inbox: Inbox) -> list[int]:
+def describe(inbox: Inbox) -> list[int]:
     return [inbox.released.popleft() for _ in range(len(inbox.released))]
 
 
@@ -87,9 +87,9 @@ def test_what_is_put_lies_there_until_the_last_view_dies(ends: tuple[Inbox, Outb
     assert second.flags.writeable
     piece = second[500:600]
     del second, _
-    assert told(inbox) == [2048]
+    assert describe(inbox) == [2048]
     del piece
-    assert told(inbox) == [1024]
+    assert describe(inbox) == [1024]
     assert inbox.read
     del first
     assert not inbox.read
@@ -193,7 +193,7 @@ def test_a_forked_child_keeps_what_its_parent_lets_go(ends: tuple[Inbox, Outbox]
         os._exit(0 if reads() else 1)
     os.read(ready[0], 1)
     held.clear()
-    freed = told(inbox)
+    freed = describe(inbox)
     outbox.free(freed)
     assert outbox.put(numbers(1000, 2)) is not None
     os.write(go[1], b"x")

@@ -43,7 +43,7 @@ def pool() -> Pool:
 @pytest.fixture
 def first_warning() -> None:
     for once in arena._log.filters:
-        once.told = False  # type: ignore[union-attr]
+        once.reported = False  # type: ignore[union-attr]
 
 
 # ---- workers ---------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_is_the_loop_of_torchvision():
 def test_a_part_becomes_the_value_and_nothing_else_changes():
     picture = np.random.default_rng(1).random((20, 30, 3)).astype(np.float32)
     erasing = image.erasing(p=1.0, value=(1.0, 2.0, -3.0))
-    kept, (told,) = picture.copy(), erasing.told(words(5), picture[None])
+    kept, (told,) = picture.copy(), erasing.describe(words(5), picture[None])
     made = erasing(picture, draws=words(5))
     assert np.array_equal(picture, kept)
     top, left = told["top"], told["left"]

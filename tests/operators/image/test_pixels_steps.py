@@ -41,8 +41,8 @@ def test_a_step_for_some_rows_is_told_of_them():
     steps = one_step(2, SOLARIZE, 90.0, np.array([True, False]))
     assert steps.codes.tolist() == [[SOLARIZE], [NONE]]
     turned = steps.then(one_step(2, PERMUTE, 2 + (0 << 2) + (1 << 4)))
-    assert turned.told() == [
+    assert turned.describe() == [
         {"applied": True, "threshold": 90.0, "channels": (2, 0, 1)},
         {"applied": True, "channels": (2, 0, 1)},
     ]
-    assert steps.told()[1] == {"applied": False}
+    assert steps.describe()[1] == {"applied": False}

@@ -18,7 +18,7 @@ class Toy:
     device = torch.device("cpu")
 
     def __init__(self, group=None, axis=0, fill=0.0):
-        self.group, self.step, self.axis, self.told = group or Group(), 0, axis, None
+        self.group, self.step, self.axis, self.reported = group or Group(), 0, axis, None
         bounds = [WHOLE.shape[axis] * at // self.group.size for at in (self.group.rank, self.group.rank + 1)]
         self.mine = slice(*bounds)
         self.slice = torch.zeros_like(self._own(WHOLE)) + fill
@@ -51,7 +51,7 @@ class Toy:
         self.step = state["step"]
 
     def loaded(self):
-        self.told = "loaded"
+        self.reported = "loaded"
 
     @property
     def held(self):
@@ -68,4 +68,4 @@ def saved(group, folder, axis, steps=(4,)):
 def resumed(group, folder, axis):
     toy = Toy(group, axis, fill=7.0)
     Checkpoints(folder, toy).resume()
-    return toy.held == Toy(group, axis).fill(4).held and toy.told == "loaded"
+    return toy.held == Toy(group, axis).fill(4).held and toy.reported == "loaded"

@@ -144,7 +144,7 @@ def test_workers_of_a_real_step_keep_no_more_than_the_size(monkeypatch: pytest.M
 def test_stages_step_on_their_own_where_it_is_shorter_and_nothing_is_clipped() -> None:
     made = pipeline(memory="all")
     assert made.mode == ("staggered", "with 0 failures a step takes 13 slots, not 14")
-    assert made.job.mode == made.problem.mode == made.told["mode"] == "staggered"
+    assert made.job.mode == made.problem.mode == made.description["mode"] == "staggered"
     assert plan(made.problem).period == 13
     assert plan(pipeline(memory="all", mode="sync").problem).period == 14
 
@@ -161,4 +161,4 @@ def test_stages_step_on_their_own_where_it_is_shorter_and_nothing_is_clipped() -
 def test_stages_step_together_where_that_is_as_good(made: ResilientPipeline, why: str) -> None:
     assert made.mode == ("sync", why)
     assert made.job.mode == "sync"
-    assert made.told["mode"] == "sync"
+    assert made.description["mode"] == "sync"

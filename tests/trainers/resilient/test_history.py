@@ -143,7 +143,7 @@ def test_who_sends_what_is_found_or_refused() -> None:
     kept = FinishedWork(0, outputs={(0, 0): torch.zeros(2)}, gradients={(0, 0): torch.ones(2)})
     history.add(0, kept, None)
     history.scaled(0, 0.5)
-    told = {Worker(0, 1): history.told(), Worker(2, 0): history.told(), Worker(0, 2): history.told()}
+    told = {Worker(0, 1): history.describe(), Worker(2, 0): history.describe(), Worker(0, 2): history.describe()}
     found = find_sources(told, 1, range(1), stages=3, keys=[(0, 0)], tied=(0, 2), staggered=False)
     assert found is not None
     assert list(found.messages(0, [(0, 0)])) == [

@@ -12,7 +12,7 @@ from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Instruction, Worker, grid
 
 
-def told(board: Board, worker: Worker, step: list[tuple[Instruction, float, float]]) -> None:
+def describe(board: Board, worker: Worker, step: list[tuple[Instruction, float, float]]) -> None:
     """A worker that carries out the same step again and again, a second later each time."""
 
     class Recorder:
@@ -34,12 +34,12 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
     board, schedule = Board(Values()), plan(Problem(2, 1, 1)).schedule
     there, back = Instruction("SEND_F", 0, 0, 0), Instruction("SEND_B", 0, 0, 0)
     one, two, meets = Worker(0, 0), Worker(1, 0), Instruction("ALL_REDUCE")
-    told(board, one, [
+    describe(board, one, [
         (Instruction("F", 0, 0), 0.0, 0.1), (there, 0.1, 0.11), (back._replace(kind="RECV_B"), 0.11, 0.34),
         (meets, 0.34, 0.4), (Instruction("STEP"), 0.4, 0.5),
     ])  # fmt: skip
     assert measured(board, [one, two], schedule) is None
-    told(board, two, [
+    describe(board, two, [
         (there._replace(kind="RECV_F"), 0.0, 0.13), (Instruction("B_INPUT", 0, 0), 0.13, 0.3), (back, 0.3, 0.3),
         (meets, 0.3, 0.4), (Instruction("STEP"), 0.4, 0.9),
     ])  # fmt: skip
@@ -58,8 +58,8 @@ def test_what_instructions_take_is_told_once_and_who_waited_for_nobody_counts() 
 
 def test_a_message_that_lay_there_tells_nothing_of_its_way() -> None:
     board, send = Board(Values()), Instruction("SEND_F", 0, 0, 0)
-    told(board, Worker(0, 0), [(send, 0.0, 0.1)])
-    told(board, Worker(1, 0), [(send._replace(kind="RECV_F"), 0.5, 0.51)])
+    describe(board, Worker(0, 0), [(send, 0.0, 0.1)])
+    describe(board, Worker(1, 0), [(send._replace(kind="RECV_F"), 0.5, 0.51)])
     found = measured(board, list(grid(2, 1)), plan(Problem(2, 1, 1)).schedule)
     assert found is not None
     assert found.transfer == 0

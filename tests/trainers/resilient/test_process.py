@@ -14,7 +14,7 @@ from cedar.trainers.common import config
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers
-from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, reference, started, told
+from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 
 pytestmark = [
     pytest.mark.heavy,
@@ -27,7 +27,7 @@ pytestmark = [
 def test_a_kill_changes_no_bit(file: Path, tmp_path: Path) -> None:
     changes = ["run.steps=8", "run.save_every=0"]
     out = ended(started(file, *changes, "--chaos", "kill=3@step3:6"))
-    record = told(tmp_path)
+    record = describe(tmp_path)
     check(record, reference(file, changes), workers=3)
     assert "signal 9" in " ".join(event["why"] for event in record["events"])
     assert "recoveries" in out
@@ -42,7 +42,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
     changes = ["run.steps=24", "run.save_every=5", "run.pace=0.004"]
     chaos = "kill=3@step3:6, rejoin@step5, kill=0@step12:2, kill=1@step12:2, loop=2@step18:3"
     out = ended(started(file, *changes, "--chaos", chaos))
-    record = told(tmp_path)
+    record = describe(tmp_path)
     check(record, reference(file, changes))
     happened = {event["what"] for event in record["events"]}
     assert {"start", "failure", "replay"} <= happened
@@ -56,7 +56,7 @@ def test_kills_a_lost_stage_and_an_endless_loop_change_no_bit(file: Path, tmp_pa
     assert (tmp_path / "run" / "plans" / "plan_0.json").exists()
 
     ended(started(file, *changes, "run.steps=26", "--stages", "1", "--resume"))
-    again = told(tmp_path)
+    again = describe(tmp_path)
     assert [step for step, _, _ in again["steps"]] == [24, 25]
     assert len({one["digest"] for one in again["ended"].values()}) == 1
 

@@ -17,7 +17,7 @@ from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY
-from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, ended, reference, started, told
+from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 from tests.waiting import eventually
 
 pytestmark = [
@@ -60,7 +60,7 @@ def test_a_machine_dies_with_its_workers_and_another_takes_over(file: Path, tmp_
         for process in (lead, *others):
             process.kill()
             process.communicate()
-    record = told(tmp_path)
+    record = describe(tmp_path)
     assert {"failure", "join"} <= {event["what"] for event in record["events"]}
     check(record, reference(file, changes), workers=4)
 
@@ -118,4 +118,4 @@ def test_a_start_that_failed_may_be_tried_again_in_its_folder(file: Path, tmp_pa
     assert failed.returncode == 1, err
     assert "did not start" in err
     ended(started(file, "run.steps=2"))
-    assert len(told(tmp_path)["steps"]) == 2
+    assert len(describe(tmp_path)["steps"]) == 2

@@ -69,7 +69,7 @@ def ended(process: subprocess.Popen[str], seconds: float = 300) -> str:
     return out
 
 
-def told(tmp_path: Path) -> dict[str, Any]:
+def describe(tmp_path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((tmp_path / "run" / "report.json").read_text())
     return found
 

@@ -121,11 +121,11 @@ class Graph:
         """The order in words."""
         kinds: tuple[Kind, Kind, Kind] = ("F", "B" if self.fused else "B_INPUT", "B_WEIGHT")
 
-        def told(node: int) -> Task:
+        def describe(node: int) -> Task:
             cell, kind = divmod(node, 3)
             return kinds[kind], cell % self.size
 
-        return {worker: [told(node) for node in nodes] for worker, nodes in zip(self.workers, order, strict=True)}
+        return {worker: [describe(node) for node in nodes] for worker, nodes in zip(self.workers, order, strict=True)}
 
 
 def _groups(problem: Problem) -> list[list[int]]:

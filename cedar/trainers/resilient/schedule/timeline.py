@@ -185,9 +185,11 @@ class _Run:
         stuck = [worker for worker, closed in self.closed.items() if len(closed) < self.iterations]
         if stuck:
             work = self.schedule.work
-            told = ", ".join(f"{w} at {work[w][at[w]]} (instruction {at[w]})" for w in stuck[:4])
+            reported = ", ".join(f"{w} at {work[w][at[w]]} (instruction {at[w]})" for w in stuck[:4])
             more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
-            raise ScheduleError(f"the schedule is wrong: {told}{more} wait for ever", fix="make it with the planner")
+            raise ScheduleError(
+                f"the schedule is wrong: {reported}{more} wait for ever", fix="make it with the planner"
+            )
 
     def go_on(self, worker: Worker, at: int) -> int:
         """Carry out what can be; the position where the worker waits, or its end."""

@@ -20,7 +20,7 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
     process, port = store.start("127.0.0.1", 0, key)
     try:
         board = Board(store.connect("127.0.0.1", port, key))
-        board.put("setup", made.told)
+        board.put("setup", made.description)
         board.put("over", True)
         join(made, "127.0.0.1", port)
         name = (board.take(REPORT(1)) or {})["machine"]
