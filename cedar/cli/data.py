@@ -126,7 +126,7 @@ def _manifest(chosen: argparse.Namespace) -> None:
 
 def _clicks(chosen: argparse.Namespace) -> None:
     from cedar.datasets.clicklog import ClickLog, ListFeature, write_sessions
-    from cedar.lake.layouts import layout_of, told
+    from cedar.lake.layouts import describe, layout_of
 
     def feature(name: str, length: float, ids: int) -> ListFeature:
         return ListFeature(name, length, chosen.repeats, chosen.shift, ids)

@@ -16,7 +16,7 @@ import cedar
 from cedar.cli import tables
 from cedar.cli.arguments import command
 from cedar.core import quota
-from cedar.core.private_folder import private_folder
+from cedar.store.private_folder import private_folder
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder

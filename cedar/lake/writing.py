@@ -25,7 +25,7 @@ from cedar.lake.commits import Commit, Log
 from cedar.lake.encode import Encode, pieces
 from cedar.lake.formats import FORMATS, Format
 from cedar.lake.lance_table import check_place
-from cedar.lake.layouts import loosened, plain_schema, told
+from cedar.lake.layouts import describe, loosened, plain_schema
 from cedar.lake.parts import FILE_BYTES, Parts
 from cedar.lake.sinks import group_rows, to_arrow_table
 from cedar.operators.base import StreamOperator

@@ -25,7 +25,7 @@ from cedar.core.errors import PipelineError, SourceError, WorkerError, user_site
 from cedar.core.redact import redact_url
 from cedar.core.sizes import parse_bytes
 from cedar.datasets.parquet import read_parquet
-from cedar.lake.layouts import layout_of, told
+from cedar.lake.layouts import describe, layout_of
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill

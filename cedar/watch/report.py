@@ -141,7 +141,7 @@ class Report:
 
 def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
-    time, labels, bound = metrics.time, metrics.told, metrics.bound
+    time, labels, bound = metrics.time, metrics.display_labels, metrics.bound
     with metrics._lock:  # anybody may ask, at any time
         lines = time.workers(labels, metrics.weights, inline)
         operators = time.operators(lines, labels)

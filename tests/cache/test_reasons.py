@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from cedar.cache.cached import Store
 from cedar.cache.reasons import RECORD, remember, why_missing
@@ -11,7 +12,7 @@ from cedar.cache.reasons import RECORD, remember, why_missing
 
 def test_the_last_records_are_compared_and_damaged_ones_are_left_out(tmp_path: Path) -> None:
     store = Store()
-    place = store.place(str(tmp_path))
+    place: Any = store.place(str(tmp_path))
     for number in range(70):
         remember(place, {"group": f"{number:016x}", "operators": [], "data": "", "versions": {}})
         os.utime(place.path(f"{number:016x}{RECORD}"), (number, number))

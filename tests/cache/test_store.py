@@ -15,6 +15,7 @@ from cedar.core.block import Block
 from cedar.core.columns import objects
 from cedar.core.cursor import Keys
 from cedar.store import place
+from cedar.store.entry import opened
 from tests.cache.toy_stored import block, entries, entry
 from tests.toy_entries import Key, assert_same
 
@@ -118,7 +119,7 @@ def test_an_entry_under_the_name_of_another_is_removed(tmp_path: Path) -> None:
 
 def test_a_checksum_is_computed_once_per_process(tmp_path: Path, monkeypatch: Any) -> None:
     checked: list[bool] = []
-    real = place.opened
+    real = opened
     monkeypatch.setattr(place, "opened", lambda *given: checked.append(given[-1]) or real(*given))
     Store().put(Key("once", "0"), str(tmp_path), [block()])
     for _ in range(3):

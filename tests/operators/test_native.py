@@ -7,6 +7,7 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,8 @@ def module(tmp_path, monkeypatch, request) -> str:
 
 
 def file_of(module: str) -> Path:
-    paths = [Path(place.path(native._name(module))) for place in native._places(module)]
+    places: list[Any] = native._places(module)
+    paths = [Path(place.path(native._name(module))) for place in places]
     (path,) = (path for path in paths if path.exists())
     return path
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cedar.cli.top import told
+from cedar.cli.top import describe
 from cedar.watch.status import figures, status
 from tests.watch.toy_runs import asked, numbers
 

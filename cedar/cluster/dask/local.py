@@ -28,7 +28,7 @@ import sys
 sys.path[:] = {path!r}
 sys.path.append({home!r})
 from {module} import main
-main({text!r}, {parent}, {told})
+main({text!r}, {parent}, {reported})
 """
 _PATIENCE = 180.0  # seconds for it to start: it imports Dask three times, on a machine that may be busy
 _hosts: dict[int, LocalHost] = {}
@@ -53,7 +53,7 @@ class LocalHost:
         import dask
 
         heard, reported = os.pipe()  # of its own: what user functions print goes where this process prints
-        named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "told": reported}
+        named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
         with open(heard, "rb") as pipe:
@@ -69,9 +69,9 @@ class LocalHost:
                 os.close(reported)
             line = _first_line(pipe)
         self.pid = self._process.pid
-        self.describe: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
         try:
-            self.describe = json.loads(line or b"")
+            self.reported = json.loads(line or b"")
         except ValueError as error:
             self.close()
             ended = f"it ended with exit code {self._process.returncode}"
@@ -81,8 +81,8 @@ class LocalHost:
                 done="nothing was run",
                 fix='look at the lines above, if there are any, or use executor="processes"',
             ) from error
-        self.address: str = self.describe["address"]
-        self.keys: dict[str, str] | None = self.describe.pop("keys")
+        self.address: str = self.reported["address"]
+        self.keys: dict[str, str] | None = self.reported.pop("keys")
         if self.keys is not None:
             know(self.address, self.keys)
 
@@ -92,7 +92,7 @@ class LocalHost:
 
     def close(self) -> None:
         """End it and its workers."""
-        address = self.describe.get("address", "")
+        address = self.reported.get("address", "")
         close_client_at(address)
         forget(address)
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class LocalHost:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        remove_tree(self.describe.get("folder", ""), KIND)  # it does that itself, unless it was killed
+        remove_tree(self.reported.get("folder", ""), KIND)  # it does that itself, unless it was killed
 
 
 def _first_line(pipe: BinaryIO) -> bytes | None:

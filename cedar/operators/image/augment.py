@@ -67,7 +67,7 @@ class _Augment(Warp):
         nothing = Steps(np.zeros((len(sizes), 0), dtype=np.int64), np.zeros((len(sizes), 0, 2)))
         return reduce(Steps.then, parts, nothing)
 
-    def told(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
+    def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         del columns
         which, shares = self.chosen(draws)
         rows = zip(which.tolist(), shares.tolist(), strict=True)

@@ -67,8 +67,8 @@ class Steps:
         for codes, amounts in rows:
             own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
             named = {_AMOUNTS[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNTS}
-            told.append({"applied": bool(own)} | named)
-        return told
+            reported.append({"applied": bool(own)} | named)
+        return reported
 
     def _amount(self, code: int, amount: float) -> Any:
         """A step's number; the order of the channels, and a matrix, as a tuple."""
