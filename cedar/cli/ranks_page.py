@@ -46,9 +46,9 @@ def page_of_service(status: Any) -> str:
     return _whole("service", status.summary(), "".join(tables))
 
 
-def _cells(kind: str, texts: Sequence[str]) -> str:
+def _cells(kind: str, strings: Sequence[str]) -> str:
     style = ' style="text-align:left;padding:1px 12px 1px 0"'
-    return f"<tr>{''.join(f'<{kind}{style}>{escape(text)}</{kind}>' for text in texts)}</tr>"
+    return f"<tr>{''.join(f'<{kind}{style}>{escape(text)}</{kind}>' for text in strings)}</tr>"
 
 
 def _whole(title: str, head: str, shown: str) -> str:

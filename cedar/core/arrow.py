@@ -67,7 +67,7 @@ def of_array(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def of_texts(values: Sequence[str] | Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Texts, or bytes, as an array of large_string or large_binary; none of them is None.
+    """Strings, or bytes, as an array of large_string or large_binary; none of them is None.
 
     Raises:
         UnicodeEncodeError: a text with half of a surrogate pair.

@@ -155,7 +155,7 @@ def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def detached(column: Column) -> Column:
-    """The same rows in memory that nobody else sees; texts, which nobody can write into, stay where they are."""
+    """The same rows in memory that nobody else sees; strings, which nobody can write into, stay where they are."""
     if isinstance(column, np.ndarray):
         return copied(column)
     if (

@@ -62,10 +62,10 @@ def hash_names(names: Sequence[str]) -> Ints:
         >>> hash_names(["a.parquet", "day=1/a.parquet"]).tolist()
         [2233263537669486555, 1513619954463838812]
     """
-    texts = [name.encode("utf-8", "surrogateescape") for name in names]
-    data = b"".join([*texts, bytes(8)])
+    strings = [name.encode("utf-8", "surrogateescape") for name in names]
+    data = b"".join([*strings, bytes(8)])
     words = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))  # those that begin at each byte
-    left = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    left = np.fromiter(map(len, strings), dtype=np.int64, count=len(strings))
     at = np.cumsum(left) - left
     hashes = mix64_array(left.astype(np.uint64))
     some = np.flatnonzero(left)

@@ -70,8 +70,8 @@ class StorageOptions(Mapping[str, Any]):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        texts = ((name, value) for name, value in _leaves(self._given) if isinstance(value, str))
-        _secrets.update(text for name, text in texts if _SECRET_NAMES.search(name) and len(text) >= _MIN_SECRET)
+        strings = ((name, value) for name, value in _leaves(self._given) if isinstance(value, str))
+        _secrets.update(text for name, text in strings if _SECRET_NAMES.search(name) and len(text) >= _MIN_SECRET)
 
     @property
     def mark(self) -> str:
@@ -130,7 +130,7 @@ class RedactedError(Exception):
 
 
 def redacted(error: BaseException) -> BaseException:
-    """The error, to be the cause of another: its texts, and those of its own causes, redacted, in place if they can be.
+    """The error, to be the cause of another: its text and that of its own causes redacted, in place if possible.
 
     Examples:
         >>> redacted(OSError("no answer from https://host/x?token=abc"))

@@ -138,8 +138,8 @@ class CsvSource(FileSource):
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
         if large:  # whole numbers beyond int64, which the parser takes for floats
             with self._errors(file, ordinal):
-                texts = self._parsed(block, self._texts(large))
-            types |= {n: kind for n in large for kind in [whole_type(texts.column(n))] if kind is not None}
+                strings = self._parsed(block, self._texts(large))
+            types |= {n: kind for n in large for kind in [whole_type(strings.column(n))] if kind is not None}
         return types
 
     def _row_blocks(self, ordinal: int, file: File) -> Iterator[bytes]:
@@ -200,12 +200,12 @@ class CsvSource(FileSource):
         columns = {name: as_column(table.column(name)) for name in names if name not in self.unread}
         return Chunk(self.with_unread(columns, names, table.num_rows), offsets, table.num_rows)
 
-    def _check_exact(self, chunk: Chunk, texts: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
-        """Raises RowError for a number that its column does not hold; ``texts`` are of the columns of floats."""
+    def _check_exact(self, chunk: Chunk, strings: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
+        """Raises RowError for a number that its column does not hold; ``strings`` are of the columns of floats."""
         suspect = rounded_rows({name: chunk.columns[name] for name in self._floats()})
         if not len(suspect):
             return
-        written = texts()
+        written = strings()
         for row in suspect.tolist():
             for name in self._floats():
                 try:
@@ -232,8 +232,8 @@ class CsvSource(FileSource):
             if not table.num_rows:
                 continue
             chunk = self._chunk(table, np.arange(rows, rows + table.num_rows, dtype=np.int64))
-            texts = partial(self._parsed, block, self._texts(self._floats()))
-            self._check_exact(chunk, texts, ordinal, file, "row")
+            strings = partial(self._parsed, block, self._texts(self._floats()))
+            self._check_exact(chunk, strings, ordinal, file, "row")
             yield chunk
             rows += table.num_rows
 
@@ -256,8 +256,8 @@ class CsvSource(FileSource):
             if table.num_rows != len(offsets):
                 raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
         chunk = self._chunk(table, offsets)
-        texts = partial(self._parsed, lines.data, self._texts(self._floats()))
-        self._check_exact(chunk, texts, ordinal, file, "byte")
+        strings = partial(self._parsed, lines.data, self._texts(self._floats()))
+        self._check_exact(chunk, strings, ordinal, file, "byte")
         yield chunk
 
     def _errors(self, file: File, ordinal: int, place: Index | int = 0) -> Any:

@@ -94,9 +94,9 @@ def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType
             yield from _numbers(value.get(field.name), field.type)
 
 
-def whole_type(texts: Any) -> pa.DataType | None:
-    """uint64 where all texts of an array are whole numbers that it holds; None otherwise."""
-    known = [text for text in texts.to_pylist() if text is not None]
+def whole_type(strings: Any) -> pa.DataType | None:
+    """uint64 where all strings of an array are whole numbers that it holds; None otherwise."""
+    known = [text for text in strings.to_pylist() if text is not None]
     if not known or not all(map(_WHOLE.fullmatch, known)):
         return None
     return pa.uint64() if all(0 <= int(text) < 1 << 64 for text in known) else None

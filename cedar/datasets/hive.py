@@ -74,13 +74,13 @@ def _parts(file: File) -> dict[str, str]:
     return named
 
 
-def _column(name: str, texts: list[str], declared: pa.DataType | None, listing: Listing) -> HiveColumn:
-    kinds = {_kind(text) for text in texts if text != NULL}
-    if kinds == {pa.int64(), pa.uint64()} and not any(text[0] == "-" for text in texts):
+def _column(name: str, strings: list[str], declared: pa.DataType | None, listing: Listing) -> HiveColumn:
+    kinds = {_kind(text) for text in strings if text != NULL}
+    if kinds == {pa.int64(), pa.uint64()} and not any(text[0] == "-" for text in strings):
         kinds = {pa.uint64()}
     kind = declared or (kinds.pop() if len(kinds) == 1 else pa.large_string())
     values: list[Any] = []
-    for file, text in zip(listing, texts, strict=True):
+    for file, text in zip(listing, strings, strict=True):
         try:
             values.append(pa.scalar(None if text == NULL else unquote(text)).cast(kind).as_py())
         except (pa.ArrowException, ValueError) as error:

@@ -160,9 +160,9 @@ class JsonlSource(FileSource):
             table = _table(data, types if structs else asked, "error" if structs or exact else "ignore")
         except _FAILURES:
             # The fault may be in a column that is not read, or in one that is read as text.
-            texts = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
+            strings = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
             every = (text for text in data.tobytes().split(b"\n") if text.strip())
-            plain = "\n".join(_without(text.decode(), None if exact else wanted.keys(), texts) for text in every)
+            plain = "\n".join(_without(text.decode(), None if exact else wanted.keys(), strings) for text in every)
             table = _table(plain.encode(), asked, "error")
         if table.num_rows != rows:
             raise ValueError("not one object per line")
@@ -257,8 +257,8 @@ def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table
     return pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
 
 
-def _without(text: str, wanted: Container[str] | None, texts: Container[str]) -> str:
-    """A line with the wanted keys alone (None: all), where the values of ``texts`` are strings: their own JSON text.
+def _without(text: str, wanted: Container[str] | None, strings: Container[str]) -> str:
+    """A line with the wanted keys alone (None: all), where the values of ``strings`` are strings: their own JSON text.
 
     Examples:
         >>> _without('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
@@ -273,7 +273,7 @@ def _without(text: str, wanted: Container[str] | None, texts: Container[str]) ->
         start = _GAP.match(text, end).end()  # type: ignore[union-attr]
         _, stop = _DECODER.raw_decode(text, start)
         value = text[start:stop]
-        if key in texts and value[0] != '"' and value != "null":
+        if key in strings and value[0] != '"' and value != "null":
             value = json.dumps(value, ensure_ascii=False)
         if wanted is None or key in wanted:
             members.append(f"{text[at:end]}:{value}")
@@ -319,7 +319,7 @@ def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: 
     else:
         message = f"no type of whole numbers holds {high if high >= 1 << 64 else low}"
     kind = "decimal128(38, 0)" if max(high, -low) < 10**38 else "decimal256(76, 0)"
-    fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as texts"
+    fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as strings"
     return _broken(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
 
 

@@ -448,7 +448,7 @@ def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
             return Bounds(rows)
         nulls = int(stats.null_count) if stats.has_null_count else None
         if nulls != rows and leaf.physical_type == "BYTE_ARRAY" and "." in leaf.path_in_schema:
-            nulls = None  # of texts that were dictionaries in a struct, Arrow does not count rows without the struct
+            nulls = None  # of strings that were dictionaries in a struct, Arrow does not count rows without the struct
         ends = _ends(stats, kind) if stats.has_min_max else None
     except (pa.ArrowException, ValueError, TypeError, OverflowError, NotImplementedError):
         return Bounds(rows)

@@ -253,7 +253,7 @@ def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
 
 
 def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
-    """Size statistics: a histogram has a number for each level, and only texts have a size of their own."""
+    """Size statistics: a histogram has a number for each level, and only strings have a size of their own."""
     number = 0
     while data[at]:
         number, kind, at = _field(data, at, number)
@@ -349,11 +349,11 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
-    """A pattern of all structs that differ from this one in numbers and texts only, and where this one ends.
+    """A pattern of all structs that differ from this one in numbers and strings only, and where this one ends.
 
     What decides whether a column is right stays as it is: which fields there are, how many items lists have, the
     numbers of 32 bits right in the struct of a column's metadata (its physical type is one), and, where values have
-    a ``fixed`` length, the lengths of texts (bounds are some).
+    a ``fixed`` length, the lengths of strings (bounds are some).
     """
     parts = []
     while data[at]:

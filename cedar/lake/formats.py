@@ -481,7 +481,7 @@ class Tar(Format):
 
     def _refuses(self, kind: pa.DataType) -> str:
         fits = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
-        return "" if fits else "members are bytes, texts or whole numbers"
+        return "" if fits else "members are bytes, strings or whole numbers"
 
 
 def _is_text(kind: pa.DataType) -> bool:

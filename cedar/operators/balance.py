@@ -41,7 +41,7 @@ class Balance(StreamOperator):
     a rank's own rows alone. On one rank nothing changes.
 
     Args:
-        by: what a row costs: a column, whose numbers it is, or the lengths of its texts and lists, or the sizes of its
+        by: what a row costs: a column, whose numbers it is, or the lengths of strings and lists, or the sizes of its
             arrays; an elementwise expression; or a function of the row, a dict, which gives a number.
         over: "ranks".
 

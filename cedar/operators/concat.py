@@ -98,13 +98,13 @@ def agreed(label: str, schemas: Sequence[Schema], site: Site | None = None) -> S
 
 def differences(expected: Mapping[str, ColumnType], actual: Mapping[str, ColumnType]) -> list[str]:
     """How the columns ``actual`` differ from those expected, a phrase each."""
-    texts = [f"no column {n!r}" for n in expected if n not in actual]
-    texts += [f"column {n!r} is extra" for n in actual if n not in expected]
+    problems = [f"no column {n!r}" for n in expected if n not in actual]
+    problems += [f"column {n!r} is extra" for n in actual if n not in expected]
     for name, kind in actual.items():
         wanted = expected.get(name, UNKNOWN)
         if UNKNOWN not in (kind, wanted) and kind != wanted and not _objects(kind, wanted):
-            texts.append(f"{name!r} is {kind}, not {wanted}")
-    return texts
+            problems.append(f"{name!r} is {kind}, not {wanted}")
+    return problems
 
 
 def _objects(one: ColumnType | None, other: ColumnType) -> bool:

@@ -211,7 +211,7 @@ def _without_nulls(node: Json) -> Json:
 
 
 def literals(expr: pl.Expr) -> list[Json]:
-    """The numbers and texts that an expression names; what else it names is left out.
+    """The numbers and strings that an expression names; what else it names is left out.
 
     Examples:
         >>> import polars as pl

@@ -47,7 +47,7 @@ class Kind:
     Args:
         node: its name in polars, the family first.
         written: how users write it, as expressions of ``x``, and ``y`` of its type; ``i``, ``s`` and ``b`` are small
-            integers, texts and booleans.
+            integers, strings and booleans.
         on: the types on which it is row-wise. A nested type counts with all that it holds.
         never: those of them on which it fails on no row.
         others: the types of its further operands; None where they are as the first.
@@ -203,7 +203,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("StructExpr.SuffixFields", 'pl.struct(x).name.suffix_fields("_s")', ANY, ANY),
     Kind("StructExpr.JsonEncode", "pl.struct(x).struct.json_encode()", PLAIN | NESTED),
     Kind("StructEval", "pl.struct(x).struct.with_fields(c=pl.field('x'))", VALUES, NONE, VALUES),
-    # texts and bytes
+    # strings and bytes
     *_all(
         "Lowercase=to_lowercase Uppercase=to_uppercase Titlecase=to_titlecase LenBytes=len_bytes LenChars=len_chars",
         "x.str.{}()",

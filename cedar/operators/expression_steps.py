@@ -398,7 +398,7 @@ def _require_row_wise(expr: pl.Expr, frame: pl.LazyFrame, blame: ErrorContext) -
 
 
 def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: ErrorContext) -> None:
-    """Types alone do not tell all that polars refuses: it compares no texts with numbers."""
+    """Types alone do not tell all that polars refuses: it compares no strings with numbers."""
     problem = _problem(expr, _static(columns))
     if problem is not None:
         fix = "cast its columns, if their types do not go together"

@@ -154,9 +154,9 @@ class Outputs:
         extra = [repr(name) for name in result if name not in self.types]
         if not lost and not extra:
             return None
-        texts = ["a row without " + ", ".join(lost)] if lost else []
-        texts += ["the new column " + ", ".join(extra)] if extra else []
-        text = f"returned {' and '.join(texts)}"
+        problems = ["a row without " + ", ".join(lost)] if lost else []
+        problems += ["the new column " + ", ".join(extra)] if extra else []
+        text = f"returned {' and '.join(problems)}"
         origin = f"the columns were fixed by {SAMPLED}" + (
             f": {', '.join(names)}" if names else ", and there were none"
         )

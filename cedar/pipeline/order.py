@@ -129,7 +129,7 @@ class OrderMethods:
         the optimizer can move above.
 
         Args:
-            by: what a row costs: a column (its numbers, or the lengths of its texts and lists, or the sizes of its
+            by: what a row costs: a column (its numbers, or the lengths of its strings and lists, or the sizes of its
                 arrays), an expression, or a function of the row, a dict, which gives a number.
             over: "ranks".
 

@@ -64,8 +64,8 @@ def find_near_repeats(node: Node, column: str, threshold: float, words: int, on_
         sketches: list[Any] = []
         keys: dict[bool, list[int]] = {True: [], False: []}  # of rows that stay, and of those that go
         for block in survey(node, (column,), "drop_near_duplicates", on_error):
-            texts = plain(block.columns[column]).to_pylist()
-            for text, key in zip(texts, block.live_keys().hash(seed).tolist(), strict=True):
+            strings = plain(block.columns[column]).to_pylist()
+            for text, key in zip(strings, block.live_keys().hash(seed).tolist(), strict=True):
                 sketch = rensa.RMinHash(num_perm=_SKETCH, seed=0)
                 sketch.update(shingles(text or "", words))
                 like = text and any(sketches[i].jaccard(sketch) >= threshold for i in index.query(sketch))

@@ -132,8 +132,8 @@ def read_csv(
         delimiter: what is between fields.
         header: the first line names the columns; without, they are "column_1" and so on, or ``column_names``.
         column_names: names of the columns.
-        dtypes: types of some columns. Others are numbers or booleans if all values of those 4 MiB are, else texts.
-        null_values: texts that stand for null; the empty field alone by default.
+        dtypes: types of some columns. Others are numbers or booleans if all values of those 4 MiB are, else strings.
+        null_values: strings that stand for null; the empty field alone by default.
         quoting: fields may be quoted, and then hold line breaks: a file is read from its beginning. False lets
             uncompressed files be read in ranges, by several workers.
         columns: read these alone.

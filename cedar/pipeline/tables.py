@@ -122,9 +122,9 @@ class TableMethods:
         """Leave out rows whose text is like that of an earlier row, in all of the data. Needs
         ``cedar-data[near-duplicates]``.
 
-        Two texts are alike where the Jaccard similarity of their runs of words, as MinHash (Broder, 1997) estimates it
+        Strings are alike if the Jaccard similarity of their runs of words, as MinHash (Broder, 1997) estimates it
         from 128 numbers, is at least ``threshold``. One pass decides, as that of ``unique`` does, in the order of the
-        sources; it holds about a kilobyte for each row that stays. Null and empty texts stay.
+        sources; it holds about a kilobyte for each row that stays. Null and empty strings stay.
 
         Args:
             column: of strings.

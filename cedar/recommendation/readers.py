@@ -44,12 +44,12 @@ def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int 
         >>> row["label"], row["I1"], row["I2"], row["C1"], row["C26"]
         (1, 5, None, 1761418852, 10)
     """
-    numbers, texts = [*COUNTS[:counts]], [*CATEGORIES[:categories]]
-    names = [*(["label"] if label else []), *numbers, *texts]
+    numbers, strings = [*COUNTS[:counts]], [*CATEGORIES[:categories]]
+    names = [*(["label"] if label else []), *numbers, *strings]
     dtypes: dict[str, Any] = {"label": "int8"} if label else {}
-    dtypes |= dict.fromkeys(numbers, "int64") | dict.fromkeys(texts, "string")
+    dtypes |= dict.fromkeys(numbers, "int64") | dict.fromkeys(strings, "string")
     rows = cedar.read_csv(paths, delimiter="\t", header=False, column_names=names, dtypes=dtypes, quoting=False)
-    return rows.with_columns(**{name: col(name).str.to_integer(base=16) for name in texts})
+    return rows.with_columns(**{name: col(name).str.to_integer(base=16) for name in strings})
 
 
 # ---- KuaiRand's logs of a short-video platform: CSV ------------------------------------------------------------------

@@ -24,7 +24,7 @@ _CELL = 24  # characters
 
 @dataclass(frozen=True)
 class ColumnFigures:
-    """Figures of one column; of its values, or of the ``lengths`` of lists, texts in bytes and arrays.
+    """Figures of one column; of its values, or of the ``lengths`` of lists, strings in bytes and arrays.
 
     ``nulls`` and ``nans`` are counts; no other figure counts such values. ``deviation`` is the standard deviation of
     all of them. ``quantiles`` maps 0.25, 0.5 and 0.75 to values, ``top`` the most frequent values to their share of

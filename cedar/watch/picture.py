@@ -48,8 +48,8 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
     depth: list[int] = []
     for box in shown:
         depth.append(1 + max((depth[i] for i in box.inputs), default=-1))
-    texts = [_cut(b.label) + (f"  {shares[b.label]:.0%}" if b.label in shares else "") for b in shown]
-    width = max(map(len, texts)) * _WIDE + 16
+    strings = [_cut(b.label) + (f"  {shares[b.label]:.0%}" if b.label in shares else "") for b in shown]
+    width = max(map(len, strings)) * _WIDE + 16
     ranks: list[list[int]] = [[i for i, d in enumerate(depth) if d == level] for level in range(max(depth) + 1)]
     across = max(map(len, ranks)) * (width + _GAP)
     at = {
@@ -62,7 +62,7 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
         for n, box in enumerate(shown)
         for i in box.inputs
     ]
-    for i, text in enumerate(texts):
+    for i, text in enumerate(strings):
         x, y = at[i]
         share = shares.get(shown[i].label, 0.0)
         fill = f"rgb(255,{250 - 130 * share:.0f},{245 - 170 * share:.0f})"

@@ -38,7 +38,7 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - comp
     done = np.empty((ROWS, room), np.float32)
     offsets = np.empty(slots, np.int64)
     weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # 0 adds nothing to a row that has no use for a line
-    for k in range(len(down)):  # to assign to a slice takes numba seconds to compile, for its errors' texts
+    for k in range(len(down)):  # to assign to a slice takes numba seconds to compile, for its errors' strings
         weights[ROWS - 1 + k] = down[k]
     before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
     for k in range(reach):

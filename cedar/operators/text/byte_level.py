@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import lists_from
-from cedar.operators.text.texts import is_text, with_ends
+from cedar.operators.text.string_column import is_text, with_ends
 from cedar.operators.transform import Transform
 
 _BYTES = 256
@@ -20,9 +20,9 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class ByteLevel(Transform):
-    """Texts to the bytes of their UTF-8: ids 0 to 255 (int32), and special tokens from 256 on.
+    """Strings to the bytes of their UTF-8: ids 0 to 255 (int32), and special tokens from 256 on.
 
-    Bytes that are not UTF-8 are bytes as any others, in a column of bytes. Null texts stay null.
+    Bytes that are not UTF-8 are bytes as any others, in a column of bytes. Null strings stay null.
 
     Args:
         specials: the names of the special tokens, in the order of their ids.

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from cedar.core.columns import Index
-from cedar.operators.text.texts import ASCII, Bytes, Mask
+from cedar.operators.text.string_column import ASCII, Bytes, Mask
 
 Pairs: TypeAlias = frozenset[tuple[str, str]]
 
@@ -89,7 +89,7 @@ def _wide() -> Index:
 
 @dataclass(frozen=True)
 class Cutter:
-    """How texts are cut: by a family."""
+    """How strings are cut: by a family."""
 
     family: str
 

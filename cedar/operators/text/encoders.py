@@ -1,4 +1,4 @@
-"""Encoders: texts to ids, by whatever tokenizer a user has.
+"""Encoders: strings to ids, by whatever tokenizer a user has.
 
 A *spec* is a plain value that travels to workers and is compared; the *encoder* that it makes is there once per
 process, with the words that it knows.
@@ -35,15 +35,15 @@ _made: OrderedDict[str, Encoder] = OrderedDict()
 
 
 class UnfitIds(Exception):
-    """What a tokenizer gave for some texts is no list of ids: why, by their numbers among the texts."""
+    """What a tokenizer gave for some strings is no list of ids: why, by their numbers among the strings."""
 
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        super().__init__(next(iter(texts.values()), ""))
-        self.texts = texts
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(next(iter(reasons.values()), ""))
+        self.reasons = reasons
 
 
 class Encoder(ABC):
-    """Texts to ids; made once per process."""
+    """Strings to ids; made once per process."""
 
     def __init__(self, known: TokenizerTraits, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
         self.known = known
@@ -55,16 +55,16 @@ class Encoder(ABC):
         return TokenCache()
 
     @abstractmethod
-    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        """int32 ids of all texts, one after the other, and how many each has: int64.
+    def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        """int32 ids of all strings, one after the other, and how many each has: int64.
 
         Raises:
             UnfitIds: a function gave something else.
         """
 
-    def pieces(self, texts: Sequence[str]) -> tuple[Ids, Index]:
-        """The same of pieces of texts, where there is a cutter."""
-        return self.encode(texts, False)
+    def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
+        """The same of pieces of strings, where there is a cutter."""
+        return self.encode(strings, False)
 
 
 class Spec(ABC):
@@ -168,18 +168,18 @@ class _HuggingFaceEncoder(Encoder):
         self._pieces = tokenizers().Tokenizer.from_str(_without_prefix(text)) if known.prefix else self._whole
         super().__init__(known, None if json.loads(text).get("truncation") else _around(self._whole))
 
-    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        return _encoded(self._whole, texts, special)
+    def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        return _encoded(self._whole, strings, special)
 
-    def pieces(self, texts: Sequence[str]) -> tuple[Ids, Index]:
-        return _encoded(self._pieces, texts, False)
+    def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
+        return _encoded(self._pieces, strings, False)
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+def _encoded(tokenizer: Any, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
     try:
-        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        encodings = tokenizer.encode_batch_fast(list(strings), add_special_tokens=special)
     except Exception:  # noqa: BLE001 - such as a word that is unknown where there is no token for that
-        return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, texts))
+        return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, strings))
     return flat_ids(encoding.ids for encoding in encodings)
 
 
@@ -236,8 +236,8 @@ class _TiktokenEncoder(Encoder):
         super().__init__(known_pattern(encoding._pat_str))
         self._encoding = encoding
 
-    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        return flat_ids([self._encoding.encode_ordinary(text) for text in texts])
+    def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
+        return flat_ids([self._encoding.encode_ordinary(text) for text in strings])
 
 
 # ---- any function ----------------------------------------------------------------------------------------------------
@@ -284,23 +284,23 @@ class _FunctionEncoder(Encoder):
         super().__init__(TokenizerTraits(None, "nothing is known of a function"))
         self._spec = spec
 
-    def encode(self, texts: Sequence[str], special: bool) -> tuple[Ids, Index]:
+    def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
         with self._spec.ready() as fn:
             if not self._spec.batched:
-                return flat_ids(_each(fn, texts))
+                return flat_ids(_each(fn, strings))
             try:
-                id_lists = list(fn(list(texts)))
-            except raised():  # which of the texts it is shows one by one
-                return flat_ids(_each(lambda text: _only(fn([text])), texts))
-        if len(id_lists) != len(texts):
-            why = f"the tokenizer gave {len(id_lists)} lists for {len(texts)} texts"
-            raise UnfitIds(dict.fromkeys(range(len(texts)), why))
+                id_lists = list(fn(list(strings)))
+            except raised():  # which of the strings it is shows one by one
+                return flat_ids(_each(lambda text: _only(fn([text])), strings))
+        if len(id_lists) != len(strings):
+            why = f"the tokenizer gave {len(id_lists)} lists for {len(strings)} strings"
+            raise UnfitIds(dict.fromkeys(range(len(strings)), why))
         return flat_ids(id_lists)
 
 
-def _each(fn: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
+def _each(fn: Callable[[str], Any], strings: Sequence[str]) -> list[Any]:
     id_lists, failed = [], {}
-    for number, text in enumerate(texts):
+    for number, text in enumerate(strings):
         try:
             id_lists.append(fn(text))
         except raised() as error:  # a user's function may raise anything

@@ -13,7 +13,7 @@ from cedar.core.arrow import numbers, of_numbers
 from cedar.core.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
-from cedar.operators.text.texts import Mask, Texts, joined, picked, with_ends
+from cedar.operators.text.string_column import Mask, StringColumn, joined, picked, with_ends
 from cedar.operators.text.words import Ids
 from cedar.operators.transform import BadValues
 
@@ -21,7 +21,7 @@ _STRETCH = 1 << 18  # bytes worked on at a time, so that what is made of them st
 _SPACE = ord(" ")
 
 
-def encode(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+def encode(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
     """The ids of all rows, one after the other, and where each row's begin: int64[rows + 1].
 
     Args:
@@ -33,28 +33,28 @@ def encode(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple
     """
     known = encoder.known
     if known.cutter is None or (special and encoder.around is None):
-        return _whole(encoder, texts, special, longest)
+        return _whole(encoder, strings, special, longest)
     try:
-        return _pieced(encoder, texts, special, longest)
+        return _pieced(encoder, strings, special, longest)
     except UnfitIds:  # of some pieces: which rows it is shows row by row
-        return _whole(encoder, texts, special, longest)
+        return _whole(encoder, strings, special, longest)
 
 
-def _pieced(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+def _pieced(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
     """Each row cut into words, but for those that name special tokens."""
-    blocked = _blocked(texts, encoder.known.whole)
+    blocked = _blocked(strings, encoder.known.whole)
     if blocked is None:
-        return _around(encoder, *_cut(encoder, texts, longest), special)
+        return _around(encoder, *_cut(encoder, strings, longest), special)
     free, rest = np.flatnonzero(~blocked), np.flatnonzero(blocked)
     with _told(free):
-        one = _around(encoder, *_cut(encoder, _rows(texts, free), longest), special)
+        one = _around(encoder, *_cut(encoder, _rows(strings, free), longest), special)
     with _told(rest):
-        other = _whole(encoder, _rows(texts, rest), special, longest)
+        other = _whole(encoder, _rows(strings, rest), special, longest)
     return picked(*joined(one, other), np.argsort(np.concatenate([free, rest])))
 
 
-def _rows(texts: Texts, rows: Index) -> Texts:
-    return Texts.of(texts.array().take(of_numbers(rows)))
+def _rows(strings: StringColumn, rows: Index) -> StringColumn:
+    return StringColumn.of(strings.array().take(of_numbers(rows)))
 
 
 @contextmanager
@@ -71,17 +71,17 @@ def _around(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[
     return with_ends(ids, offsets, begin, end)
 
 
-def _blocked(texts: Texts, names: tuple[str, ...]) -> Mask | None:
+def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
     """Rows in which one of the names occurs; None where there are none."""
-    if not names or not len(texts.bytes):
+    if not names or not len(strings.bytes):
         return None
     firsts = {name.encode()[0] for name in names if name}
     seen = np.zeros(256, dtype=np.bool_)
     seen[list(firsts)] = True
-    data = texts.bytes
+    data = strings.bytes
     if not (data == firsts.pop() if len(firsts) == 1 else seen.take(data)).any():
         return None
-    matches = pc.match_substring_regex(texts.array(), "|".join(re.escape(name) for name in names if name))
+    matches = pc.match_substring_regex(strings.array(), "|".join(re.escape(name) for name in names if name))
     mask: Mask = matches.to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
@@ -89,48 +89,48 @@ def _blocked(texts: Texts, names: tuple[str, ...]) -> Mask | None:
 # ---- row by row ------------------------------------------------------------------------------------------------------
 
 
-def _whole(encoder: Encoder, texts: Texts, special: bool, longest: int) -> tuple[Ids, Index]:
+def _whole(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
     """Each row as a whole; equal ones once."""
-    long = np.flatnonzero(texts.lengths > longest)
+    long = np.flatnonzero(strings.lengths > longest)
     if len(long):
-        raise _too_long({int(row): int(texts.lengths[row]) for row in long}, longest, "as a whole")
-    encoded = texts.array().dictionary_encode()
+        raise _too_long({int(row): int(strings.lengths[row]) for row in long}, longest, "as a whole")
+    encoded = strings.array().dictionary_encode()
     rows = numbers(encoded.indices)
     try:
         ids, counts = encoder.encode(encoded.dictionary.to_pylist(), special)
     except UnfitIds as unfit:
-        bad = np.flatnonzero(np.isin(rows, list(unfit.texts)))
-        whys = {int(row): unfit.texts[int(rows[row])] for row in bad}
-        raise BadValues(whys, "mend the tokenizer, or drop such texts beforehand") from None
+        bad = np.flatnonzero(np.isin(rows, list(unfit.reasons)))
+        whys = {int(row): unfit.reasons[int(rows[row])] for row in bad}
+        raise BadValues(whys, "mend the tokenizer, or drop such strings beforehand") from None
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return (ids, offsets) if len(counts) == len(texts) else picked(ids, offsets, rows)
+    return (ids, offsets) if len(counts) == len(strings) else picked(ids, offsets, rows)
 
 
 # ---- in pieces -------------------------------------------------------------------------------------------------------
 
 
-def _cut(encoder: Encoder, texts: Texts, longest: int) -> tuple[Ids, Index]:
+def _cut(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, Index]:
     cutter = encoder.known.cutter
     assert cutter is not None
     if encoder.known.prefix:
-        texts = _with_prefix(texts)
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        strings = _with_prefix(strings)
+    offsets = np.zeros(len(strings) + 1, dtype=np.int64)
     parts: list[Ids] = []
     row, tokens = 0, 0  # the first row that ends later than what is done
-    for bounds in _stretches(cutter, texts):
-        _check(bounds, texts, longest)
-        ids, counts = encoder.words.ids(texts.data, bounds, encoder.pieces)
+    for bounds in _stretches(cutter, strings):
+        _check(bounds, strings, longest)
+        ids, counts = encoder.words.ids(strings.data, bounds, encoder.pieces)
         parts.append(ids)
-        upto = int(np.searchsorted(texts.offsets, bounds[-1], side="right"))
+        upto = int(np.searchsorted(strings.offsets, bounds[-1], side="right"))
         before = np.concatenate([[0], np.cumsum(counts)])
-        offsets[row:upto] = tokens + before[np.searchsorted(bounds, texts.offsets[row:upto])]
+        offsets[row:upto] = tokens + before[np.searchsorted(bounds, strings.offsets[row:upto])]
         row, tokens = upto, tokens + len(ids)
     return (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])), offsets
 
 
-def _stretches(cutter: Cutter, texts: Texts) -> Iterator[Index]:
+def _stretches(cutter: Cutter, strings: StringColumn) -> Iterator[Index]:
     """Where pieces begin and the last one ends, some at a time; a row's edge is a cut."""
-    data, offsets = texts.data, texts.offsets
+    data, offsets = strings.data, strings.offsets
     start, end = int(offsets[0]), int(offsets[-1])
     begun = at = start  # of a piece whose end is not found yet; of what was not looked at
     while at < end:
@@ -148,25 +148,25 @@ def _stretches(cutter: Cutter, texts: Texts) -> Iterator[Index]:
         at = stop
 
 
-def _check(bounds: Index, texts: Texts, longest: int) -> None:
+def _check(bounds: Index, strings: StringColumn, longest: int) -> None:
     lengths = np.diff(bounds)
     if not len(lengths) or int(lengths.max()) <= longest:
         return
     pieces = np.flatnonzero(lengths > longest)
-    rows = np.searchsorted(texts.offsets, bounds[pieces], side="right") - 1
+    rows = np.searchsorted(strings.offsets, bounds[pieces], side="right") - 1
     raise _too_long(dict(zip(rows.tolist(), lengths[pieces].tolist(), strict=True)), longest, "without a place to cut")
 
 
 def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
     whys = {row: f"tokenize: {size:,} bytes {how}; {longest:,} are allowed" for row, size in rows.items()}
-    return BadValues(whys, "cut such texts beforehand, or give tokenize(longest=) more bytes")
+    return BadValues(whys, "cut such strings beforehand, or give tokenize(longest=) more bytes")
 
 
-def _with_prefix(texts: Texts) -> Texts:
+def _with_prefix(strings: StringColumn) -> StringColumn:
     """A space in front of each row that does not begin with one, and is not empty."""
-    starts, own = texts.offsets[:-1], texts.lengths > 0
+    starts, own = strings.offsets[:-1], strings.lengths > 0
     wants = own.copy()
-    wants[own] = texts.data[starts[own]] != _SPACE
+    wants[own] = strings.data[starts[own]] != _SPACE
     shift = np.concatenate([[0], np.cumsum(wants)])
-    data = np.insert(texts.bytes, starts[wants] - texts.offsets[0], _SPACE)
-    return Texts(data, texts.offsets - texts.offsets[0] + shift, texts.missing)
+    data = np.insert(strings.bytes, starts[wants] - strings.offsets[0], _SPACE)
+    return StringColumn(data, strings.offsets - strings.offsets[0] + shift, strings.missing)

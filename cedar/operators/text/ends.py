@@ -13,7 +13,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole
-from cedar.operators.text.texts import with_ends
+from cedar.operators.text.string_column import with_ends
 from cedar.operators.text.tokenize import spec_of
 from cedar.operators.transform import Transform
 

@@ -1,4 +1,4 @@
-"""normalize: texts in one form."""
+"""normalize: strings in one form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
-from cedar.operators.text.texts import ASCII, Errors, Texts, is_text, strings
+from cedar.operators.text.string_column import ASCII, Errors, StringColumn, is_text, strings
 from cedar.operators.transform import Transform
 
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -24,11 +24,11 @@ _RUNS = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    r"""Texts in one form: Unicode form, lower case, runs of white space, ends; in this order.
+    r"""Strings in one form: Unicode form, lower case, runs of white space, ends; in this order.
 
     What Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and ``str.strip`` make of a
     text, with the Unicode tables of the Python that runs. Rows that are plain ASCII are worked on as whole columns.
-    Null texts stay null; a text may become empty.
+    Null strings stay null; a string may become empty.
 
     Args:
         form: "NFC", "NFD", "NFKC", "NFKD", or None for none of them.
@@ -65,21 +65,21 @@ class Normalize(Transform):
         return pa.large_string()
 
     def columns(self, *columns: Column) -> Column:
-        texts = Texts.of(columns[0], self.errors)
-        wide = texts.beyond_ascii()
+        values = StringColumn.of(columns[0], self.errors)
+        wide = values.beyond_ascii()
         if wide is None:
-            made = self._plain(texts)
+            made = self._plain(values)
         else:
             rows = np.flatnonzero(wide)
-            column = texts.array()
-            values = [self.text(value) for value in column.take(pa.array(rows)).to_pylist()]
+            column = values.array()
+            converted = [self.text(value) for value in column.take(pa.array(rows)).to_pylist()]
             others = np.flatnonzero(~wide)
-            plain = self._plain(Texts.of(column.take(pa.array(others))))
+            plain = self._plain(StringColumn.of(column.take(pa.array(others))))
             order = np.argsort(np.concatenate([others, rows]))
-            made = pa.concat_arrays([plain, pa.array(values, pa.large_string())]).take(pa.array(order))
-        if texts.missing is None:
+            made = pa.concat_arrays([plain, pa.array(converted, pa.large_string())]).take(pa.array(order))
+        if values.missing is None:
             return made
-        return pc.if_else(pa.array(~texts.missing), made, pa.scalar(None, pa.large_string()))
+        return pc.if_else(pa.array(~values.missing), made, pa.scalar(None, pa.large_string()))
 
     def text(self, text: str) -> str:
         """One text."""
@@ -91,9 +91,9 @@ class Normalize(Transform):
             text = _RUNS.sub(" ", text)
         return text.strip() if self.strip else text
 
-    def _plain(self, texts: Texts) -> pa.Array:
-        """Texts that are plain ASCII, and so in all four forms."""
-        data, offsets = texts.bytes, texts.offsets - texts.offsets[0]
+    def _plain(self, values: StringColumn) -> pa.Array:
+        """Strings that are plain ASCII, and so in all four forms."""
+        data, offsets = values.bytes, values.offsets - values.offsets[0]
         if self.collapse and len(data):
             spaces = (data == _SPACE) | (data - np.uint8(9) < 5) | (data - np.uint8(28) < 4)  # as _ASCII_SPACES
             data = np.where(spaces, np.uint8(_SPACE), data)

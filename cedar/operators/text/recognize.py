@@ -1,4 +1,4 @@
-"""What is known of a tokenizer: whether, and how, texts may be cut before it sees them."""
+"""What is known of a tokenizer: whether, and how, strings may be cut before it sees them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class TokenizerTraits:
     """How a tokenizer may be fed.
 
     Args:
-        cutter: where texts may be cut; None: nowhere.
+        cutter: where strings may be cut; None: nowhere.
         why: why nowhere.
         prefix: a space is put before a text that begins with none.
-        whole: texts in which one of these occurs are not cut.
+        whole: strings in which one of these occurs are not cut.
     """
 
     cutter: Cutter | None
@@ -52,7 +52,7 @@ class TokenizerTraits:
 
 
 def known_pattern(pattern: str) -> TokenizerTraits:
-    """Of a tokenizer that splits texts by a regular expression alone."""
+    """Of a tokenizer that splits strings by a regular expression alone."""
     family = PATTERNS.get(pattern)
     return (
         TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analyzed")

@@ -1,4 +1,4 @@
-"""tokenize: texts to lists of ids."""
+"""tokenize: strings to lists of ids."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cedar.operators.take import whole
 from cedar.operators.text.byte_level import ByteLevel
 from cedar.operators.text.encoders import Function, HuggingFace, Spec, Tiktoken
 from cedar.operators.text.encoding import encode
-from cedar.operators.text.texts import Errors, Texts, is_text
+from cedar.operators.text.string_column import Errors, StringColumn, is_text
 from cedar.operators.transform import Transform
 
 
 @dataclass(frozen=True)
 class Tokenize(Transform):
-    """Texts to lists of ids (int32): those that the tokenizer gives, text by text.
+    """Strings to lists of ids (int32): those that the tokenizer gives, text by text.
 
     Most tokenizers split a text into words before they look at any of it. Where a tokenizer is known to, each worker
     keeps the ids of the words it has seen, and the tokenizer sees new ones alone: the ids are the same, for a small
-    part of the time. ``tokenize(...).how`` says whether that is so, and if not, why. Null texts stay null.
+    part of the time. ``tokenize(...).how`` says whether that is so, and if not, why. Null strings stay null.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` or the path of its tokenizer.json (or of the folder that holds it), a fast
@@ -35,7 +35,7 @@ class Tokenize(Transform):
             byte, as ``byte_level()``.
         special: whether the tokenizer adds the ids that it puts around each text, such as [CLS] and [SEP], where it has
             some.
-        batched: the function takes a list of texts and gives a list of lists.
+        batched: the function takes a list of strings and gives a list of lists.
         errors: what to do about bytes that are not UTF-8, in a column of bytes: "strict", the row fails; "replace".
         longest: how much text the tokenizer may be given at once, in bytes or as "4MiB". A row that has more, with no
             place to cut it, fails: memory and time of tokenizers grow with many times the length of a text.
@@ -74,7 +74,7 @@ class Tokenize(Transform):
 
     @property
     def how(self) -> str:
-        """How texts are tokenized here: word by word, or as a whole, and why."""
+        """How strings are tokenized here: word by word, or as a whole, and why."""
         if isinstance(self.tokenizer, ByteLevel):
             return "byte by byte"
         encoder = self.tokenizer.encoder()
@@ -104,10 +104,10 @@ class Tokenize(Transform):
     def columns(self, *columns: Column) -> Column:
         if isinstance(self.tokenizer, ByteLevel):
             return self.tokenizer.columns(*columns)
-        texts = Texts.of(columns[0], self.errors)
+        strings = StringColumn.of(columns[0], self.errors)
         assert isinstance(self.longest, int)
-        ids, offsets = encode(self.tokenizer.encoder(), texts, self.special, self.longest)
-        return lists_from(ids, offsets, texts.missing)
+        ids, offsets = encode(self.tokenizer.encoder(), strings, self.special, self.longest)
+        return lists_from(ids, offsets, strings.missing)
 
 
 def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:

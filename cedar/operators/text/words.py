@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from cedar.core.arrow import numbers, of_numbers
 from cedar.core.columns import Index
-from cedar.operators.text.texts import Bytes
+from cedar.operators.text.string_column import Bytes
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 Words64: TypeAlias = npt.NDArray[np.uint64]
-Encode: TypeAlias = "Callable[[Sequence[str]], tuple[Ids, Index]]"  # texts -> their ids one after the other, how many
+Encode: TypeAlias = "Callable[[Sequence[str]], tuple[Ids, Index]]"  # strings -> their ids one after the other, how many
 
 _SLOTS = 16  # bits of the number of a slot
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio

@@ -103,9 +103,9 @@ class Group:
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(lengths, torch.tensor([len(own)]), group=self.side)
             most = max(map(int, lengths))
-            texts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.size)]
-            dist.all_gather(texts, torch.nn.functional.pad(own, (0, most - len(own))), group=self.side)
-        return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(texts, lengths, strict=True)]
+            strings = [torch.empty(most, dtype=torch.uint8) for _ in range(self.size)]
+            dist.all_gather(strings, torch.nn.functional.pad(own, (0, most - len(own))), group=self.side)
+        return [json.loads(bytes(text[: int(n)].numpy())) for text, n in zip(strings, lengths, strict=True)]
 
     def add(self, values: torch.Tensor, phase: str) -> torch.Tensor:
         """The sum over ranks, the same bits on all of them: each number is added up in the order of ranks, from rank 0

@@ -73,8 +73,8 @@ class Board:
 
     def take_all(self, wanted: Sequence[Key[T]]) -> list[T] | None:
         """All of these, in one question; None while one is not there."""
-        texts = self.store.ask("take", list(wanted))
-        return None if texts is None else [json.loads(text) for text in texts]
+        strings = self.store.ask("take", list(wanted))
+        return None if strings is None else [json.loads(text) for text in strings]
 
     def first(self, key: Key[T], value: T) -> T:
         """Write unless there is something: the first writer wins; what is there then."""

@@ -61,7 +61,7 @@ def _answer(connection: socket.socket, key: bytes, values: Values) -> None:
 
 
 class Values:
-    """Texts by name, in this process."""
+    """Strings by name, in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

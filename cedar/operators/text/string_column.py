@@ -21,7 +21,7 @@ ASCII = 128  # bytes from here on belong to other characters
 
 
 @dataclass(frozen=True)
-class Texts:
+class StringColumn:
     """A column of valid UTF-8.
 
     Args:
@@ -35,7 +35,7 @@ class Texts:
     missing: Mask | None
 
     @staticmethod
-    def of(column: Column, errors: Errors = "strict") -> Texts:
+    def of(column: Column, errors: Errors = "strict") -> StringColumn:
         """A column of large strings or large binaries.
 
         Raises:
@@ -47,9 +47,9 @@ class Texts:
             column = column.fill_null("")  # what lies behind a null is not told
         _, offsets, data = column.buffers()
         if data is None or not len(column):
-            return Texts(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64), missing)
+            return StringColumn(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64), missing)
         bounds = np.frombuffer(offsets, np.int64, len(column) + 1, column.offset * 8)
-        return Texts(np.frombuffer(data, np.uint8, int(bounds[-1])), bounds, missing)
+        return StringColumn(np.frombuffer(data, np.uint8, int(bounds[-1])), bounds, missing)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
