@@ -15,6 +15,7 @@ from uuid import uuid4
 from cedar.cache.entries import versions
 from cedar.core.digests import digest_of, examine
 from cedar.core.packages import is_library
+from cedar.core.skip import Skip
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
 from cedar.operators.base import Operator, RowOperator
@@ -133,6 +134,16 @@ class Describer:
         if key not in self._known:
             self._known[key] = (operator, describe(operator, version))
         return self._known[key][1]
+
+
+def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
+    """Identifies the rows of a node under a policy, and what is asked of them; None if a part cannot be identified."""
+    record = Describer()(fingerprint(node, node))
+    sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
+    identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
+    if record.unknown or any(identity is None for identity in identities):
+        return None
+    return digest_of([record.key(), record.several, identities, repr(on_error), *map(repr, asked)])[:32]
 
 
 def describe(operator: Operator, version: str | None = None) -> OperatorDigests:

@@ -13,14 +13,8 @@ from functools import cache
 
 import pyarrow as pa
 
-from cedar.cache.fingerprints import Describer, fingerprint
-from cedar.core.digests import digest_of
 from cedar.core.errors import WorkerError
-from cedar.core.skip import Skip
-from cedar.datasets.base import Read
 from cedar.operators.stored import StoredTable
-from cedar.plan import graph
-from cedar.plan.graph import Node
 from cedar.store.arrow import table_body, table_of
 from cedar.store.folder import Folder
 from cedar.store.keep import load, save, user_place
@@ -28,16 +22,6 @@ from cedar.store.ownership import remove_tree, temporary_folder
 from cedar.store.place import name_of
 
 _KIND = "tables"
-
-
-def key_of(node: Node, on_error: Skip | None, *asked: object) -> str | None:
-    """Identifies the rows of a node under a policy, and what is asked of them; None if a part cannot be identified."""
-    record = Describer()(fingerprint(node, node))
-    sources = [each.operator.source for each in graph.sources(node) if isinstance(each.operator, Read)]
-    identities = [source.identity() if hasattr(source, "identity") else None for source in sources]
-    if record.unknown or any(identity is None for identity in identities):
-        return None
-    return digest_of([record.key(), record.several, identities, repr(on_error), *map(repr, asked)])[:32]
 
 
 def kept_table(key: str | None, make: Callable[[], pa.Table]) -> StoredTable:

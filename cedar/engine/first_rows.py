@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from cedar.cache.cached import Store
+from cedar.cache.fingerprints import key_of
 from cedar.core.block import Block
 from cedar.core.columns import Column, cut, type_of
 from cedar.core.errors import CedarError, WorkerError
@@ -42,6 +43,8 @@ from cedar.plan.planner import Difference
 from cedar.plan.scan import Scan, chosen_fields, narrowed, narrowed_type
 from cedar.plan.steps.edit import tolerated
 from cedar.plan.steps.scans import can_select
+from cedar.store.keep import load, save, user_place
+from cedar.store.place import name_of
 from cedar.tasks.copying import own_columns
 
 _SECONDS = 0.01  # of work that the rows may take
@@ -82,16 +85,23 @@ class FirstRows:
     def difference(self, plan: Plan, going: Callable[[], None] = lambda: None) -> Difference | None:
         """The first difference between a plan and the pipeline as written; functions of the user are called.
 
+        A plan that passed is remembered for this code, these versions of libraries and this state of the data.
+
         Args:
             going: called before functions are; raises if the run has ended.
         """
-        root = self._binding.root
-        key = self._works(plan), self.world, self._binding.on_error, self._strict
+        root, on_error, works = self._binding.root, self._binding.on_error, self._works(plan)
+        key = works, self.world, on_error, self._strict
         if key in _passed.get(root, ()):
             return None
-        found = self._found(plan, going)
-        if found is None and key[0] is not None:
+        asked = key_of(root, on_error, "passed", works, self.world, self._strict)
+        place, name = None if works is None or asked is None else user_place(), name_of("passed", asked)
+        known = load(place, name, lambda _: True)
+        found = None if known else self._found(plan, going)
+        if found is None and works is not None:
             _passed.setdefault(root, []).append(key)
+            if not known:
+                save(place, name, lambda _: {})
         return found
 
     def _works(self, plan: Plan) -> tuple[Work, ...] | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from cedar.cache.kept_tables import kept_table, key_of
+from cedar.cache.fingerprints import key_of
+from cedar.cache.kept_tables import kept_table
 from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of

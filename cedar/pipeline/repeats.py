@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from cedar.cache.kept_tables import kept_table, key_of
+from cedar.cache.fingerprints import key_of
+from cedar.cache.kept_tables import kept_table
 from cedar.core.block import Block
 from cedar.core.boundary import to_frame
 from cedar.core.columns import Column

@@ -45,7 +45,7 @@ class Bucket(Place):
             name = str(info["name"]).rpartition("/")[2]
             if NAME.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
-                entries.append(EntryInfo(name, name.partition("-")[0], int(info.get("size") or 0), _written(info)))
+                entries.append(self._info(name, int(info.get("size") or 0), _written(info)))
         return entries
 
     def remove(self, name: str) -> None:

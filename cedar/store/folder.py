@@ -43,11 +43,14 @@ class Folder(Place):
         path: of the directory; made with the first entry.
         shown: what messages call it.
         limit: bytes of all entries; None for 16 GiB or 80% of what is free, whichever is less.
+        least: as of a place.
         shared: others may read it, and write it where the directory above lets them, as code or data are shared.
     """
 
-    def __init__(self, path: str, shown: str = "", limit: int | None = None, *, shared: bool = False) -> None:
-        super().__init__(shown or repr(path), limit)
+    def __init__(
+        self, path: str, shown: str = "", limit: int | None = None, *, least: int = 0, shared: bool = False
+    ) -> None:
+        super().__init__(shown or repr(path), limit, least)
         self._given = path
         self._path = os.path.join(path, INSIDE)
         self._shared = shared
@@ -123,7 +126,7 @@ class Folder(Place):
                 if NAME.fullmatch(file.name):
                     name = file.name.removesuffix(SUFFIX)
                     used = max(info.st_atime, info.st_mtime)
-                    entries.append(EntryInfo(name, name.partition("-")[0], info.st_size, used))
+                    entries.append(self._info(name, info.st_size, used))
                 elif time.time() - info.st_mtime > _ABANDONED:
                     remove_file(self._path, file.name, KIND, _TEMPORARY)
         return entries

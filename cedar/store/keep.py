@@ -20,6 +20,7 @@ from cedar.store.private_folder import private_folder
 from cedar.store.whole_files import write_whole
 
 T = TypeVar("T")
+_LEAST = 1 << 20  # bytes that an entry of the user counts for: there are 16,384 at most
 _log = logging.getLogger("cedar")
 
 
@@ -31,7 +32,7 @@ def user_place() -> Folder | None:
 
 @functools.lru_cache(maxsize=64)
 def _folder(path: str) -> Folder:
-    return Folder(path)
+    return Folder(path, least=_LEAST)
 
 
 def place_beside(where: str, limit: int) -> Place:

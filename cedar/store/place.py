@@ -41,11 +41,12 @@ class Place(ABC):
     Args:
         shown: what messages call it.
         limit: bytes of all entries; None leaves it to the place.
+        least: bytes that an entry counts for at least, so that small ones do not become too many.
     """
 
-    def __init__(self, shown: str, limit: int | None = None) -> None:
+    def __init__(self, shown: str, limit: int | None = None, least: int = 0) -> None:
         self.shown = shown
-        self._limit = limit
+        self._limit, self._least = limit, least
         self._passes = PassTimes()
         self._listed: dict[str, EntryInfo] = {}
         self._listed_at = -_LISTING
@@ -108,6 +109,9 @@ class Place(ABC):
             _checked[name] = mark
         return entry
 
+    def _info(self, name: str, size: int, used: float) -> EntryInfo:
+        return EntryInfo(name, _group(name), max(size, self._least), used)
+
     def visit(self, name: str) -> None:
         """A pass over the entries of a group looks for this one; entries of the pass are not evicted for each other."""
         with self._lock:
@@ -129,7 +133,7 @@ class Place(ABC):
         size = self._save(name, write, versions, room) if room(expected) else 0
         if size:
             with self._lock:
-                self._listed[name] = EntryInfo(name, _group(name), size, time.time())
+                self._listed[name] = self._info(name, size, time.time())
         return size
 
     def _make_room(self, name: str, size: int) -> bool:

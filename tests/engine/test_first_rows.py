@@ -65,6 +65,40 @@ def test_a_plan_that_loses_a_filter_is_refused(source: cedar.Pipeline) -> None:
     assert asked.difference(asked.written) is None
 
 
+@pytest.mark.usefixtures("source")
+def test_a_plan_that_passed_is_remembered_by_other_processes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    calls: list[Plan] = []
+    found = FirstRows._found
+    monkeypatch.setattr(FirstRows, "_found", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
+
+    def compared(more: int = 0, bound: int = 2) -> int:
+        """How often a plan was compared, by a process that knows only what is kept."""
+        calls.clear()
+        source = cedar.read_parquet(str(tmp_path / "t.parquet"))
+        p = source.map(lambda y: y + more, "y", dtype=int).filter(col("x") > bound).batch(4)
+        with p.loader() as loader:
+            next(iter(loader))
+        return len(calls)
+
+    assert [compared(), compared()] == [1, 0]
+    assert [compared(more=1), compared(bound=3), compared(), compared(more=1)] == [1, 1, 0, 0], "it is other code"
+    with monkeypatch.context() as patched:
+        patched.setattr("cedar.cache.fingerprints.versions", lambda: {"polars": "0"})
+        assert compared() == 1, "of other libraries"
+    os.utime(tmp_path / "t.parquet", (1, 1))
+    assert [compared(), compared()] == [1, 0], "of other data"
+    for path in (tmp_path / "cache").rglob("*.arrow"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert compared() == 1
+
+
+def test_a_plan_that_did_not_pass_is_compared_again(source: cedar.Pipeline) -> None:
+    for _ in range(2):
+        p = source.filter(col("y") > 2)
+        assert first_rows(p).difference(without_the_top(p.node)) is not None
+
+
 def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
     source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
