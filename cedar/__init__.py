@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from cedar.core.jagged import JaggedTensor as JaggedTensor
     from cedar.core.skip import Skip as Skip
     from cedar.engine.delivery.loader import Loader as Loader
+    from cedar.lake.by_ending import read as read
     from cedar.lake.convert import convert as convert
     from cedar.lake.convert import optimize_layout as optimize_layout
+    from cedar.lake.reading import read_lance as read_lance
+    from cedar.lake.reading import read_vortex as read_vortex
     from cedar.lake.writing import Written as Written
     from cedar.optimizer.budget import Budget as Budget
-    from cedar.pipeline.by_ending import read as read
     from cedar.pipeline.core import Pipeline as Pipeline
     from cedar.pipeline.sources import concat as concat
     from cedar.pipeline.sources import from_arrow as from_arrow
@@ -48,11 +50,9 @@ if TYPE_CHECKING:
     from cedar.pipeline.sources import read_parquet as read_parquet
     from cedar.pipeline.sources import read_tar as read_tar
     from cedar.pipeline.sources import read_text as read_text
-    from cedar.pipeline.sources import read_vortex as read_vortex
     from cedar.pipeline.sources import zip as zip
     from cedar.pipeline.versioned import read_delta as read_delta
     from cedar.pipeline.versioned import read_iceberg as read_iceberg
-    from cedar.pipeline.versioned import read_lance as read_lance
     from cedar.plan.data import Plan as Plan
     from cedar.preprocessing import Fitted as Fitted
     from cedar.preprocessing import fit as fit
@@ -77,14 +77,15 @@ _HOMES = {
     "cedar.core.lazy": ("col",),
     "cedar.optimizer.budget": ("Budget",),
     "cedar.lake.convert": ("convert", "optimize_layout"),
-    "cedar.pipeline.by_ending": ("read",),
+    "cedar.lake.by_ending": ("read",),
     "cedar.pipeline.core": ("Pipeline",),
     "cedar.pipeline.sources": (
         "concat", "from_arrow", "from_huggingface", "from_items", "from_iterable", "from_numpy", "from_pandas",
         "from_polars", "from_source", "mix", "read_arrow", "read_csv", "read_files", "read_jsonl", "read_parquet",
-        "read_tar", "read_text", "read_vortex", "zip",
+        "read_tar", "read_text", "zip",
     ),
-    "cedar.pipeline.versioned": ("read_delta", "read_iceberg", "read_lance"),
+    "cedar.pipeline.versioned": ("read_delta", "read_iceberg"),
+    "cedar.lake.reading": ("read_lance", "read_vortex"),
     "cedar.lake.writing": ("Written",),
     "cedar.plan.data": ("Plan",),
     "cedar.preprocessing": ("Fitted", "fit"),

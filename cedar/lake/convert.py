@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.errors import CedarError, PipelineError, SourceError, user_site
 from cedar.core.ranks import find_rank
 from cedar.datasets.base import Read
 from cedar.datasets.storage import Storage
+from cedar.lake.by_ending import READERS, by_ending
 from cedar.lake.commits import begun_job
 from cedar.lake.formats import FORMATS
-from cedar.lake.layouts import SECONDS_PER_BYTE
 from cedar.optimizer.budget import Budget
-from cedar.pipeline.by_ending import READERS, by_ending
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.typed import ExecutorLike
 from cedar.plan import graph

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.printable import one_line
 from cedar.datasets.tensors import with_bytes
 
@@ -37,7 +38,6 @@ _ALL = "all columns"
 _READS = 3  # of which the quickest counts
 _NEAR = 1.1  # times the best: figures have noise, and the smaller of two that are so near is taken
 SMALL = 1.1  # times as large as with zstd, at most
-SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # to read them: 1 and 0.05 GB/s
 
 
 class Layouts:

@@ -13,12 +13,10 @@ from cedar.core.block import Block
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.redact import StorageOptions
 from cedar.datasets.storage import Storage
-from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
+from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.lake.formats import Parquet
 from cedar.lake.layouts import Layouts, with_required
 from cedar.lake.parts import Parts
-
-__all__ = ["group_rows", "to_arrow_table", "write_parquet"]
 
 _GROUP_BYTES = 64 << 20  # what a row group aims at
 _GROUP_ROWS = 65_536  # and its most rows, unless asked for

@@ -18,7 +18,7 @@ from cedar.core.redact import StorageOptions
 from cedar.core.sizes import as_int
 from cedar.core.skip import Skip
 from cedar.datasets.storage import Storage, writing
-from cedar.datasets.to_arrow import arrow_batch, same_schema
+from cedar.datasets.to_arrow import arrow_batch, same_schema, to_arrow_table
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Options
 from cedar.lake.commits import Commit, Log
@@ -27,7 +27,7 @@ from cedar.lake.formats import FORMATS, Format
 from cedar.lake.lance_table import check_place
 from cedar.lake.layouts import describe, loosened, plain_schema
 from cedar.lake.parts import FILE_BYTES, Parts
-from cedar.lake.sinks import group_rows, to_arrow_table
+from cedar.lake.sinks import group_rows
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
 from cedar.pipeline.watching import progress_line

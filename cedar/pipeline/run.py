@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from cedar.core.block import Block
 from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.extensions import extension
 from cedar.core.remote import as_options
 from cedar.core.skip import Skip
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
-from cedar.lake.writing import Settings, Written, write
 from cedar.operators.base import Env
 from cedar.pipeline.explain_words import as_written
 from cedar.pipeline.planning import PlanOptions, best_plan, choose_plan, explain_run, tolerating
@@ -25,6 +25,7 @@ from cedar.plan.steps.live import leave_unread
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cedar.lake.writing import Written
     from cedar.optimizer.budget import Budget
     from cedar.optimizer.facts import Rule
     from cedar.pipeline.core import Pipeline
@@ -195,7 +196,7 @@ class RunMethods:
             >>> cedar.from_items([{"x": 1}]).to_arrow().num_rows
             1
         """
-        from cedar.lake.sinks import to_arrow_table
+        from cedar.datasets.to_arrow import to_arrow_table
 
         schema = cast("Pipeline", self).schema
         return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
@@ -257,11 +258,12 @@ class RunMethods:
             >>> p.write("out", rows_per_file=2).resumed
             3
         """
-        settings = Settings(
-            os.fspath(url), format, partition_by, rows_per_file, cast("Any", executor), workers, rank, world,
-            on_error=on_error, progress=progress, layout=layout, storage_options=as_options(storage_options),
+        written: Written = extension("lake").write(
+            self, user_site(), url=os.fspath(url), format=format, partition_by=partition_by,
+            rows_per_file=rows_per_file, executor=executor, workers=workers, rank=rank, world=world, on_error=on_error,
+            progress=progress, layout=layout, storage_options=as_options(storage_options),
         )  # fmt: skip
-        return write(cast("Pipeline", self), settings, user_site())
+        return written
 
     def write_parquet(
         self,
@@ -288,16 +290,17 @@ class RunMethods:
             >>> cedar.read_parquet(files).count()
             1
         """
-        from cedar.lake.sinks import write_parquet
-
         site, url, stored = user_site(), os.fspath(url), as_options(storage_options)
         if not url.endswith(".parquet"):
-            settings = Settings(url, partition_by=partition_by, rank=0, world=1, subgroup=True, storage_options=stored)
-            return write(cast("Pipeline", self), settings, site).files
+            written: Written = extension("lake").write(
+                self, site, url=url, partition_by=partition_by, rank=0, world=1, subgroup=True, storage_options=stored
+            )
+            return written.files
         if partition_by:
             raise PipelineError(f"write_parquet: partition_by={partition_by!r} needs a folder, not {url!r}", site=site)
         try:
-            return write_parquet(self._blocks("write_parquet"), url, storage_options=stored)
+            blocks = self._blocks("write_parquet")
+            return extension("lake").write_parquet(blocks, url, storage_options=stored)  # type: ignore[no-any-return]
         except CedarError as error:
             error.site = error.site or site
             raise

@@ -201,38 +201,6 @@ def read_arrow(
     return start(lambda: arrow.read_arrow(paths, columns=columns), storage_options)
 
 
-def read_vortex(
-    paths: Paths,
-    *,
-    columns: Sequence[str] | None = None,
-    verify: bool | None = None,
-    storage_options: StorageOptions = None,
-) -> Pipeline:
-    """Rows of Vortex files. ``paths``: any fsspec URL, glob, directory, or a list of them.
-
-    Needs ``cedar-data[vortex]``.
-
-    The format has no checksums of its own: a flipped bit may be another value. ``p.write(url, format="vortex")`` puts
-    some beside each file, in ``name.vortex.crc``, and what has them is checked as it is read. With ``verify=True`` a
-    file without is an error, with ``verify=False`` none is checked.
-
-    Raises:
-        SourceError: while listing or reading; no file matches, files whose schemas differ, bytes that are not those
-            that were written.
-        PipelineError: vortex-data is not installed.
-
-    Examples:
-        >>> import cedar
-        >>> cedar.read_vortex(3)
-        Traceback (most recent call last):
-        ...
-        cedar.PipelineError: read_vortex: paths must be a string, ...
-    """
-    from cedar.lake import vortex
-
-    return start(lambda: vortex.read_vortex(paths, columns=columns, verify=verify), storage_options)
-
-
 def read_tar(
     paths: Paths,
     *,

@@ -1,45 +1,13 @@
-"""Functions that begin a pipeline with a table that has versions: Lance, Delta Lake, Iceberg."""
+"""Functions that begin a pipeline with a table that has versions: Delta Lake, Iceberg."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.sources import StorageOptions, start
-
-
-def read_lance(
-    uri: str | os.PathLike[str],
-    *,
-    columns: Sequence[str] | None = None,
-    version: int | str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> Pipeline:
-    """Rows of a Lance data set, in its order. Needs ``cedar-data[lance]``.
-
-    Args:
-        uri: a path or URL, as Lance takes it.
-        columns: which to read; all by default.
-        version: a number or a tag; by default the latest when the pipeline first looks, and from then on that one,
-            whatever is written meanwhile.
-        storage_options: keys, endpoints and so on, for Lance, which does its own requests.
-
-    Raises:
-        SourceError: while opening or reading.
-        PipelineError: ``uri`` is something else, or pylance is not installed.
-
-    Examples:
-        >>> import cedar
-        >>> cedar.read_lance(3)
-        Traceback (most recent call last):
-        ...
-        cedar.PipelineError: read_lance: uri must be a string or a path, not 3 ...
-    """
-    from cedar.lake import lance
-
-    return start(lambda: lance.read_lance(uri, columns=columns, version=version, storage_options=storage_options))
 
 
 def read_delta(

@@ -12,7 +12,8 @@ from cedar.core.block import Block
 from cedar.core.columns import TensorType, objects
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
-from cedar.lake.sinks import to_arrow_table, write_parquet
+from cedar.datasets.to_arrow import to_arrow_table
+from cedar.lake.sinks import write_parquet
 from tests.datasets.blocks import block, files_of
 
 

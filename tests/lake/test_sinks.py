@@ -15,7 +15,8 @@ from cedar.core.block import Block, Skipped
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.parquet import read_parquet
-from cedar.lake.sinks import to_arrow_table, write_parquet
+from cedar.datasets.to_arrow import to_arrow_table
+from cedar.lake.sinks import write_parquet
 from tests.datasets.blocks import block, cut, files_of
 from tests.datasets.reading import read_rows
 

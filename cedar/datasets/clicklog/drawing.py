@@ -14,10 +14,10 @@ from cedar.core.block import Block
 from cedar.core.columns import Column
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, user_site
+from cedar.core.extensions import extension
 from cedar.core.groups.gather import gather
 from cedar.datasets.clicklog.model import BayesAuc, World, affinity, world_of
 from cedar.datasets.clicklog.spec import ITEM_LISTS, ClickLog, ListFeature, Written
-from cedar.lake.sinks import write_parquet
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -190,7 +190,7 @@ def write_sessions(
     best = BayesAuc()
     log = log or ClickLog()
     blocks = _blocks(log, seed, rows, rows_per_file, best)
-    urls = write_parquet(
+    urls = extension("lake").write_parquet(
         blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file,
         never_null=log.columns(),
     )  # fmt: skip

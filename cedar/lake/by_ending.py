@@ -10,14 +10,15 @@ from functools import partial
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, user_site
-from cedar.pipeline import sources, versioned
+from cedar.lake import reading
+from cedar.pipeline import sources
 from cedar.pipeline.core import Pipeline
 
 READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "parquet": (sources.read_parquet, (".parquet", ".pq")),
     "arrow": (sources.read_arrow, (".arrow", ".feather", ".ipc")),
-    "vortex": (sources.read_vortex, (".vortex",)),
-    "lance": (versioned.read_lance, (".lance",)),
+    "vortex": (reading.read_vortex, (".vortex",)),
+    "lance": (reading.read_lance, (".lance",)),
     "jsonl": (sources.read_jsonl, (".jsonl", ".ndjson")),
     "csv": (sources.read_csv, (".csv",)),
     "tsv": (partial(sources.read_csv, delimiter="\t"), (".tsv",)),
