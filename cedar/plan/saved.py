@@ -28,7 +28,7 @@ from cedar.plan.scan import Scan
 from cedar.plan.steps.facts import facts_of
 from cedar.plan.steps.record import entries_of, sweeps_of
 from cedar.plan.steps.sweep import Sweep, replay
-from cedar.store.whole_files import write_whole
+from cedar.store.keep import read_file, write_file
 
 VERSION = 3
 _log = logging.getLogger("cedar")
@@ -101,18 +101,10 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises:
         PlanError: it cannot be written.
     """
-    import fsspec
-
     data = text_of(plan).encode("utf-8", "backslashreplace")  # a lone surrogate becomes an escape, which JSON reads
     where = os.fspath(path)
     try:
-        fs, target = fsspec.url_to_fs(os.path.expanduser(where))
-        local = "file" in fs.protocol
-        if local:
-            write_whole(target, data)
-        else:
-            with fs.open(target, "wb") as file:
-                file.write(data)
+        write_file(where, data)
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
         raise PlanError(
@@ -177,12 +169,12 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -
     Raises:
         PlanError: the file is no plan, or the plan does not fit: says where.
     """
-    import fsspec
-
     where = os.fspath(path)
     try:
-        with fsspec.open(os.path.expanduser(where), "rb") as file:
-            text = file.read().decode("utf-8")
+        data = read_file(where)
+        if data is None:
+            raise FileNotFoundError(f"there is no file {where!r}")
+        text = data.decode("utf-8")
     except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
         cause = redacted(error)
         raise PlanError(

@@ -23,6 +23,7 @@ from cedar.store.eviction import EntryInfo
 from cedar.store.locks import alone
 from cedar.store.ownership import ForeignFile, holds_foreign, is_owned, make_owned, remove_file
 from cedar.store.place import BYTES, INSIDE, KIND, NAME, SUFFIX, Place
+from cedar.store.private_folder import why_not_ours
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
@@ -68,29 +69,17 @@ class Folder(Place):
             PipelineError: another user owns it or can write it, it is not a directory, or there is something else
                 where entries would be.
         """
-        if not self._shared:
-            self._check_one(self._given, os.stat)
-            self._check_one(self._path, os.lstat)
+        for path, look in () if self._shared else ((self._given, os.stat), (self._path, os.lstat)):
+            try:
+                problem = why_not_ours(look(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problem = f"cannot be looked at: {error}"
+            if problem:
+                raise self._refused(problem, f"or: chmod go-w {path}" if "written by others" in problem else "")
         if os.path.lexists(self._path) and holds_foreign(self._path, KIND):
             raise self._refused(f"has a folder {INSIDE!r} that cedar did not make", "or move that away")
-
-    def _check_one(self, path: str, look: Callable[[str], os.stat_result]) -> None:
-        try:
-            status = look(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._refused(f"cannot be looked at: {error}") from error
-        if not stat.S_ISDIR(status.st_mode):
-            raise self._refused("is no directory")
-        if not hasattr(os, "geteuid"):  # Windows: the user's profile is private
-            return
-        if status.st_uid != os.geteuid():
-            raise self._refused(f"belongs to another user (uid {status.st_uid}, you are {os.geteuid()})")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise self._refused(
-                f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})", f"or: chmod go-w {path}"
-            )
 
     def _refused(self, problem: str, more: str = "") -> PipelineError:
         return PipelineError(

@@ -36,8 +36,17 @@ def ours(folder: str) -> bool:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        status = os.lstat(folder)
+        return not why_not_ours(os.lstat(folder))
     except OSError:
         return False
-    alone = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and alone
+
+
+def why_not_ours(status: os.stat_result) -> str:
+    """Why something is not a folder that this user alone can write to; empty if it is."""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no directory"
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        return f"belongs to another user (uid {status.st_uid}, you are {os.geteuid()})"
+    if hasattr(os, "geteuid") and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
