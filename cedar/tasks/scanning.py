@@ -173,7 +173,7 @@ class ScanReader:
         """The filters' columns of the rows that they leave, whose keys are their places in the block.
 
         Raises:
-            _Again: a filter failed, or left a slot without a row.
+            _FilterFailed: a filter failed, or left a slot without a row.
         """
         assert self.reads is not None
         columns = {name: column for name, column in block.columns.items() if name in self.reads}
@@ -189,7 +189,7 @@ class ScanReader:
         """The places in the split of the rows that the filters leave, and the filters' columns of these rows.
 
         Raises:
-            _Again: as ``_sieve`` does.
+            _FilterFailed: as ``_sieve`` does.
         """
         assert self.first is not None
         places: list[Index] = [np.empty(0, dtype=np.int64)]
