@@ -51,7 +51,7 @@ def _why(physical: Physical, number: int) -> str:
     stage: Stage = physical.stages[number]
     below = "batch()" if any(work.batched for work in physical.works) else "the loader"
     if stage.small:
-        culprit = next(i for i in reversed(stage.operators) if not physical.works[i].keeps)
+        culprit = next(i for i in reversed(stage.operators) if not physical.works[i].keeps_slots)
         return f"how many {_label(physical, culprit)} leaves is not known before they are done"
     return f"no function per row stands right below {below}"
 

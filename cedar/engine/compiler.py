@@ -150,7 +150,7 @@ class Compiler:
         def program() -> Program:
             return self._programs.of(stage.operators, first=self._pad_steps(stage), last=last())
 
-        return StageStream(below, program, stage.keeps, stage.small, self._tasks_on(stage))
+        return StageStream(below, program, stage.keeps_units, stage.small, self._tasks_on(stage))
 
     def _group(self, stage: Stage, rows: Stream) -> Stream:
         size = group_size(self._node(stage.out)) or 1
@@ -212,7 +212,7 @@ class Compiler:
         tasks = self._tasks_on(stage)
         own: list[Step] = []  # that leave the lane's rows, in the task that reads
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
-        stream = SplitStream(made, window, permute, stage.keeps, tasks, lane, windowed=stage.windows >= 0)
+        stream = SplitStream(made, window, permute, stage.keeps_units, tasks, lane, windowed=stage.windows >= 0)
         by_key = stream.by_key
         reported = self._told(*self.physical.stages[self.physical.deal].inputs)
         stream.tells = lane is not None and by_key is None and reported

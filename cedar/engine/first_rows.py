@@ -176,7 +176,9 @@ class FirstRows:
             effects = node.effects
             if node.inputs and (effects.reads is None or effects.writes is None):
                 return None
-            named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.keeps or frozenset())
+            named |= (
+                (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.survivors or frozenset())
+            )
         return None if out is None else frozenset(named)
 
 

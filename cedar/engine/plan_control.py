@@ -331,8 +331,8 @@ class Plans:
         alike = alike and (plan.workers or self._default) == self._figures.workers
         start = profile.machine.start_seconds if plan.in_processes else 0.0
         kept = {d.what for d in running.decisions if d.applied and d.rule == "cache_place"}
-        keeps = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
-        return Candidate(key, each, start, keeps, alike)
+        caches_more = any(d.applied and d.rule == "cache_place" and d.what not in kept for d in plan.decisions)
+        return Candidate(key, each, start, caches_more, alike)
 
     @staticmethod
     def _away(plan: Plan) -> bool:

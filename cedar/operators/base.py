@@ -52,7 +52,7 @@ class Effects:
         rows: rows in : rows out.
         per_row: True when Python runs once per row, so that small blocks are worth their overhead.
         cost: a hint, seconds per row, where the operator knows.
-        keeps: the only columns that survive beside those written; None: all others do.
+        survivors: the only columns that survive beside those written; None: all others do.
         algebra: what a transform of one column does to it; decides which transforms of that column commute.
         waits: False for what does nothing but compute: where it takes longer than its work, others are in its way, and
             more workers would be in each other's.
@@ -65,7 +65,7 @@ class Effects:
     rows: RowCounts = "1:1"
     per_row: bool = False
     cost: float | None = None
-    keeps: frozenset[str] | None = None
+    survivors: frozenset[str] | None = None
     algebra: Algebra | None = None
     waits: bool = True
     keyed: bool = False

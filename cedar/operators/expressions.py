@@ -176,7 +176,7 @@ class Select(RowOperator):
 
     def _effects(self) -> Effects:
         plain = frozenset(item for item in self.items if isinstance(item, str))
-        return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), keeps=plain)
+        return Effects(_reads(self.items), _writes([i for i in self.items if not isinstance(i, str)]), survivors=plain)
 
     def schema(self, *inputs: Schema) -> Schema:
         if inputs[0] is None:

@@ -203,7 +203,7 @@ def matched(keys: Keys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame
     """Left rows joined by polars with the right ones that they match, in the order of both.
 
     Raises:
-        PolarsError: keys of types that do not compare.
+        polars.exceptions.PolarsError: keys of types that do not compare.
     """
     import polars as pl
 

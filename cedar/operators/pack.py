@@ -90,7 +90,7 @@ class Pack(StreamOperator):
         if not self.columns:  # all lists of numbers, which only types tell
             return Effects(None, None, rows="stream")
         packed = frozenset(self.columns)
-        return Effects(packed, packed | frozenset(ADDED), rows="stream", keeps=frozenset())
+        return Effects(packed, packed | frozenset(ADDED), rows="stream", survivors=frozenset())
 
     def parameters(self) -> dict[str, Any]:
         return {"length": self.length, "columns": list(self.columns), "fit": self.fit, "local": self.local}

@@ -391,7 +391,7 @@ class _Column:
             reads = effect.reads is None or name in effect.reads
             readers |= reads << i
             writes = effect.writes is None or name in effect.writes
-            kept = effect.keeps is None or name in effect.keeps
+            kept = effect.survivors is None or name in effect.survivors
             ends |= (not reads and (writes or not kept)) << i
             if not writes or not load.measured or _passed_on(name, load, effect):
                 continue

@@ -131,7 +131,7 @@ def after(effects: Effects, load: Load, before: dict[str, float]) -> dict[str, f
         return before
     if effects.writes is None:
         return dict(load.columns) if load.columns else before
-    kept = {n: size for n, size in before.items() if effects.keeps is None or n in effects.keeps}
+    kept = {n: size for n, size in before.items() if effects.survivors is None or n in effects.survivors}
     written = {n: load.columns.get(n, 0.0) for n in effects.writes}
     return {n: size for n, size in (kept | written).items() if size}
 

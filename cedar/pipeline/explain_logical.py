@@ -96,7 +96,7 @@ def _effects(node: Node) -> str:
     if effects.rows == "stream" or not node.inputs:
         return ""
     reads = "row" if effects.reads is None else ", ".join(sorted(effects.reads)) or "-"
-    written = None if effects.writes is None else effects.writes | (effects.keeps or frozenset())
+    written = None if effects.writes is None else effects.writes | (effects.survivors or frozenset())
     writes = "row" if written is None else ", ".join(sorted(written)) or "-"
     text = f"{cut(reads, _NAMES)} => {cut(writes, _NAMES)}"
     return text + (" random" if effects.random else "")

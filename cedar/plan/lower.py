@@ -277,7 +277,7 @@ class _Lowering:
             tuple(inputs),
             tuple(operators),
             place=_elsewhere(nodes) if tasks else "",
-            keeps=not tasks or all(self.works[i].keeps for i in operators),
+            keeps_units=not tasks or all(self.works[i].keeps_slots for i in operators),
             small=kind == "task" and self.per_row(operators),
         )
         self.stages.append(stage)
@@ -288,7 +288,7 @@ class _Lowering:
         root = len(self.nodes) - 1
         chain, base = self.chain(root)
         in_rows = self.choice.any_order and not self.works[root].batched
-        if in_rows or self.is_source(base) or not all(self.works[i].keeps for i in chain):
+        if in_rows or self.is_source(base) or not all(self.works[i].keeps_slots for i in chain):
             chain, base = [], root
         deal = self.add("deal", base, [self.build(base)])
         self.above(deal, base, chain, gathers=True)
@@ -340,7 +340,7 @@ class _Lowering:
 
     def apart(self, chain: Sequence[int], k: int) -> bool:
         """Rows come as they are done, if from here on each unit that goes in comes out."""
-        keeps = [self.works[i].keeps for i in chain[max(k - 1, 0) :]]
+        keeps = [self.works[i].keeps_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
     def base(self, i: int) -> int:
@@ -401,7 +401,9 @@ class _Lowering:
         shared = above[:cut]
         made = tuple(self.kept_below(replace(each, links=(*each.links, *shared)), streaming) for each in segments)
         links = {i for each in made for i in (each.source, *each.links) if isinstance(i, int)}
-        keeps = all(self.works[i].keeps for i in links) and not any(self.works[each.source].refills for each in made)
+        keeps = all(self.works[i].keeps_slots for i in links) and not any(
+            self.works[each.source].refills for each in made
+        )
         place = _elsewhere([self.nodes[each.source] for each in made])
         self.stages.append(
             Stage(
@@ -411,7 +413,7 @@ class _Lowering:
                 segments=made,
                 place=place,
                 windows=windows,
-                keeps=keeps,
+                keeps_units=keeps,
             )
         )
         return self.above(len(self.stages) - 1, first, above[cut:])

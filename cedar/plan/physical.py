@@ -41,7 +41,7 @@ class Work:
         place: the executor it was placed on; "" where that of what is below it will do. Where it runs, stages tell.
         detail: what a plan changed of it, such as the columns that a scan reads.
         batched: its unit is the batch.
-        keeps: slots in and slots out are the same.
+        keeps_slots: slots in and slots out are the same.
         refills: slots may come from it whose place the next row takes.
         schema: the columns that leave it, as far as they are known without running.
     """
@@ -52,7 +52,7 @@ class Work:
     place: str = field(default="", compare=False)
     detail: tuple[object, ...] = ()
     batched: bool = False
-    keeps: bool = True
+    keeps_slots: bool = True
     refills: bool = False
     schema: Schema = field(default=None, repr=False, compare=False)
 
@@ -88,7 +88,7 @@ class Stage:
         place: the executor of its tasks, where that is not the run's own.
         windows: the operator above that works window by window; -1 where nobody does.
         pads: the ``batch`` whose batches are filled before anything else; -1 for none.
-        keeps: units in and units out are the same.
+        keeps_units: units in and units out are the same.
         small: Python runs once per row, so tasks are cut by measured time.
     """
 
@@ -100,7 +100,7 @@ class Stage:
     place: str = ""
     windows: int = -1
     pads: int = -1
-    keeps: bool = True
+    keeps_units: bool = True
     small: bool = False
 
 

@@ -334,7 +334,7 @@ def operator_entries(logical: Sequence[Node]) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"is": operator.label()}
         if node.inputs:  # data may change
             inputs = [ordinals[id(child)] for child in node.inputs]
-            names = [None if n is None else sorted(n) for n in (effects.reads, effects.writes, effects.keeps)]
+            names = [None if n is None else sorted(n) for n in (effects.reads, effects.writes, effects.survivors)]
             does = [effects.rows, effects.random, effects.algebra]
             entry["digest"] = graph.digest([operator.name, inputs, operator.parameters(), names, does])
         if operator.code():

@@ -68,8 +68,8 @@ class _Stages:
             return "is of one operator"
         if places := {self.works[i].place for i in stage.operators} - {*HERE, stage.place}:
             return f"runs in {stage.place or 'the place of the run'} what belongs in {', '.join(sorted(places))}"
-        keeps = all(self.works[i].keeps for i in stage.operators)
-        return None if stage.keeps == keeps else "counts rows in another way than its operators do"
+        keeps = all(self.works[i].keeps_slots for i in stage.operators)
+        return None if stage.keeps_units == keeps else "counts rows in another way than its operators do"
 
     def _why_stream(self, stage: Stage) -> str | None:
         operator, work = self.nodes[stage.out].operator, self.works[stage.out]
@@ -101,8 +101,8 @@ class _Stages:
             return "reads other sources than those it is written above, or in another order"
         links = {i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)}
         fills = any(self.works[each.source].refills for each in stage.segments)
-        keeps = all(self.works[i].keeps for i in links) and not fills
-        return None if stage.keeps == keeps else "counts rows in another way than its operators do"
+        keeps = all(self.works[i].keeps_slots for i in links) and not fills
+        return None if stage.keeps_units == keeps else "counts rows in another way than its operators do"
 
     def _why_segment(self, segment: Segment, stage: Stage) -> str | None:
         if not isinstance(self.nodes[segment.source].operator, Read):

@@ -37,7 +37,7 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
         mode: as ``os.mkdir`` takes it.
 
     Raises:
-        Foreign: a folder that is there is not ours.
+        ForeignFile: a folder that is there is not ours.
         OSError: it cannot be made.
     """
     os.makedirs(os.path.dirname(path) or ".", mode=mode, exist_ok=True)

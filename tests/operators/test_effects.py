@@ -46,7 +46,7 @@ def names(text):
 
 
 def effects(reads, writes, rows="1:1", keeps=None, **more):
-    return Effects(names(reads), names(writes), rows=rows, keeps=names(keeps), **more)
+    return Effects(names(reads), names(writes), rows=rows, survivors=names(keeps), **more)
 
 
 EMPTY = StoredTable("")

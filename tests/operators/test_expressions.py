@@ -154,7 +154,7 @@ def test_effects_and_labels() -> None:
     assert predicate.label() == 'filter([(col("a")) > (1)])'
     chosen = select("a", b=col("c"))
     assert (chosen.effects().reads, chosen.effects().writes) == (frozenset({"a", "c"}), frozenset({"b"}))
-    assert chosen.effects().keeps == frozenset({"a"})
+    assert chosen.effects().survivors == frozenset({"a"})
     assert Drop(("a",)).effects().writes == frozenset({"a"})
     assert rename({"a": "b"}).effects().writes == frozenset({"a", "b"})
     assert select(*[f"c{i}" for i in range(9)]).label() == "select(c0, c1, c2, c3, c4, c5, ... 3 more)"

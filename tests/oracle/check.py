@@ -163,7 +163,7 @@ def _columns_named(nodes: Iterable[Node]) -> frozenset[str]:
     named: set[str] = set()
     for node in nodes:
         effects = node.operator.effects()
-        named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.keeps or frozenset())
+        named |= (effects.reads or frozenset()) | (effects.writes or frozenset()) | (effects.survivors or frozenset())
     return frozenset(named)
 
 

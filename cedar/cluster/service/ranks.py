@@ -113,7 +113,7 @@ class Hub:
         """A message of a rank.
 
         Raises:
-            Refused: it is none.
+            RefusedMessage: it is invalid.
         """
         match message:
             case {"join": [str(name), int(rank), int(world)]} if 0 <= rank < world <= MEMBERS and len(name) <= _NAME:

@@ -79,7 +79,7 @@ def _walls(below: Node, above: Node, facts: Facts) -> str | None:
         mine, theirs = node.effects, other.effects
         if mine.writes is None:
             return f"{facts.label(node)} may write any column"
-        if mine.reads is None and (theirs.writes is None or theirs.writes or theirs.keeps is not None):
+        if mine.reads is None and (theirs.writes is None or theirs.writes or theirs.survivors is not None):
             return f"{facts.label(node)} may read any column"
     return None
 
@@ -123,12 +123,12 @@ def _algebra(below: Node, above: Node, facts: Facts) -> str | None:
 def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
     """Where one keeps only some columns, the other must use those alone, and add none."""
     for node, other in ((below, above), (above, below)):
-        keeps, theirs = node.effects.keeps, other.effects
-        if keeps is None:
+        survivors, theirs = node.effects.survivors, other.effects
+        if survivors is None:
             continue
-        if theirs.writes or theirs.keeps is not None:
+        if theirs.writes or theirs.survivors is not None:
             return f"{facts.label(node)} drops what {facts.label(other)} writes"
-        lost = (theirs.reads or frozenset()) - keeps
+        lost = (theirs.reads or frozenset()) - survivors
         if lost:
             return f"{facts.label(node)} drops {_named(lost)}, which {facts.label(other)} uses"
     return None

@@ -70,6 +70,6 @@ def _passed_on(node: Node, name: str) -> str | None:
     effects = node.effects
     if pairs := node.operator.renames:
         return pairs.get(name) or (None if name in pairs.values() else name)
-    if name in (effects.writes or ()) or (effects.keeps is not None and name not in effects.keeps):
+    if name in (effects.writes or ()) or (effects.survivors is not None and name not in effects.survivors):
         return None
     return name

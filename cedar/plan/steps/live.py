@@ -64,7 +64,7 @@ def needs(node: Node, child: Node, out: Names, schemas: dict[int, Schema]) -> Na
     operator, effects, schema = node.operator, node.effects, schemas[id(child)]
     if effects.reads is None or effects.writes is None or _keeps_for_others(operator):
         return all_of(schema)
-    if effects.keeps is not None:
+    if effects.survivors is not None:
         return effects.reads
     if out is None:
         return all_of(schema)

@@ -37,7 +37,7 @@ def admit(connection: socket.socket, key: bytes) -> socket.socket:
     """The connection that was accepted, if the other end holds the key; closed else.
 
     Raises:
-        Refused: it does not.
+        RefusedConnection: it does not.
         OSError: it has gone, or said nothing for some seconds.
     """
     try:
@@ -60,7 +60,7 @@ def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.sock
     """A connection to who listens there and holds the key.
 
     Raises:
-        Refused: either end does not hold the other's key.
+        RefusedConnection: either end does not hold the other's key.
         OSError: nobody listens there.
     """
     connection = socket.create_connection((host, port), timeout=seconds)

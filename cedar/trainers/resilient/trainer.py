@@ -26,7 +26,7 @@ class Trainer(Member):
 
         Raises:
             Fenced: the others go on without this worker.
-            Left: a new process has taken this worker's state to another place.
+            MovedAway: a new process has taken this worker's state to another place.
             Lost: a wait has taken longer than the patience.
         """
         generation = self.since
