@@ -20,7 +20,7 @@ CODE := cedar tests examples benchmarks docs/site conftest.py
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done; true)
 
-.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-written bench-layouts bench-functions docs docs-test dist pictures lock sbom audit clean
+.PHONY: help venv demo test fast test-all test-changed test-load fuzz test-long browser formats coverage chaos lint format types layers check bench bench-full bench-core bench-optimizer bench-ablation bench-grows bench-resilient-plans bench-storage bench-chaos bench-moe bench-resilient bench-recommendation bench-recommendation-training bench-recommendation-storage bench-dedup bench-kinds bench-transport bench-cluster bench-scale bench-splits bench-tables bench-written bench-layouts bench-functions docs docs-test dist pictures lock sbom audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -159,6 +159,9 @@ bench-scale: $(STAMP)  ## 4,096 simulated ranks: what they read, agree on and re
 
 bench-splits: $(STAMP)  ## a million splits to the first batch, and manifests; ARGS='--splits 1000000 --only splits' for some
 	@$(BIN)/python -m benchmarks.splits $(ARGS)
+
+bench-tables: $(STAMP)  ## join, unique and fit of ten million rows on two ranks, beside polars; QUICK=1 for a minute, ARGS='--only join'
+	@$(BIN)/python -m benchmarks.tables $(if $(QUICK),--quick) $(ARGS)
 
 bench-written: $(STAMP)  ## data sets that jobs write: rows over 100 kills, time beside encoding alone; ARGS='--only kills --kills 10'
 	@$(BIN)/python -m benchmarks.written $(ARGS)

@@ -16,6 +16,7 @@ from cedar.operators.base import Bound, Effects, Env, Kernel, RowOperator, Schem
 from cedar.operators.merging import by_content
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
+from cedar.operators.value_hashes import by_first_bits
 
 Keep: TypeAlias = Literal["first", "last", "any", "none"]
 
@@ -38,8 +39,10 @@ class Repeats:
         dropped = self.dropped.numbers("key")
         if not len(dropped):
             return np.zeros(len(hashes), dtype=bool)
-        places = np.minimum(np.searchsorted(dropped, hashes), len(dropped) - 1)
-        found: npt.NDArray[np.bool_] = dropped[places] == hashes
+        order, _ = by_first_bits(hashes)  # neighbors are looked for in the same pages of memory
+        asked = hashes[order]
+        found = np.zeros(len(hashes), dtype=bool)
+        found[order] = dropped[np.minimum(np.searchsorted(dropped, asked), len(dropped) - 1)] == asked
         return found
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.cache.fingerprints import key_of
 from cedar.cache.kept_tables import kept_table
 from cedar.core.block import Block
 from cedar.core.boundary import to_frame
-from cedar.core.columns import Column
+from cedar.core.columns import Column, Index
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import plain
@@ -22,6 +24,7 @@ from cedar.core.libraries import library
 from cedar.core.packages import version_of
 from cedar.core.skip import Skip
 from cedar.operators.unique import Keep, Repeats
+from cedar.operators.value_hashes import by_first_bits
 from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder
@@ -165,8 +168,11 @@ class Sightings:
         if self._folder is None:
             self._folder = temporary_folder(_KIND)
         rows = pl.concat(self._held)
-        for number in range(_PARTS):
-            part = rows.filter(pl.col("a") % _PARTS == number)
+        numbers = (rows["a"].to_numpy() % _PARTS).astype(np.uint8)
+        rows = rows[np.argsort(numbers, kind="stable")]
+        ends = np.cumsum(np.bincount(numbers, minlength=_PARTS)).tolist()
+        for number, (start, end) in enumerate(pairwise([0, *ends])):
+            part = rows[start:end]
             part.write_ipc(os.path.join(self._folder, f"{number}-{self._spills}.arrow"))
         self._spills, self._held, self._rows = self._spills + 1, [], 0
 
@@ -197,11 +203,35 @@ class Sightings:
 
 def _divided(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
     """The keys of rows that stay, and of those that go."""
-    numbered = rows.with_row_index("row")
-    stays = np.zeros(len(rows), dtype=bool)
-    stays[numbered.unique(["a", "b"], keep=keep, maintain_order=False)["row"].to_numpy()] = True
-    keys = rows["key"].to_numpy()
+    a, b, keys = (rows[name].to_numpy() for name in ("a", "b", "key"))
+    order, begins = _by_value(a, b)
+    ends = np.append(begins[1:], True)[: len(begins)]
+    chosen = {"first": begins, "any": begins, "last": ends, "none": begins & ends}[keep]
+    stays = np.zeros(len(keys), dtype=bool)
+    stays[order[chosen]] = True
     return keys[stays], keys[~stays]
+
+
+def _by_value(a: Hashes, b: Hashes) -> tuple[Index, npt.NDArray[np.bool_]]:
+    """Rows in an order in which equal values are neighbors, earlier rows first; and which of them begin a value."""
+    order, bits = by_first_bits(a)
+    begins = np.append(True, bits[1:] != bits[:-1])[: len(a)]
+    later = np.flatnonzero(~begins)
+    if not len(wrong := later[_differ(a, b, order, later)]):
+        return order, begins
+    runs = np.cumsum(begins)  # of values whose first bits are the same
+    doubtful = np.flatnonzero(np.isin(runs, runs[wrong]))
+    among = order[doubtful]
+    order[doubtful] = among[np.lexsort((among, b[among], a[among]))]
+    begins[doubtful] = (doubtful == 0) | _differ(a, b, order, doubtful)
+    return order, begins
+
+
+def _differ(a: Hashes, b: Hashes, order: Index, places: Index) -> npt.NDArray[np.bool_]:
+    """Whether the value at each place of an order is another one than that before."""
+    rows, before = order[places], order[places - 1]
+    differ: npt.NDArray[np.bool_] = (a[rows] != a[before]) | (b[rows] != b[before])
+    return differ
 
 
 def _meet(stay: Iterable[Hashes], gone: Hashes) -> bool:

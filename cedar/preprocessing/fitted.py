@@ -9,11 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from cedar.cache.kept_tables import kept_table, key_of
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.core.frames import frame_of, parts
 from cedar.operators.base import Operator
 from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
+from cedar.plan.graph import Node
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
 from cedar.store.whole_files import write_whole
 
@@ -95,8 +99,9 @@ def _options(step: Step) -> dict[str, Any]:
 def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
     """Learn what preprocessors need, by one pass over the columns that they name.
 
-    The pass is made by this process over all rows, in the order of the sources whatever is shuffled: so every rank, and
-    any number of ranks, gets the same result. Fit on the training part alone: ``p.split(...)["train"]``.
+    The pass is over all rows, in the order of the sources whatever is shuffled: so every rank, and any number of ranks,
+    gets the same result. It is kept in the user's cache folder for other ranks and later runs, unless a function or a
+    source cannot be identified, or a preprocessor is your own. Fit on the training part: ``p.split(...)["train"]``.
 
     Args:
         pipeline: rows, not batches, that are the same in every epoch.
@@ -127,14 +132,24 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
                 f"fit: two steps for column {name!r}", site=user_site(), fix="fit the second after the first"
             )
     require_steady(pipeline, columns, "fit")
+    node = in_order(pipeline.given)
+    if (key := key_of(node, None, "fit", *steps)) is None or not set(map(type, steps)) <= set(_KINDS):
+        return Fitted(_learned(node, columns, steps))
+    kept = kept_table(
+        key, lambda: pa.table({"json": [json.dumps([each for _, each in _learned(node, columns, steps)])]})
+    )
+    return Fitted(tuple(zip(steps, json.loads(kept.table["json"][0].as_py()), strict=True)))
+
+
+def _learned(node: Node, columns: list[str], steps: tuple[Step, ...]) -> tuple[tuple[Step, dict[str, Any]], ...]:
+    """Each step, with what it learned by column."""
     learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
     try:
-        blocks = survey(in_order(pipeline.given), columns, "fit")
-        for part in parts(map(frame_of, blocks)):
+        for part in parts(map(frame_of, survey(node, columns, "fit"))):
             for _, each in learners:
                 for column, learner in each.items():
                     learner.add(part[column])
-        return Fitted(tuple((step, {name: each.learned() for name, each in known.items()}) for step, known in learners))
+        return tuple((step, {name: each.learned() for name, each in known.items()}) for step, known in learners)
     finally:
         for learner in (learner for _, each in learners for learner in each.values()):
             learner.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -166,23 +167,38 @@ class MinMaxScaler(_Columns):
 
 
 class _Borders(Learner):
+    """A number is drawn for each value; those with the smallest numbers are the sample, however values are cut."""
+
     def __init__(self, bins: int) -> None:
         self._bins, self._random = bins, np.random.default_rng(0)
-        self._values, self._tickets = np.empty(0), np.empty(0)
+        self._drawn: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # numbers and their values
+        self._held, self._limit = 0, 1.0
 
     def add(self, values: pl.Series) -> None:
         known = _require_numbers(values, "Quantiles").to_numpy()
-        self._values = np.concatenate([self._values, known])
-        self._tickets = np.concatenate([self._tickets, self._random.random(len(known))])
-        if len(self._values) > _DRAWN:
-            kept = np.sort(np.argpartition(self._tickets, _DRAWN)[:_DRAWN])
-            self._values, self._tickets = self._values[kept], self._tickets[kept]
+        numbers = self._random.random(len(known))
+        if self._limit < 1:
+            small = numbers < self._limit
+            known, numbers = known[small], numbers[small]
+        self._drawn.append((numbers, known))
+        self._held += len(known)
+        if self._held > 2 * _DRAWN:
+            self._reduce()
+
+    def _reduce(self) -> None:
+        numbers, values = (np.concatenate(each) for each in zip(*self._drawn, strict=True))
+        if len(values) > _DRAWN:
+            kept = np.argpartition(numbers, _DRAWN)[:_DRAWN]
+            numbers, values = numbers[kept], values[kept]
+            self._limit = float(numbers.max())
+        self._drawn, self._held = [(numbers, values)], len(values)
 
     def learned(self) -> dict[str, Any]:
-        if not len(self._values):
+        if not self._held:
             return {"borders": [0.0]}
+        self._reduce()
         shares = np.arange(1, self._bins) / self._bins
-        return {"borders": np.unique(np.quantile(self._values, shares)).tolist()}
+        return {"borders": np.unique(np.quantile(self._drawn[0][1], shares)).tolist()}
 
 
 @dataclass(frozen=True)

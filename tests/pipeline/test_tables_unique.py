@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar import col
 from cedar.pipeline import repeats
-from cedar.pipeline.repeats import find_repeats
+from cedar.pipeline.repeats import Sightings, find_repeats
 from cedar.testing import assert_resumable
 
 VALUES = {
@@ -189,3 +189,29 @@ def test_bad_arguments() -> None:
         rows.unique("y").count()
     with pytest.raises(cedar.PipelineError, match="Python objects"):
         cedar.from_items([{"x": object()}]).unique("x").count()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 7, 1 << 40, (1 << 63) + 1, (1 << 64) - 1]), st.integers(0, 2)), max_size=40
+    ),
+    st.sampled_from(["first", "last", "any", "none"]),
+)
+def test_hashes_whose_first_bits_are_the_same_are_told_apart(values: list[tuple[int, int]], keep: Any) -> None:
+    seen: dict[tuple[int, int], list[int]] = {}
+    for row, value in enumerate(values):
+        seen.setdefault(value, []).append(row)
+    wanted = {"first": [r[0] for r in seen.values()], "last": [r[-1] for r in seen.values()]}
+    wanted |= {"any": wanted["first"], "none": [r[0] for r in seen.values() if len(r) == 1]}
+    for memory in (24 * 100, 24 * 7):  # held, and spilled to disk
+        with Sightings(memory) as sightings:
+            for start in range(0, len(values), 5):
+                part = values[start : start + 5]
+                frame = pl.DataFrame(
+                    {"a": [a for a, _ in part], "b": [b for _, b in part]}, {"a": pl.UInt64, "b": pl.UInt64}
+                )
+                sightings.add(frame, np.arange(start, start + len(part), dtype=np.uint64))
+            gone = sightings.dropped(keep)
+        assert gone is not None
+        assert sorted({*range(len(values))} - set(gone.tolist())) == sorted(wanted[keep])

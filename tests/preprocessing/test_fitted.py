@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cedar
 from cedar.core import frames
-from cedar.preprocessing import MinMaxScaler, Quantiles, StandardScaler, Vocabulary
+from cedar.pipeline.surveying import survey
+from cedar.preprocessing import MinMaxScaler, Quantiles, StandardScaler, Vocabulary, steps
+from cedar.preprocessing import fitted as fitted_module
 
 NUMBERS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6), st.just(math.nan)), min_size=1, max_size=60)
 
@@ -124,3 +127,46 @@ def test_applied_to_other_rows_and_in_batches() -> None:
 def test_errors(make: Any, message: str) -> None:
     with pytest.raises(cedar.PipelineError, match=message):
         make(cedar.from_items([{"x": 1.0, "c": "a", "i": math.inf}]))
+
+
+def test_the_sample_of_quantiles_does_not_depend_on_how_values_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_DRAWN", 50)
+    values, found = np.random.default_rng(3).normal(size=1000), []
+    for cut in (1, 60, 333, 1000):
+        learner = Quantiles("x", bins=5).learner("x")
+        for start in range(0, 1000, cut):
+            learner.add(pl.Series("x", values[start : start + cut]))
+        found.append(learner.learned())
+    assert all(each == found[0] for each in found)
+    sample = values[np.argsort(np.random.default_rng(0).random(1000))[:50]]
+    assert found[0]["borders"] == pytest.approx(np.quantile(sample, [0.2, 0.4, 0.6, 0.8]).tolist())
+
+
+def test_other_ranks_and_later_runs_find_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, passes = tmp_path / "x.parquet", []
+    monkeypatch.setattr(fitted_module, "survey", lambda *args: passes.append(args[1]) or survey(*args))
+    pq.write_table(pa.table({"x": [1.0, 3.0], "c": ["a", "b"]}), path)
+    rows = cedar.read_parquet(str(path))
+    first = cedar.fit(rows, StandardScaler("x"), Vocabulary("c"))
+    again = cedar.fit(cedar.read_parquet(str(path)).shuffle(seed=1), StandardScaler("x"), Vocabulary("c"))
+    assert first == again
+    assert passes == [["x", "c"]]
+    cedar.fit(rows, StandardScaler("x"), Vocabulary("c", min_count=2))
+    assert len(passes) == 2
+    pq.write_table(pa.table({"x": [1.0, 5.0, 9.0], "c": ["a", "b", "c"]}), path)
+    assert cedar.fit(cedar.read_parquet(str(path)), StandardScaler("x"))["x"]["mean"] == 5
+    assert len(passes) == 3
+
+
+def test_a_step_of_ones_own_learns_in_every_run(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.0, 3.0]}), tmp_path / "x.parquet")
+    rows, learned = cedar.read_parquet(str(tmp_path / "x.parquet")), []
+
+    class Own(StandardScaler):
+        def learner(self, column: str) -> Any:
+            learned.append(column)
+            return super().learner(column)
+
+    for _ in range(2):
+        cedar.fit(rows, Own("x"))
+    assert learned == ["x", "x"]
