@@ -9,7 +9,6 @@ lost what it did since its last commit, and nothing else; of two at once, one me
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from cedar.datasets.sums import SUFFIX
 from cedar.lake.lance_table import FOLDER as FILES
 from cedar.lake.layouts import Layout, checked
 from cedar.lake.parts import Part
+from cedar.store.locks import acquire, release
 from cedar.store.whole_files import settle_claims, write_first
 
 VERSION = 1
@@ -68,7 +68,7 @@ class Log:
     rank: int
     world: int
     commits: list[Commit] = field(default_factory=list)
-    _locked: Any = None
+    _locked: int | None = None
 
     @property
     def _folder(self) -> str:
@@ -130,21 +130,18 @@ class Log:
         if not self.storage.local:
             yield
             return
-        with contextlib.ExitStack() as held:
-            with writing(self.storage.shown, fix="give a folder, or a place where one can be made"):
-                os.makedirs(self._folder, exist_ok=True)
-                for folder in (self._folder, os.path.dirname(self._folder)):
-                    settle_claims(folder)
-                lock = held.enter_context(open(f"{self._folder}/lock", "ab"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise self._another() from error
-            except OSError:  # a filesystem without locks: commits still tell
-                yield
-                return
-            self._locked = lock
+        with writing(self.storage.shown, fix="give a folder, or a place where one can be made"):
+            os.makedirs(self._folder, exist_ok=True)
+            for folder in (self._folder, os.path.dirname(self._folder)):
+                settle_claims(folder)
+        try:
+            self._locked = acquire(f"{self._folder}/lock")  # None on a file system without locks: commits still tell
+        except BlockingIOError as error:
+            raise self._another() from error
+        try:
             yield
+        finally:
+            release(self._locked)
             self._locked = None
 
     def _another(self) -> PipelineError:

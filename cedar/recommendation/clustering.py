@@ -8,7 +8,6 @@ done again after an interruption.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -29,6 +28,7 @@ from cedar.lake.layouts import describe, layout_of
 from cedar.recommendation.histories import History
 from cedar.recommendation.sorting import LEVELS, write_part
 from cedar.recommendation.spill import Job, check_columns, nullable, pieces, spill
+from cedar.store.locks import acquire, release
 from cedar.store.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
 from cedar.store.whole_files import write_whole
 
@@ -240,24 +240,25 @@ def _folder(job: Job) -> Iterator[None]:
         make_owned(job.folder, _KIND, 0o777)
     except ForeignFile as error:
         raise PipelineError(f"cluster: {error}", fix="move it away, or choose another folder") from error
-    lock = os.open(os.path.join(job.folder, "lock"), os.O_RDWR | os.O_CREAT)
+    plan, lock, taken = os.path.join(job.folder, "plan.json"), None, False
     try:
-        plan = os.path.join(job.folder, "plan.json")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # without locks, several may do the same: files appear whole, under names of their own
-            if isinstance(error, BlockingIOError) or (os.path.exists(plan) and not _same(plan, _said(job))):
-                raise SourceError(
-                    f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
-                    fix="let it end; if none does, remove that folder",
-                ) from error  # fmt: skip
+        lock = acquire(os.path.join(job.folder, "lock"))
+    except BlockingIOError:
+        taken = True
+    try:
+        # Without locks, several may do the same: files appear whole, under names of their own.
+        if taken or (lock is None and os.path.exists(plan) and not _same(plan, _said(job))):
+            raise SourceError(
+                f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
+                fix="let it end; if none does, remove that folder",
+            )  # fmt: skip
         if not _same(plan, _said(job)):
             _clear(job.folder)
             os.makedirs(os.path.join(job.folder, "out"), exist_ok=True)
             write_whole(plan, _said(job).encode())
         yield
     finally:
-        os.close(lock)
+        release(lock)
 
 
 def _clear(folder: str) -> None:

@@ -28,7 +28,7 @@ def alone(path: str) -> Iterator[None]:
         if handle is not None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
-            release(handle)
+        release(handle)
 
 
 def _acquired(name: str) -> int | None:
@@ -66,8 +66,10 @@ def acquire(name: str) -> int | None:
     return handle
 
 
-def release(handle: int) -> None:
-    """Let go of a lock, also where a forked process has the handle too."""
+def release(handle: int | None) -> None:
+    """Let go of a lock, also where a forked process has the handle too; None is no lock."""
+    if handle is None:
+        return
     with contextlib.suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_UN)
     os.close(handle)
