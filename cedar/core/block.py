@@ -20,13 +20,16 @@ from cedar.core.cursor import Keys, concat_keys
 from cedar.core.errors import PipelineError
 from cedar.core.groups.column import GroupColumn, concat_each, cut_each, plain, take_each
 
+TAKEN_OUT = -2
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
 
     ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
-    ``lost``: of what a damaged file took along, the first row and how many, -1 where nobody knows; () of a bad row.
+    ``lost``: of what a damaged file took along, the first row and how many, -1 where nobody knows, TAKEN_OUT of a file
+    that is gone in the middle of an epoch; () of a bad row.
     """
 
     operator: int

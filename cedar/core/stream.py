@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.block import Block, concat_blocks
+from cedar.core.block import TAKEN_OUT, Block, concat_blocks
 from cedar.core.columns import Index
 from cedar.core.cursor import Keys, concat_keys
 
@@ -309,6 +309,8 @@ class DropFlow(Flow):
                 return piece
             dropped = min(self._left, piece.units)
             self._left -= dropped
+            if (gone := _gone(piece)) is not None and gone <= dropped:  # how many there were, nobody knows
+                dropped, self._left = gone + 1, 0
             if dropped < piece.units or piece.ends_window:
                 return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)
 
@@ -317,6 +319,12 @@ class DropFlow(Flow):
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _gone(piece: Piece) -> int | None:
+    """The slot that stands for the rows of a file that was taken out."""
+    dead = piece.rows.blocks[0].dead
+    return next((slot for slot, why in dead.items() if why.lost[1:] == (TAKEN_OUT,)), None) if dead else None
 
 
 def _empty_of(piece: Piece) -> Piece:

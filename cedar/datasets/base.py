@@ -18,6 +18,8 @@ from cedar.core.errors import CedarError, RowError, SourceError, missing_column
 from cedar.operators.base import Effects, Operator, Schema
 
 LOST = -1  # the part of the one split of a lost file
+GONE = -2  # the part, or below, of the splits of a file that was taken out in the middle of an epoch
+UNCOUNTED = -3  # of such a file, where nobody counts rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) goes on without what cannot be read"
 
 T = TypeVar("T")
@@ -191,6 +193,12 @@ def file_ids(source: Any, files: Index) -> Index:
     """What row keys call files: by a hash of their names, or by their numbers where the source has none."""
     known: Callable[[], Index] | None = getattr(source, "file_ids", None)
     return files if known is None else known()[files]
+
+
+def row_bytes_of(source: Any) -> float | None:
+    """Estimated bytes of a row: as a state told, where a source is read as it was saved, or what the source says."""
+    told = getattr(source, "told_row_bytes", ())
+    return told[0] if told else getattr(source, "row_bytes", None)
 
 
 def url_of_row(source: Any, file: int, row: int) -> str:

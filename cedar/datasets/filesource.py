@@ -56,6 +56,8 @@ class FileSource(BaseSource):
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
     leaves_unread: ClassVar[bool] = False  # values of columns that nothing reads may be anything
     tolerant = False  # see ``tolerating``
+    gone: ClassVar[frozenset[int]] = frozenset()  # files that were taken out, of unknown rows: see ``as_saved``
+    told_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # of a state, where it is read as that was saved
 
     @once
     def listing(self) -> Listing:
@@ -122,7 +124,7 @@ class FileSource(BaseSource):
 
     def read_whole(self, split: Split) -> Iterator[Chunk]:
         """As ``read``, which no lost file comes to."""
-        if split.part == LOST:
+        if split.part < 0:
             raise self.listing.lost[split.file - len(self.listing)][1]
         yield from self.read(split)
 

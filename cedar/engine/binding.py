@@ -13,7 +13,7 @@ from cedar.core.cursor import hash_ints, no_keys
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.printable import one_line
 from cedar.core.skip import Skip
-from cedar.datasets.base import Read
+from cedar.datasets.base import Read, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.dedup import has_dedup, wide_sample
 from cedar.executors.isolated import IsolatedCalls
@@ -128,10 +128,9 @@ class Binding:
         for source in self.sources:
             assert isinstance(source.operator, Read)
             splits = self.splits(source)
-            given = getattr(source.operator.source, "row_bytes", None)
             if (known := splits.measured()) is not None:
                 rows, size = rows + known[0], size + known[1]
-            elif given:
+            elif given := row_bytes_of(source.operator.source):
                 rows, size = rows + 1, size + given
         return size / rows if rows and size else 1024.0
 

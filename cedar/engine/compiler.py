@@ -213,9 +213,11 @@ class Compiler:
         own: list[Step] = []  # that leave the lane's rows, in the task that reads
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.keeps_units, tasks, lane, windowed=stage.windows >= 0)
+        if lane is None:
+            return stream
         by_key = stream.by_key
         reported = self._told(*self.physical.stages[self.physical.deal].inputs)
-        stream.tells = lane is not None and by_key is None and reported
+        stream.tells = by_key is None and reported
         if by_key is None:
             return stream
         if stream.streaming:  # chunks come as they are read

@@ -259,6 +259,21 @@ class DataEpoch:
     def leave(self) -> None:
         """Nothing more is asked of it."""
 
+    def look(self) -> None:
+        """Opens the flows where this one stands, and reads nothing.
+
+        Raises:
+            ResumeError: there is no such place.
+        """
+        lanes = [LaneState(*lane) for lane in self._lanes or ()]
+        for lane in lanes:
+            if not lane.ended:
+                self._open(lane.lane(self._past), lane.position).close()
+        if not lanes:
+            self._open(None, self._deal).close()
+        if self._before is not None:
+            self._before.look()
+
     @property
     def left(self) -> bool:
         """Not all of it was delivered, as the ranks agreed on an end before."""

@@ -105,6 +105,11 @@ class BatchStream(Stream):
         self.left_out = 0  # rows that a flow dropped at its end
 
     @property
+    def tells_end(self) -> bool:
+        """A position after a batch is where its last row is, and not where its first row is and a batch further on."""
+        return self._source.count is None
+
+    @property
     def count(self) -> Count:  # type: ignore[override]
         rows = self._source.count
         if rows is None or rows == math.inf:
@@ -143,6 +148,7 @@ class _BatchFlow(Flow):
         self._size = size
         self._last = last
         self._wanted = size + refills
+        self._tells = stream.tells_end
         self._cuts = 0
         self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, units of it that went, which slots count
         self._have = 0
@@ -184,6 +190,7 @@ class _BatchFlow(Flow):
         self._cuts += 1
         piece, start, counted = self._waiting[0]
         at, end = [piece.at, piece.skip + start], piece.end
+        latest = piece
         runs: list[Rows] = []
         left, keeps = self._size, None
         while self._waiting:
@@ -191,7 +198,7 @@ class _BatchFlow(Flow):
             remaining = piece.units - start if counted is None else int(counted.sum())
             if remaining <= left:
                 runs.append(piece.rows.slice(start, piece.units))
-                keeps, end = piece.keeps, piece.end
+                keeps, end, latest = piece.keeps, piece.end, piece
                 left -= remaining
                 self._waiting.pop(0)
                 continue
@@ -203,8 +210,9 @@ class _BatchFlow(Flow):
             left = 0
             break
         self._have -= self._size - left
-        if end is not None:
-            end = [self._waiting[0][0].position(self._waiting[0][1]) if self._waiting else end, 0]
+        if end is not None or self._tells:
+            latest, start = self._waiting[0][:2] if self._waiting else (latest, len(latest.rows))
+            end = [end if end is not None and not self._waiting else [latest.at, latest.skip + start], 0]
         return Piece(runs[0] if len(runs) == 1 else concat_rows(runs), at, 0, batch=True, keeps=keeps, end=end)
 
     def close(self) -> None:

@@ -227,8 +227,8 @@ class ConcatFlow(Flow):
                 rows = self._prepare(piece.rows) if piece.units else piece.rows
                 at = self._stream.place(self._branch, piece)
                 if at is not None:
-                    return replace(piece, rows=rows, at=at, skip=0)
-                return replace(piece, rows=rows, at=[self._branch, [piece.at, 0]])
+                    return replace(piece, rows=rows, at=at, skip=0, end=None)
+                return replace(piece, rows=rows, at=[self._branch, [piece.at, 0]], end=None)
             if piece is not None:
                 return piece
             self.close()

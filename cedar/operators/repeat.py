@@ -132,7 +132,7 @@ class RepeatFlow(Flow):
                 self._units += piece.units
                 if piece.units:
                     self._unmarked = None if piece.ends_window else piece.rows
-                return replace(piece, at=[self._pass, piece.position()], skip=0)
+                return replace(piece, at=[self._pass, piece.position()], skip=0, end=None)
             if piece is not None:
                 return piece
             self._turn()

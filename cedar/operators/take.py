@@ -130,7 +130,7 @@ class TakeFlow(Flow):
         self._taken += piece.units
         if self._taken >= self._n:
             self._inner.close()  # what was read ahead is not needed any more
-        return replace(piece, at=at, skip=0)
+        return replace(piece, at=at, skip=0, end=None)
 
     def limit(self, units: int) -> None:
         self._inner.limit(min(units, self._n - self._taken))
@@ -204,7 +204,7 @@ class SkipFlow(Flow):
 
     def pull(self, wait: bool) -> Pulled:
         piece = self._inner.pull(wait)
-        return replace(piece, at=piece.position(), skip=0) if isinstance(piece, Piece) else piece
+        return replace(piece, at=piece.position(), skip=0, end=None) if isinstance(piece, Piece) else piece
 
     def limit(self, units: int) -> None:
         self._inner.limit(units)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cedar.cache.kept_tables import kept_table, key_of
+from cedar.cache.fingerprints import key_of
+from cedar.cache.kept_tables import kept_table
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.core.frames import frame_of, parts
 from cedar.operators.base import Operator

@@ -11,7 +11,7 @@ import numpy as np
 
 from cedar.control.timeline import Part
 from cedar.core.asking import asker, counting
-from cedar.core.block import Block, Skipped
+from cedar.core.block import TAKEN_OUT, Block, Skipped
 from cedar.core.boundary import as_columns
 from cedar.core.columns import blank, nbytes
 from cedar.core.cursor import Keys
@@ -19,7 +19,7 @@ from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
 from cedar.core.limits import Account, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
-from cedar.datasets.base import LOST, Chunk, Split, file_ids, offsets_of, skippable
+from cedar.datasets.base import GONE, LOST, UNCOUNTED, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading
 from cedar.tasks import clocks, preparing
@@ -53,11 +53,13 @@ class Reader:
 
     def _blocks(self, split: Any, lap: int) -> Iterator[Block]:
         sound = getattr(self.source, "read_sound", None)
-        if self.on_error is not None and sound is not None:
+        if self.on_error is not None and sound is not None and getattr(split, "part", 0) > GONE:
             for chunk, failed in guarded(self.source, split, sound):
                 yield self._with_dead(chunk, failed, split, lap)
             return
-        first, row, tolerant = 0, int(getattr(split, "start", 0)), getattr(self.source, "tolerant", False)
+        first, row = 0, int(getattr(split, "start", 0))
+        gone = getattr(split, "part", 0) <= GONE
+        tolerant = gone or getattr(self.source, "tolerant", False)
         try:
             for chunk in guarded(self.source, split, self.source.read_whole if tolerant else None):
                 block = self._block(chunk, split, first, lap)
@@ -81,15 +83,16 @@ class Reader:
 
     def _without(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
         """What is left of a split that cannot be read to its end: a dead slot for each row, one if they are unknown."""
-        if hasattr(self.source, "pieces") and split.stop - first > 1:
+        if split.part > GONE and hasattr(self.source, "pieces") and split.stop - first > 1:
             for piece in self.source.pieces(split, first):
                 yield from self._blocks(piece, lap)
             return
-        known = split.rows is not None and split.part != LOST
+        known = split.rows is not None and split.part not in (LOST, UNCOUNTED)
         count = split.rows - first if known else 1
         keys = Keys(np.arange(row, row + count), self.file(split), repeat=lap, source=self.ordinal)
         refill = self.on_error is not None and self.on_error.refill
-        why = Skipped(self.operator, self.label, error.what, refill, (row, count if known else -1))
+        lost = count if known else TAKEN_OUT if split.part <= GONE else -1
+        why = Skipped(self.operator, self.label, error.what, refill, (row, lost))
         types = self.source.schema().items()
         yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))
 

@@ -81,6 +81,8 @@ class Loader(ByStep, Resharding, Generic[T]):
         self._stop()
         if again:
             self._restart()
+        if self._now is not None:
+            self._look_anew()
         self._resumed = self._dealt = False
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
@@ -135,13 +137,31 @@ class Loader(ByStep, Resharding, Generic[T]):
                 if self._runner is runner:
                     self._stop()
                 holding.__exit__(None, None, None)
-        if self._metrics.batches == handed:
+        yield from self._through(handed)
+
+    def _through(self, handed: int) -> Iterator[Any]:
+        """An epoch is through; if the state was its last batch's, which only this run could tell, here is the next."""
+        passes, self._passes = self._passes, False
+        if self._metrics.batches == handed and not passes:
             self._tell_of_none()
         self._begin_next()
+        if passes:
+            yield from self._iterate(False)
 
     def _begin_next(self) -> None:
         self._finish_epoch()
+        if self._now is not None:
+            self._look_anew()
         self._tell()
+
+    def _look_anew(self) -> None:
+        """Stand where this one stands with the files as they are, if nothing is left of them as they were saved."""
+        if str(self._data) in self._open:
+            return
+        data, changed = self._data, self._changed
+        self._read_as_now()
+        self._data, self._changed, self._placed = data, changed, self._options.steps is not None
+        self._mark_beginning()
 
     def _restart(self) -> None:
         """After a break the epoch starts again, unless all of it was received; after a loaded state it goes on."""
@@ -161,7 +181,7 @@ class Loader(ByStep, Resharding, Generic[T]):
 
     def _deliveries(self, runner: Runner, passes: bool) -> Generator[Any]:
         steps, agreement = self._options.steps, self._agreement()
-        idle = 0
+        idle, self._passes = 0, False
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
@@ -185,6 +205,9 @@ class Loader(ByStep, Resharding, Generic[T]):
             if steps is None:
                 self._close(data)
                 if not passes:
+                    return
+                if self._now is not None:  # it is of the files as they are
+                    self._passes = True
                     return
                 passes = False  # the state was the last batch's, which only this run could tell: here is the next epoch
                 self._begin_next()

@@ -91,7 +91,7 @@ class Reporting(LoaderPosition):
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(
                 *self._unsteady(), *self._plans.notes(), *self._job.store.describe(), *self._account.left_behind(),
-                *self._carried(),
+                *self._carried(), *self._changed,
             ),
             deaths=tuple(map(self._account.describe, list(self._metrics.deaths.latest))),
         )  # fmt: skip

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cedar.core.errors import ResumeError, user_site
+from cedar.core.errors import ResumeError, Site, SourceError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.ranks import Rank
+from cedar.datasets.as_saved import Saved, as_saved
+from cedar.datasets.base import Read
+from cedar.datasets.filesource import FileSource
 from cedar.engine.compiler import least_run
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
@@ -20,9 +24,15 @@ from cedar.engine.delivery.units import left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
-from cedar.operators.take import whole
+from cedar.operators.base import StreamOperator
+from cedar.operators.batch import Batch
+from cedar.operators.concat import Concat
+from cedar.operators.repeat import Repeat
+from cedar.operators.take import SkipRows, Take, whole
+from cedar.plan import graph
 from cedar.plan.graph import Node
 
+_log = logging.getLogger("cedar")
 _CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
 
 
@@ -33,6 +43,8 @@ class LoaderPosition(Parts):
         super().__init__(root, options)
         self._left = False  # of the epoch that ended last, something
         self._new = True  # nothing was asked of it yet
+        self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
+        self._changed: list[str] = []  # what is to be said of these files
         self._dealt = False  # the rest of the epoch, anew, under an iteration
         self._begin_epoch(self._options.epoch)
 
@@ -106,6 +118,7 @@ class LoaderPosition(Parts):
         if epoch == self.epoch and (self._resumed or not self._started):
             self._passes = False
             return  # it stands there, maybe with what was left over of the epoch before
+        self._read_as_now()
         self._begin_epoch(epoch)
 
     def _place(self, runner: Runner) -> None:
@@ -140,6 +153,7 @@ class LoaderPosition(Parts):
             }
             | ({} if identity.counts is None else {"counts": identity.counts})
             | ({"order": "any"} if identity.any_order else {})
+            | ({"listings": identity.listings} if any(identity.listings) else {})
         )  # fmt: skip
 
     def check_state(self, state: Any) -> None:
@@ -169,11 +183,13 @@ class LoaderPosition(Parts):
         states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
         if not states:
             raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
+        self._read_as(states[0], site)
         for saved in states:
             self._identity().check(saved, site)
         chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, self._drifts, site)
         self._generation += 1
         self._stand(chosen)
+        self._check_gone(site)
         front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
         if front["step"] and front["epoch"] == self.epoch:
             over = self._is_over(front, front["rank"] if len(states) == front["world"] else 0)
@@ -181,6 +197,66 @@ class LoaderPosition(Parts):
                 self._pass_on()
                 self._ended, self._resumed = chosen, True
             self._passes = over is None and self._ends_together
+
+    def _read_as(self, state: dict[str, Any], site: Site | None) -> None:
+        """Read files as they were when a state was saved, where they changed since."""
+        self._read_as_now()
+        listings = state.get("listings") or []
+        sources, own = graph.sources(self._binding.root), self._identity().sources
+        if not len(listings) == len(sources) == len(own) == len(state["sources"]):
+            return
+        made: dict[int, Node] = {}
+        counted = self._job.streams(Runner("inline", 1), 0, [], dry=True)[1].source.count is not None
+        try:
+            for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
+                source = getattr(node.operator, "source", None)
+                if own[number] != state["sources"][number] and listing is not None and isinstance(source, FileSource):
+                    other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
+                    made[id(node)] = replace(node, operator=Read(other))
+                    self._changed += said
+        except (SourceError, ValueError) as error:
+            what = error.what if isinstance(error, SourceError) else f"the state is damaged: {error}"
+            fix = error.fix if isinstance(error, SourceError) else "use an earlier checkpoint"
+            raise ResumeError(what, site=site, done="nothing was loaded", fix=fix) from error
+        if made:
+            self._now = self._binding.root, self._options
+            options = replace(self._options, planner=None, plan=None)  # those are of the files as they are
+            self._made_of(graph.replace(self._binding.root, lambda node: made.get(id(node))), options)
+            for each in self._changed:
+                _log.warning("%s", each)
+
+    def _read_as_now(self) -> None:
+        """Read files as they are: what was left of an epoch when they changed is through, or left."""
+        if self._now is not None:
+            root, options = self._now
+            self._now, self._changed = None, []
+            self._made_of(root, options)
+
+    def _made_of(self, root: Node, options: Options) -> None:
+        """Go on as another loader, which stands at the beginning of this epoch; a rank stays what it is."""
+        kept = {name: self.__dict__[name] for name in ("_now", "_changed", "_site", "_elastic", "_kept", "_started")}
+        epoch, generation = self.epoch, self._generation
+        self.close()
+        options = replace(options, rank=self.rank.rank, world=self.rank.world, subgroup=True)
+        self.__init__(root, options)  # type: ignore[misc] # nothing else may stay
+        self.__dict__.update(kept)
+        self._generation = generation + 1
+        self._begin_epoch(epoch)
+
+    def _check_gone(self, site: Site | None) -> None:
+        """Raises ResumeError where a file is gone that was being read, and how much is missing is not known."""
+        gone = [source for read in self._binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
+        looks = gone and not _in_order(self._binding.root)  # there a position is where the last row is
+        try:
+            for number, entry in self._open.items() if looks else ():
+                DataEpoch(self._job, Runner("inline", 1), int(number), copied(entry)).look()
+        except ResumeError as error:
+            self._read_as_now()
+            error.site, error.done = site, "nothing was loaded"
+            error.fix = f"restore it, or give up the rest of the epoch: set_epoch({self.epoch + 1})"
+            raise
+        for source in gone:
+            del source.__dict__["gone"]  # from here on, positions count what is there
 
     def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
         """Whether a rank that had as many steps as the state's is through the epoch; None where only a run can tell.
@@ -237,6 +313,15 @@ class LoaderPosition(Parts):
 
     def _chunk(self) -> int:
         return least_run(self._binding)
+
+
+def _in_order(root: Node) -> bool:
+    """Rows come one after the other, in batches at the end: none is held back, and blocks are of one split."""
+    nodes = [node for node in graph.walk(root) if node.inputs]
+    streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
+    holding = [each for each in streams if not isinstance(each, (Repeat, Concat, Take, SkipRows))]
+    alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
+    return alone and (not holding or (isinstance(streams[-1], Batch) and holding == [streams[-1]]))
 
 
 def carries(begun: dict[str, Any]) -> bool:

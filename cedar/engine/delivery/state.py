@@ -16,6 +16,7 @@ from typing import Any
 
 from cedar.core.errors import ResumeError, Site
 from cedar.core.stream import is_count
+from cedar.datasets.as_saved import told
 from cedar.datasets.base import Read
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
@@ -30,6 +31,7 @@ VERSION = 3  # of states that are not packed; 1 and 2 shuffled by the numbers of
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
+_LISTINGS = 2048  # characters of all listings in a state
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Identity:
     any_order: bool = False  # rows come as they are done
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
+    listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # as of ``as_saved.told``
 
     @staticmethod
     def of(
@@ -62,10 +65,12 @@ class Identity:
             marks = [
                 list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
             ]
+            listings = [told(operator.source) for operator in reads]
         else:  # a state is small, however many sources there are: runs of them are told apart
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
+            listings = []
         made = graph.topology(root)
         made = graph.digest([made, _SETTLED]) if settled else made
         made = graph.digest([made, _COUNTED]) if counts is not None else made
@@ -82,6 +87,7 @@ class Identity:
             any_order,
             len(reads),
             files,
+            listings if sum(len(each or "") for each in listings) <= _LISTINGS else [],
         )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
@@ -128,7 +134,8 @@ class Identity:
                 f"the data of {which} changed since the state was saved: other files, sizes or row counts",
                 site=site,
                 done="nothing was loaded",
-                fix="restore the files, or begin a new epoch without the state",
+                fix="restore the files, or begin the next epoch without the state: "
+                f"loader.set_epoch({state['epoch'] + 1})",
             )
         for files, marks, then in zip(self.files, self.marks, state.get("files") or (), strict=False):
             if marks and then:

@@ -161,6 +161,8 @@ def fault_of(state: dict[str, Any]) -> str | None:
         return "'order' holds what it cannot"
     if not _list_of(_text)(state.get("operators", [])):
         return "'operators' holds what it cannot"
+    if not _list_of(_some(_text))(state.get("listings", [])):
+        return "'listings' holds what it cannot"
     if state.get("numeric") is not None:
         try:
             NumericEnvironment.of_json(state["numeric"])

@@ -15,7 +15,7 @@ from cedar.core.columns import nbytes
 from cedar.core.cursor import no_keys
 from cedar.core.errors import PipelineError
 from cedar.core.stream import PENDING, At, Fenced, Flow, Piece, Pulled, Rows
-from cedar.datasets.base import Split
+from cedar.datasets.base import UNCOUNTED, Split
 from cedar.tasks.chain import Result, Timing
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class SplitFlow(Flow):
         place, row = self._place, self._row
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entry(int(self._layout.order[place]))
+        if getattr(split, "part", 0) == UNCOUNTED:
+            row = 0  # all that is left of it says that it is gone
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
         ends, before = bool(self._layout.ends[place]), self._layout.before

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.cursor import Hashes, hash_array, hash_ints
+from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Flow, Piece, Position, Stream
-from cedar.datasets.base import Split, file_ids
+from cedar.datasets.base import Split, file_ids, row_bytes_of
 from cedar.datasets.split_table import SplitTable
 from cedar.engine.streams.lanes import Lane, RowsByKey, dealt_by_key
 from cedar.engine.streams.split_flow import SplitFlow
@@ -30,6 +31,8 @@ _LEAST_ROWS = 1 << 16
 _WINDOWS = 64
 _LARGE = 16 << 20
 _AT_ONCE = 1 << 16  # splits that are added up at a time
+
+_START = [0, 0]  # itself where nothing was read yet, and not what a state says
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -186,7 +189,7 @@ class SplitStream(Stream):
 
     def row_bytes(self, segment: Segment) -> float:
         """Estimated decoded bytes of a source's row."""
-        given = getattr(segment.source, "row_bytes", None)
+        given = row_bytes_of(segment.source)
         if given:
             return float(given)
         rows, size = segment.splits.known_rows, segment.splits[segment.splits.rows > 0].known_bytes
@@ -264,7 +267,7 @@ class SplitStream(Stream):
         return max(1, int((self._window.bytes or 0) / self.row_bytes(segment)))
 
     def start(self) -> At:
-        return [0, 0]
+        return _START
 
     def rebase(self, piece: Piece) -> At | None:
         if not self._keeps_rows or self.streaming or not piece.units or piece.joined:
@@ -287,6 +290,10 @@ class SplitStream(Stream):
         return [[start, 0], 0], int(layout.before[start])
 
     def open_at(self, at: At, lap: int) -> Flow:
+        if at is not _START and any(getattr(segment.source, "gone", ()) for segment in self.segments):
+            for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
+                if split.file in getattr(segment.source, "gone", ()):
+                    raise ResumeError(f"{segment.source.url(split.file)} is gone, and rows of it may have been given")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 
 

@@ -1,0 +1,166 @@
+"""Files as they were when a state was saved, so that an epoch goes on though some were mended, taken out or added.
+
+A state tells the files of a source and the splits that were made of them. What is left of the epoch is read by these:
+a file that was mended is read as it is now, of one that is gone rows are missing, and a new one comes with the next
+epoch. So every position of the state says what it said.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cedar.core.errors import CedarError, SourceError
+from cedar.datasets.base import GONE, LOST, UNCOUNTED, row_bytes_of
+from cedar.datasets.filesource import FileSource
+from cedar.datasets.listing import File, Listing
+from cedar.datasets.split_table import SplitTable
+
+_SPLITS = 512  # of a source that is told
+_TEXT = 1536  # characters that this may take
+_MOST = 1 << 20  # bytes that it may come to
+_COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
+
+
+def told(source: Any) -> str | None:
+    """The files and splits of a source, for a state; None of one without files, or with too many.
+
+    Examples:
+        >>> from cedar.datasets.items import ItemsSource
+        >>> told(ItemsSource(({"x": 1},)))
+    """
+    if not isinstance(source, FileSource):
+        return None
+    splits, listing = SplitTable.of(source.splits()), source.listing
+    if max(len(splits), len(listing.every)) > _SPLITS:
+        return None
+    columns = {name: splits.column(name).astype(np.int64).tolist() for name in _COLUMNS}
+    files = [[name, file.size] for name, file in zip(listing.names(), listing.every, strict=True)]
+    made = json.dumps([source.digest(), row_bytes_of(source), files, columns], separators=(",", ":")).encode()
+    frame = pa.Codec("zstd", compression_level=19).compress(made, asbytes=True)
+    text = f"{len(made)} {base64.b85encode(frame).decode()}"
+    return text if len(text) <= _TEXT else None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a state tells of a source.
+
+    Args:
+        digest: of the source.
+        row_bytes: as of a source.
+        files: the name and size of each file.
+        columns: of the splits.
+    """
+
+    digest: str
+    row_bytes: float | None
+    files: list[tuple[str, int | None]]
+    columns: dict[str, list[int]]
+
+    @staticmethod
+    def of(text: str) -> Saved:
+        """Raises ValueError where the text is none of ``told``."""
+        length, _, packed = text.partition(" ")
+        try:
+            if not 0 < int(length) <= _MOST:
+                raise ValueError(length)
+            frame = base64.b85decode(packed)
+            made = json.loads(pa.Codec("zstd").decompress(frame, int(length), asbytes=True))
+            digest, row_bytes, files, columns = made
+            files = [(str(name), None if size is None else int(size)) for name, size in files]
+            columns = {name: [int(value) for value in columns[name]] for name in _COLUMNS}
+        except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+            raise ValueError("'listings' cannot be read") from error
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) != 1 or not all(0 <= file < len(files) for file in columns["file"]):
+            raise ValueError("'listings' holds what it cannot")
+        return Saved(str(digest), row_bytes, files, columns)
+
+
+def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tuple[FileSource, list[str]]:
+    """The source with the files and splits of a state, and what is to be said of files that changed since.
+
+    Args:
+        source: as it is now.
+        saved: what the state tells of it.
+        marks: of the files then, as of ``FileSource.marks``.
+        counted: positions count the rows of splits: those that are missing keep their places.
+
+    Raises:
+        SourceError: a file cannot be read by the splits that it had.
+    """
+    now = {name: number for number, name in enumerate(source.listing.names())}
+    splits = SplitTable.of(source.splits())
+    columns = {name: np.array(values, dtype=np.int64) for name, values in saved.columns.items()}
+    file = columns["file"].copy()
+    lost: list[tuple[File, CedarError]] = list(source.listing.lost)
+    mended, gone = [], []
+    for number, (name, size) in enumerate(saved.files):
+        mine = np.flatnonzero(file == number)
+        here = now.get(name)
+        if here is None or here >= len(source.listing) or (columns["part"][mine] == LOST).any():
+            known = _absent(source.listing, name, size) if here is None else source.listing[here]
+            if here is None:
+                gone.append(known.url)
+                absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
+                columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
+            columns["file"][mine] = len(source.listing) + len(lost)
+            why = "was taken out" if here is None else "was damaged when the epoch began"
+            lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
+            continue
+        columns["file"][mine] = here
+        if source.listing[here].size != size or (columns["part"][mine] <= GONE).any():
+            mended.append(source.listing[here].url)
+            _mend(columns, mine, splits[splits.column("file") == here], source.listing[here])
+    new = [source.listing[number].url for name, number in now.items() if name not in dict(saved.files)]
+    other = source.keep(replace(source))
+    listing = Listing(source.listing.files, tuple(lost))
+    table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
+    uncounted = columns["part"] == UNCOUNTED
+    other.__dict__.update(
+        listing=listing, splits=partial(_given, table), digest=partial(_given, saved.digest),
+        marks=partial(_given, marks), told_row_bytes=(saved.row_bytes,),
+        gone=frozenset(columns["file"][uncounted].tolist()),
+    )  # fmt: skip
+    said = [
+        f"{len(urls)} file(s) of {source.describe()} {what}: {', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''}"
+        for urls, what in (
+            (gone, "were taken out since the state was saved, and what was left of them is missed"),
+            (mended, "were changed since the state was saved, and are read on as they are now"),
+            (new, "were added since the state was saved, and come with the next epoch"),
+        )
+        if urls
+    ]
+    return other, said
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _absent(listing: Listing, name: str, size: int | None) -> File:
+    """A file that is not there any more."""
+    known, beside = listing[0], listing.names()[0]
+    root = known.path[: -len(beside)] if known.path.endswith(beside) else ""
+    return replace(known, path=root + name, name=name, size=size, stamp=None)
+
+
+def _mend(columns: dict[str, Any], mine: Any, splits: Sequence[Any], file: File) -> None:
+    """The splits of a file that changed, where they can stand for those that it had."""
+    now = SplitTable.of(splits)
+    rows, before = now.rows.astype(np.int64), columns["rows"][mine]
+    if len(now) != len(mine) or ((before >= 0) & (rows != before)).any():
+        raise SourceError(
+            f"{file.url} has other splits than when the state was saved, or other numbers of rows",
+            fix="restore the file as it was, or set_epoch() to the next epoch without the state",
+        )
+    for name in ("start", "stop", "part", "streaming"):
+        columns[name][mine] = now.column(name).astype(np.int64)

@@ -1,0 +1,162 @@
+"""An epoch goes on though its files were mended, taken out or added since the state was saved: compared with the rows
+that were there. CEDAR_CASES sets the number of random cases, CEDAR_SEED the first of them.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cedar
+from cedar import col
+from tests.how_much import SEED, cases
+from tests.toy_runs import run, saved
+
+CASES = cases(20)
+
+
+def write_tar(path: Path, keys: list[int], cut: int | None = None) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for key in keys:
+            body = str(key).encode() * 99
+            member = tarfile.TarInfo(f"{key}.x")
+            member.size = len(body)
+            tar.addfile(member, io.BytesIO(body))
+    path.write_bytes(made.getvalue()[:cut])
+
+
+def write_parquet(path: Path, ids: list[int], **options: Any) -> None:
+    pq.write_table(pa.table({"id": ids}), path, row_group_size=5, **options)
+
+
+def taken(loaders: list[Any], states: Any, steps: int | None) -> tuple[list[int], list[Any]]:
+    """The ids that all ranks give in so many steps, and their states after."""
+    ids, after = [], []
+    for loader in loaders:
+        if states:
+            loader.load_state_dict(states)
+            loader.set_epoch(0)  # the rest of it, even if that is empty
+        batches, state = run(loader, steps)
+        ids += [i for batch in batches for i in batch["id"]]
+        after.append(state)
+    return ids, after
+
+
+def case(draw: random.Random, folder: Path) -> None:
+    files = {number: [100 * number + i for i in range(draw.randint(1, 12))] for number in range(draw.randint(2, 9))}
+    for number, ids in files.items():
+        write_parquet(folder / f"{number}.parquet", ids)
+    filtered, shuffled = draw.random() < 0.4, draw.random() < 0.6
+
+    def loaders(world: int) -> list[Any]:
+        p = cedar.read_parquet(f"{folder}/*.parquet")
+        p = p.filter(col("id") % 3 != 0) if filtered else p
+        p = p.shuffle(seed=3, window=draw_window) if shuffled else p
+        p = p.batch(size, last="keep")
+        return [p.loader(rank=rank, world=world, executor="inline") for rank in range(world)]
+
+    draw_window, size = draw.choice(["256MiB", 7]), draw.randint(1, 4)
+    world = draw.choice([1, 1, 2, 3])
+    before, states = taken(loaders(world), None, draw.randint(1, 6))
+    if any(state["epoch"] for state in states):
+        return
+    gone = draw.choice([None, *files])
+    if gone is not None and len(files) > 1:
+        (folder / f"{gone}.parquet").unlink()
+    else:
+        gone = None
+    added = draw.random() < 0.5
+    if added:
+        write_parquet(folder / f"{draw.choice(['00', 'x'])}.parquet", [9000, 9001, 9002])
+    mended = draw.choice([None, *(number for number in files if number != gone)])
+    if mended is not None:  # the same rows in another file
+        pq.write_table(
+            pa.table({"id": files[mended]}), folder / f"{mended}.parquet", row_group_size=5, compression="gzip"
+        )
+    expected = {i for number, ids in files.items() if number != gone for i in ids if not (filtered and i % 3 == 0)}
+    try:
+        rest, _ = taken(loaders(draw.choice([world, world, 2])), states, None)
+    except cedar.ResumeError as error:
+        if filtered and gone is not None and "is gone" in str(error):
+            return
+        raise
+    got = [i for i in [*before, *rest] if gone is None or i not in files[gone]]
+    assert sorted(got) == sorted(expected)
+    assert len(before) + len(rest) == len({*before, *rest})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(SEED, SEED + CASES))
+def test_every_row_that_is_there_comes_once(seed: int, tmp_path: Path) -> None:
+    case(random.Random(seed), tmp_path)
+
+
+def keys(batches: list[Any]) -> list[str]:
+    return [key for batch in batches for key in batch["key"]]
+
+
+@pytest.mark.parametrize("change", ["mended", "taken out"])
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_damaged_shard_does_not_end_an_epoch(tmp_path: Path, change: str, at: int, mapped: bool) -> None:
+    shards = {number: list(range(10 * number, 10 * number + 5)) for number in range(4)}
+    for number, members in shards.items():
+        write_tar(tmp_path / f"{number}.tar", members, 2600 if number == at else None)
+
+    def loader() -> Any:
+        p = cedar.read_tar(f"{tmp_path}/*.tar")
+        p = p.map(len, "x") if mapped else p
+        return p.batch(2, last="keep").loader(executor="inline")
+
+    first = loader()
+    got = []
+    with pytest.raises(cedar.SourceError, match=f"{at}.tar"):
+        for batch in first:
+            got += batch["key"].tolist()
+    state = saved(first)
+    write_tar(tmp_path / f"{at}.tar", shards[at])
+    if change == "taken out":
+        (tmp_path / f"{at}.tar").unlink()
+    second = loader()
+    second.load_state_dict(state)
+    second.set_epoch(0)
+    assert any(f"{at}.tar" in note for note in second.report().notes)
+    stopped, after = run(second, 1)
+    third = loader()
+    third.load_state_dict(after)
+    third.set_epoch(0)
+    got += [*(keys(stopped) if second.epoch == 0 else []), *(keys(run(third)[0]) if third.epoch == 0 else [])]
+    assert sorted(map(int, got)) == sorted(
+        key for number, members in shards.items() for key in members if number != at or str(key) in got
+    )
+    assert len(got) == len(set(got))
+    if change == "mended":
+        assert len(got) == 20
+    assert third.epoch == 1
+    assert len(keys(run(third)[0])) == (20 if change == "mended" else 15)  # the files as they are
+    assert saved(third)["sources"] == saved(loader())["sources"]
+
+
+def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
+    for number in range(3):
+        write_parquet(tmp_path / f"{number}.parquet", list(range(10 * number, 10 * number + 10)))
+
+    def loader() -> Any:
+        return cedar.read_parquet(f"{tmp_path}/*.parquet").batch(4, last="keep").loader(executor="inline")
+
+    state = run(loader(), 2)[1]
+    write_parquet(tmp_path / "1.parquet", list(range(99)))
+    with pytest.raises(cedar.ResumeError, match=r"1.parquet has other splits") as caught:
+        loader().load_state_dict(state)
+    assert "set_epoch()" in str(caught.value)
+    again = loader()
+    again.set_epoch(1)
+    assert len(run(again)[0]) == -(-119 // 4)
