@@ -1,4 +1,4 @@
-"""Audio transforms against plain versions of the same on the libraries that everybody uses, CPU time per clip.
+"""Audio transforms against plain versions of the same on the libraries that every worker uses, CPU time per clip.
 
     python -m benchmarks.audio_kernels [--quick]        QUICK=1 does the same as --quick
 

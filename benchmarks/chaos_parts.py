@@ -1,4 +1,4 @@
-"""The parts of the chaos benchmark, each in a process of its own."""
+"""The parts of the chaos benchmark, each in its own process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def main() -> None:
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # before any library counts them
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a contender prints is no answer
+    os.dup2(2, 1)  # what a contender prints is not an answer
     module, _, name = target.partition(":")
     run = getattr(importlib.import_module(module), name)(*arguments)
     for _ in sys.stdin:

@@ -1,10 +1,10 @@
-"""A Dask cluster of this machine: its speed beside "processes", and what happens when parts of it fail.
+"""A Dask cluster of this machine: its speed next to "processes", and what happens when parts of it fail.
 
     python -m benchmarks.cluster [--form]
 
 Speed: a CPU-bound map over files, two workers each, in turns. Faults: a worker is killed, stopped, cut off for a while
 or added in the middle of an epoch, whose rows are compared with those of a run without faults; and the scheduler is
-killed, which has to end in a clean error, from whose state another executor goes on.
+killed, which has to end in a clean error, from whose state another executor continues.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORKERS = 2
 
 
 def pipeline(folder: str, work: int) -> cedar.Pipeline:
-    """Rows that each take so many rounds of pure Python; no shuffle, so that faults meet work under way."""
+    """Rows that each take so many rounds of pure Python; no shuffle, so that faults meet work in progress."""
 
     def costly(x: int) -> int:
         total = x
@@ -70,7 +70,7 @@ def speed(folder: str, rounds: int) -> list[Figure]:
     samples = interleaved(runs, rounds)
     rates = {name: [sample.rate for sample in found] for name, found in samples.items()}
     return [
-        at_least("dask beside processes: a CPU-bound map", 0.85, ratios(rates["dask"], rates["processes"]), "x"),
+        at_least("dask next to processes: a CPU-bound map", 0.85, ratios(rates["dask"], rates["processes"]), "x"),
         reported("dask", rates["dask"], "rows/s"),
         reported("processes", rates["processes"], "rows/s"),
         reported("dask: CPU of the trainer's process", [s.cpu for s in samples["dask"]], "s"),
@@ -130,7 +130,7 @@ def disturbed(folder: str, fault: Callable[[list[int]], None]) -> list[int]:
 
 
 def stop_for(pid: int, seconds: float) -> None:
-    """Stopped now, and going on later: as a worker that was cut off from the network and comes back."""
+    """Stopped now, and continuing later: as a worker that was cut off from the network and comes back."""
 
     def go_on() -> None:
         if psutil.pid_exists(pid):

@@ -1,4 +1,4 @@
-"""Columns of every kind through every source, operator, executor, format and sink, beside plain Python.
+"""Columns of every kind through every source, operator, executor, format and sink, next to plain Python.
 
     python -m benchmarks.column_kinds [--cases 20000] [--seed 0] [--form]
 

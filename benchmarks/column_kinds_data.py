@@ -71,7 +71,7 @@ def _decimal(draw: random.Random) -> tuple[pa.DataType, Callable[[random.Random]
 
 
 def _temporal(draw: random.Random) -> tuple[pa.DataType, Callable[[random.Random], Any]]:
-    """As whole numbers of the unit; of nanoseconds, whole microseconds: Python has no others."""
+    """As integers of the unit; of nanoseconds, whole microseconds: Python has no others."""
     unit = draw.choice(["s", "ms", "us", "ns"])
     thousand = 1000 if unit == "ns" else 1
     per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
@@ -143,7 +143,7 @@ def _flat(draw: random.Random, rows: int) -> pa.Array:
 
 
 def _of(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    if pt.is_temporal(kind):  # as whole numbers: Python's own classes hold less
+    if pt.is_temporal(kind):  # as integers: Python's own classes hold less
         width = pa.int64() if kind.bit_width == 64 else pa.int32()
         return pa.array(values, width).view(kind)
     if pt.is_decimal(kind) and kind.scale < 0:
@@ -225,7 +225,7 @@ def _lists(draw: random.Random, rows: int, depth: int, nulls: list[bool]) -> pa.
         items = draw_array(draw, sum(lengths), depth - 1)
         make, kind = draw.choice([(pa.ListArray, pa.int32()), (pa.LargeListArray, pa.int64())])
         return make.from_arrays(_offsets(lengths, nulls, kind), items)
-    items = draw_array(draw, draw.randint(longest, 9), depth - 1)  # views may share items, and lie in any order
+    items = draw_array(draw, draw.randint(longest, 9), depth - 1)  # views may share items, and are in any order
     starts = [draw.randint(0, len(items) - length) for length in lengths]
     make, kind = draw.choice([(pa.ListViewArray, pa.int32()), (pa.LargeListViewArray, pa.int64())])
     mask = pa.array(nulls, pa.bool_()) if any(nulls) else None

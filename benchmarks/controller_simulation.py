@@ -79,7 +79,7 @@ class Trace:
 
     @property
     def plans(self) -> tuple[str, ...]:
-        """Those that a user could have chosen by hand."""
+        """Those that a user could have chosen manually."""
         return (WRITTEN, THREADS, ALONE, PROCESSES, *((CLUSTER,) if self.cluster else ()))
 
     def seconds(self, plan: str, row: int, now: float, starting: bool = False) -> float:
@@ -268,7 +268,7 @@ def controlled(trace: Trace, settings: ControllerSettings | None = None) -> Outc
             )
         seen = Observation(
             run.now, run.plan, run.since, run.delivered, run.rows, run.seconds, run.waited, max(run.deliveries, 0),
-            # Of later epochs nobody knows: as many are expected as there were.
+            # Of later epochs nothing knows: as many are expected as there were.
             _expected(run), run.row >= 3 * trace.piece, looked, found,
             frozenset(plan for plan, ready in warmed.items() if ready <= run.now),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What cedar costs beside the work: per block and operator, and per row of a Python function."""
+"""What cedar costs next to the work: per block and operator, and per row of a Python function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet to torch: cedar with two threads against a loop by hand and torch's DataLoader with two workers."""
+"""Parquet to torch: cedar with two threads against a loop manually and torch's DataLoader with two workers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _count(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def checked(files: list[str]) -> Callable[[], dict[str, Any]]:
-    """Everybody's batches are the same: one by one where the order is fixed, in sum where workers mix it."""
+    """Every worker's batches are the same: one by one where the order is fixed, in sum where workers mix it."""
 
     def run() -> dict[str, Any]:
         mine, by_hand = Sums(), Sums()

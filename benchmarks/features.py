@@ -88,7 +88,8 @@ def cedar_batches(files: Sequence[str], workers: int = 2, executor: str = "threa
     return prepared(files).batch(BATCH, last="keep").loader(executor=executor, workers=workers, format="torch")
 
 
-# ---- by hand ---------------------------------------------------------------------------------------------------------
+# ---- manually
+# ---------------------------------------------------------------------------------------------------------
 
 
 def hand_batches(files: Sequence[str]) -> Iterator[Batch]:

@@ -1,6 +1,7 @@
-"""Functions that nobody can see into, and rows that take far longer than others: ``python -m benchmarks.functions``.
+"""Functions that nothing can see into, and rows that take far longer than others: ``python -m benchmarks.functions``.
 
-A function that works for a millisecond, with the GIL held for a share of it, and returns an array. Beside it, in turns,
+A function that works for a millisecond, with the GIL held for a share of it, and returns an array. Next to it, in
+turns,
 the least that another loader could do: two threads of a pool, eight calls ahead, ``numpy.stack``. CPU seconds stand
 first: they say more where others share the machine. Then a function that sleeps for a time drawn from a lognormal
 distribution, with ``order="exact"`` and ``order="any"``.

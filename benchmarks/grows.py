@@ -1,4 +1,4 @@
-"""What plans, mixes, wide tables and small batches cost as they grow, each beside its bar.
+"""What plans, mixes, wide tables and small batches cost as they grow, each next to its bar.
 
     python -m benchmarks.grows [--only plans mix columns calls small]
 

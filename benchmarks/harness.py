@@ -1,7 +1,7 @@
-"""What every benchmark shares: contenders in processes of their own, interleaved rounds, medians, JSON, a table.
+"""What every benchmark shares: contenders in their own processes, interleaved rounds, medians, JSON, a table.
 
 Figures of two runs cannot be compared, so contenders are run in turns, round by round, and a ratio is the median of the
-ratios within the rounds. CPU seconds stand beside wall time: they tell work saved from work spread over cores.
+ratios within the rounds. CPU seconds stand next to wall time: they tell work saved from work spread over cores.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def reported(what: str, values: Sequence[float], unit: str, *, how: How = "measu
     return Figure(what, None, statistics.median(values), unit, None, how, min(values), max(values), note)
 
 
-# ---- contenders in processes of their own ----------------------------------------------------------------------------
+# ---- contenders in their own processes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Sample:
 
 
 class Contender:
-    """A function in a process of its own, called again and again: imports and warm-up cost the first call only.
+    """A function in its own process, called repeatedly: imports and warm-up cost the first call only.
 
     Args:
         target: ``module:function``; called once with ``arguments`` it prepares and returns the function to be timed,

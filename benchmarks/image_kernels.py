@@ -2,7 +2,7 @@
 
     python -m benchmarks.image_kernels [--quick]        QUICK=1 does the same as --quick
 
-Every contender does the work of the operator beside it, up to rounding; OpenCV, Pillow and torch take part where they
+Every contender does the work of the operator next to it, up to rounding; OpenCV, Pillow and torch take part where they
 are installed. Rounds are interleaved; the least and the median are given. The whole pixel part of SimCLR is ours in one
 pass, the same operators one by one, and the usual calls of OpenCV and NumPy.
 """
@@ -31,7 +31,7 @@ from cedar.operators.image.resample import resize_into
 from cedar.operators.image.solarize import Equalize, Solarize
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-ROWS = 8  # images of a call, so that what a call costs beside them shows little
+ROWS = 8  # images of a call, so that what a call costs next to them shows little
 Contenders = dict[str, Callable[[], Any]]
 
 

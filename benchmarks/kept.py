@@ -1,4 +1,4 @@
-"""Long benchmarks in parts: what was measured is kept at once, and a benchmark that was stopped goes on from there.
+"""Long benchmarks in parts: what was measured is kept at once, and a benchmark that was stopped continues from there.
 
 Single results are lines of ``benchmarks/out/<name>_runs.jsonl``, the figures of a part ``<name>.<part>.json``. The
 table at the end holds all parts that were ever measured here, in the order of the benchmark; ``--fresh`` forgets them.

@@ -32,7 +32,7 @@ crews, texts, oracle, sparse, lost, reference = (import_module(f"tests.{name}") 
 
 @contextmanager
 def crew(ranks: int) -> Iterator[tuple[Any, Path]]:
-    """Ranks with a folder of their own."""
+    """Ranks with their own folder."""
     with tempfile.TemporaryDirectory() as folder:
         found = crews.Crew(ranks, Path(folder))
         try:
@@ -213,7 +213,7 @@ def saved_values(options: Options, ranks: int) -> list[int]:
 
 
 def loss_of_a_rank(form: Form) -> list[Figure]:
-    """A rank is killed at a random step; the others go on, with fewer slots, on the same global batches."""
+    """A rank is killed at a random step; the others continue, with fewer slots, on the same global batches."""
     ranks, after, seeds = form.pick((4, 50, 5), (4, 8, 3), (3, 5, 1))
     at = random.Random().randint(4, 9)
     with crew(ranks) as (found, folder):

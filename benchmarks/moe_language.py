@@ -72,7 +72,7 @@ def train(policy: Policy, seed: int, steps: int, text: str, target: float = TARG
 def runs(
     form: Form, text: str | None, jobs: int, target: float, minutes: float = math.inf, fresh: bool = False
 ) -> list[dict[str, Any]]:
-    """All runs, each in a process of its own; those that are in the file of runs already are taken from it."""
+    """All runs, each in its own process; those that are in the file of runs already are taken from it."""
     steps, seeds = form.pick((1000, 5), (40, 2), (3, 1))
     policies = form.pick(POLICIES, _QUICK)
     path = harness.OUT / f"moe{suffix(form)}_runs.jsonl"

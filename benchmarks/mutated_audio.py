@@ -3,8 +3,8 @@
     python -m benchmarks.mutated_audio [--quick] [--count N] [--only flac mp3] [--seed S]
 
 Files of every format are made from a few seconds of sound, and then bits are flipped, bytes overwritten, parts cut out,
-doubled, moved or cut off, headers most of all. The decoding runs in a process of its own: where it dies, the file is
-named, and a new process goes on behind it.
+doubled, moved or cut off, headers most of all. The decoding runs in its own process: where it dies, the file is
+named, and a new process continues behind it.
 """
 
 from __future__ import annotations

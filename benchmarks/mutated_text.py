@@ -1,4 +1,4 @@
-"""Mutated texts: what tokenize, normalize and read_text make of bytes that somebody damaged.
+"""Mutated texts: what tokenize, normalize and read_text make of bytes that something damaged.
 
     python -m benchmarks.mutated_text [inputs per transform]
 
@@ -61,7 +61,7 @@ def mutated(seed: int, n: int) -> Iterator[bytes]:
 
 
 def check(make: Callable[..., Transform], plain: Callable[[str], Any], seed: int, n: int) -> dict[str, int]:
-    """Runs a transform over mutated bytes, as they are and with what is no UTF-8 replaced; counts the outcomes.
+    """Runs a transform over mutated bytes, as they are and with what is not UTF-8 replaced; counts the outcomes.
 
     Args:
         make: the transform, for ``errors="strict"`` or "replace".
@@ -87,7 +87,7 @@ def check(make: Callable[..., Transform], plain: Callable[[str], Any], seed: int
             found: set[int] = set()
         except BadValues as refused:
             found = set(refused.rows)
-        assert found == bad, f"rows that are no UTF-8: {bad ^ found}"
+        assert found == bad, f"rows that are not UTF-8: {bad ^ found}"
         assert time.perf_counter() - begun < _SLOW * _BATCH, "slow"
         counts["result"] += len(raw) - len(bad)
         counts["named"] += len(bad)

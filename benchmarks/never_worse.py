@@ -1,8 +1,8 @@
 """Is plan="auto" ever slower than plan="off", and does it gain what it can: ``python -m benchmarks.never_worse``.
 
 Two pipelines over rows in memory, in runs of three epochs that take from 0.2 to 20 s as written: one opaque function,
-for which nothing can be done; and a costly function in front of a cheap filter, whose best order is written by hand,
-too. The contenders run in turns; a ratio is that of the wall times of a round, CPU seconds stand beside it.
+for which nothing can be done; and a costly function in front of a cheap filter, whose best order is written manually,
+too. The contenders run in turns; a ratio is that of the wall times of a round, CPU seconds stand next to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brute force: every order of the movable steps, typed by hand, against the plan that was chosen."""
+"""Brute force: every order of the movable steps, typed manually, against the plan that was chosen."""
 
 from __future__ import annotations
 

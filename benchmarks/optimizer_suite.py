@@ -97,7 +97,7 @@ def first(scale: Scale) -> list[Figure]:
 def predicted(scale: Scale) -> list[Figure]:
     """What a plan promises for the last epoch of three, before it begins, against what that gives: rows read a second.
 
-    Nobody pauses. Where rows are kept for later epochs, predictions are of the first, and so is what is measured.
+    Nothing pauses. Where rows are kept for later epochs, predictions are of the first, and so is what is measured.
     """
     within: list[bool] = []
 

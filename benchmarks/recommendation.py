@@ -10,7 +10,7 @@
 | quality | AUC against the planted model; sessions against rows shuffled globally | recommendation_quality |
 | whole | rows per second from files to weights, against DataLoader with torch, with torchrec | recommendation_whole |
 
-Each part runs in a process of its own: none inherits threads, caches or memory of another.
+Each part runs in its own process: none inherits threads, caches or memory of another.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = {
     "training": "recommendation_training", "hot": "recommendation_hot", "quality": "recommendation_quality",
     "whole": "recommendation_whole",
 }  # fmt: skip
-SEPARATE = ("storage", "training")  # have a command of their own: the tiny form leaves them to it
+SEPARATE = ("storage", "training")  # have their own command: the tiny form leaves them to it
 
 
 def measured(part: str, form: Form) -> list[Figure]:
@@ -44,7 +44,7 @@ def measured(part: str, form: Form) -> list[Figure]:
 
 
 def apart(part: str, form: Form) -> list[Figure]:
-    """The same, measured in a process of its own.
+    """The same, measured in its own process.
 
     Raises:
         RuntimeError: the part failed; its own error is on stderr.

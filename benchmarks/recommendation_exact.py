@@ -66,7 +66,7 @@ def options(path: str, dedup: Any, dtype: str = "float64", backend: str = "torch
 
 
 def trained(chosen: Any, steps: int, folder: str = "", save: bool = False) -> dict[str, Any]:
-    """Losses, AUC, bytes and the tables of this rank; goes on from what is in a folder, saves there if asked."""
+    """Losses, AUC, bytes and the tables of this rank; continues from what is in a folder, saves there if asked."""
     import torch
 
     from cedar.trainers.common.checkpoint import Checkpoints
@@ -152,7 +152,7 @@ def traffic_ratio(folder: str, steps: int = 4) -> tuple[float, float]:
 
 
 def resharded(folder: str, before: int, after: int, steps: int = 5) -> float:
-    """How far a run that goes on, on another number of ranks, is from one that did not stop."""
+    """How far a run that continues, on another number of ranks, is from one that did not stop."""
     path = write_log(os.path.join(folder, "log.parquet"))
     place = os.path.join(folder, f"{before} {after}")
     os.makedirs(place, exist_ok=True)

@@ -100,7 +100,7 @@ def _grouped(what: str, p: cedar.Pipeline, name: str) -> Figure:
 
 def _sliding(what: str, files: list[str], name: str, user: str) -> Figure:
     """Histories at each event, of rows whose users have a whole window behind them. They slide from session to session
-    where those of a user lie next to each other, as they do in these logs: so S is rows of a user.
+    where those of a user are next to each other, as they do in these logs: so S is rows of a user.
     """
     table = pq.read_table(files).combine_chunks()
     full = table.filter(pa.compute.equal(pa.compute.list_value_length(table[name]), _WINDOW))

@@ -214,7 +214,7 @@ def criteo_speed(folder: str, text: bytes, rounds: int) -> list[Figure]:
     found = interleaved({"two": _criteo_epoch(paths), "one": _criteo_epoch(paths[:1])}, rounds)
     return [
         at_least("Criteo from gz, two files, two workers", 150_000, [s.rate for s in found["two"]], "rows/s"),
-        reported("one file, which nobody can split", [s.rate for s in found["one"]], "rows/s"),
+        reported("one file, which nothing can split", [s.rate for s in found["one"]], "rows/s"),
         reported("per CPU second", [s.result["rows"] / s.cpu for s in found["two"]], "rows/s"),
     ]
 

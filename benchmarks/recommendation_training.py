@@ -214,7 +214,7 @@ def sequence(form: Form) -> list[Any]:
 
 
 def memory(form: Form) -> list[Any]:
-    """Growth of the peak of resident memory over two steps, each in a process of its own."""
+    """Growth of the peak of resident memory over two steps, each in its own process."""
     from benchmarks.harness import at_least, environment
 
     grown = {}

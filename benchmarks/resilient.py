@@ -1,7 +1,7 @@
 """The fault-tolerant pipeline trainer: real processes that are killed, stopped and replaced, against whole runs.
 
 ``python -m benchmarks.resilient [--form] [--only kills --minutes 10]``. Everything here is measured on this machine,
-gloo on the CPU, unless a row says simulated. It may be stopped at any time, and goes on where it was: see
+gloo on the CPU, unless a row says simulated. It may be stopped at any time, and continues where it was: see
 ``benchmarks.kept``. Schedules have their own figures: ``--plans`` adds those of ``benchmarks.resilient_plans``.
 """
 
@@ -71,7 +71,7 @@ def _trained(made: Options, stages: int, replicas: int, chaos: str = "") -> run.
 
 
 def digests(record: run.Record) -> dict[str, str]:
-    """Of each stage's weights; a worker that differs from its peers gets a row of its own."""
+    """Of each stage's weights; a worker that differs from its peers gets its own row."""
     found: dict[str, str] = {}
     for worker, ended in sorted(record.ended.items()):
         stage = worker[1]
@@ -234,7 +234,7 @@ def hung(kept: Kept, form: Form, folder: str) -> list[Figure]:
 def calibrated(kept: Kept, form: Form, folder: str) -> list[Figure]:
     """The simulator's period against steps whose instructions sleep for a slot.
 
-    Simulated once from the slot alone, and once from what instructions were measured to take before anybody died.
+    Simulated once from the slot alone, and once from what instructions were measured to take before anyone died.
     """
     figures = []
     modes: tuple[Mode, ...] = form.pick(("sync", "staggered"), ("sync",))

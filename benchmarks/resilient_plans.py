@@ -1,7 +1,7 @@
 """Schedules of the fault-tolerant pipeline trainer: how good plans are, against what can be proven and against others.
 
-``python -m benchmarks.resilient_plans [--form]``. It may be stopped, and goes on where it was. Periods and throughputs
-are simulated; times to plan are measured.
+``python -m benchmarks.resilient_plans [--form]``. It may be stopped, and continues where it was. Periods and
+throughputs are simulated; times to plan are measured.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def _first(loader: cedar.Loader) -> float:
 
 
 def states_of(pipeline: cedar.Pipeline, size: Size) -> list[dict[str, Any]]:
-    """What all ranks save after a few batches: rank 0's state, and that of the others, of whom some are further."""
+    """What all ranks save after a few batches: rank 0's state, and that of the others, of which some are further."""
     with loader_of(pipeline, 0, size.ranks) as loader:
         for _ in islice(loader, 3):
             pass

@@ -57,7 +57,7 @@ class Clock:
         return turn
 
     def at(self, when: float, turn: threading.Lock) -> None:
-        """Give somebody the turn at some time."""
+        """Give something the turn at some time."""
         self._count += 1
         heapq.heappush(self._later, (when, self._count, turn))
 
@@ -123,7 +123,7 @@ class Clock:
 
 
 class Barrier:
-    """A collective: nobody goes on before all are there."""
+    """A collective: nothing continues before all are there."""
 
     def __init__(self, clock: Clock, ranks: int) -> None:
         self._clock, self._ranks = clock, ranks

@@ -117,7 +117,7 @@ class Took:
 
 
 def took(reads: list[Ints], window: list[int], sizes: Ints, model: Storage, slow: float = 1.0) -> Took:
-    """All ranks read at once, as fast as they can, with nobody waiting for a trainer.
+    """All ranks read at once, as fast as they can, with nothing waiting for a trainer.
 
     Args:
         reads: the splits that each rank reads, in order.

@@ -1,8 +1,8 @@
-"""A source of very many splits, and of very many files: what stands before the first batch, in CPU seconds and memory.
+"""A source of very many splits, and of very many files: what is before the first batch, in CPU seconds and memory.
 
     python -m benchmarks.splits [--splits 1000000 10000000] [--files 2000] [--rounds 3] [--only splits manifest]
 
-Each measurement is a process of its own; memory is what its peak rose by since its imports.
+Each measurement is its own process; memory is what its peak rose by since its imports.
 """
 
 from __future__ import annotations

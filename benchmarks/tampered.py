@@ -1,6 +1,6 @@
-"""States and plans that somebody changed: each is refused by name, or does no harm.
+"""States and plans that someone changed: each is refused by name, or does no harm.
 
-``python -m benchmarks.tampered`` changes 50,000 states (with the checksum made anew, as one who wants to would) and as
+``python -m benchmarks.tampered`` changes 50,000 states (with the checksum rebuilt, as one who wants to would) and as
 many plans, loads each and runs on from it; ``--quick`` a hundredth of it. What ends in anything but an error of cedar's
 is told, with the change that brought it about.
 """
@@ -82,7 +82,7 @@ class Tally:
 
 
 class TooLong(BaseException):
-    """What was changed makes a run go on for too long."""
+    """What was changed makes a run continue for too long."""
 
 
 def _late(*_: Any) -> None:
@@ -165,7 +165,7 @@ def states(count: int, seed: int = 0) -> Tally:
     """Changed states, loaded and run on from."""
     tally, rng = Tally(), random.Random(seed)
     whole: list[tuple[cedar.Pipeline, dict[str, Any]]] = []
-    merged: list[tuple[cedar.Pipeline, list[dict[str, Any]]]] = []  # of two ranks, for three to go on from
+    merged: list[tuple[cedar.Pipeline, list[dict[str, Any]]]] = []  # of two ranks, for three to continue from
     for make in PIPELINES.values():
         pipeline = make()
         for taken in (0, 1, 3):

@@ -4,7 +4,7 @@
     python -m benchmarks.tampered_cache --quick    # 10,000
 
 Harm is an exception, code that runs, an array that shows memory beyond the entry, another file that is touched, or the
-end of the process. Cases run in processes of their own, so that one that ends its process is counted.
+end of the process. Cases run in their own processes, so that one that ends its process is counted.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _change_body(body: bytearray, rng: random.Random) -> None:
 
 
 def within(block: Block, low: int, high: int) -> bool:
-    """Whether all that a block shows lies within an entry, or was made anew, and can be looked at."""
+    """Whether all that a block shows is within an entry, or was rebuilt, and can be looked at."""
     for column in block.columns.values():
         values = column.values if isinstance(column, GroupColumn) else column
         if isinstance(values, pa.Array):
@@ -164,7 +164,7 @@ def within(block: Block, low: int, high: int) -> bool:
                 if (
                     buffer is not None
                     and buffer.size
-                    and not buffer.is_mutable  # Arrow's own memory, made anew and filled
+                    and not buffer.is_mutable  # Arrow's own memory, rebuilt and filled
                     and not low <= buffer.address <= buffer.address + buffer.size <= high
                 ):
                     return False

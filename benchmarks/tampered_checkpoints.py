@@ -3,8 +3,8 @@
     python -m benchmarks.tampered_checkpoints [cases] [--quick]
 
 Bytes are flipped, cut, swapped and overwritten; files are missing, empty, links, pipes, directories and pickles that
-would write a file; headers of tensor files are forged; and indexes are forged with their digests worked out anew, as
-only somebody can who may write there: what these say is loaded if it is possible, and no checkpoint is safe from that.
+would write a file; headers of tensor files are forged; and indexes are forged with their digests worked out again, as
+only something can who may write there: what these say is loaded if it is possible, and no checkpoint is safe from that.
 Of all of them: no exception but CedarError, no code run, no case beyond some seconds, nothing half loaded.
 """
 
@@ -156,7 +156,7 @@ def _digest(trainer: Any) -> str:
 
 
 def tamper(path: str, rng: random.Random, canary: str) -> str:
-    """Damage the checkpoint in some way; what was done, which begins with "forged" where digests were made anew."""
+    """Damage the checkpoint in some way; what was done, which begins with "forged" where digests were rebuilt."""
     files = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
     name = rng.choice(files)
     file = Path(path, name)

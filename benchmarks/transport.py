@@ -34,7 +34,7 @@ def _child(code: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
 
 
 def transport(form: Form) -> list[Figure]:
-    """Bytes per second to the consumer, side by side with threads; rows per second beside torch."""
+    """Bytes per second to the consumer, side by side with threads; rows per second next to torch."""
     blocks, rows = form.pick((4000, 200_000), (1500, 30_000), (30, 1000))
     contenders = {
         name: Contender(f"benchmarks.transport_runs:{target}", *arguments)

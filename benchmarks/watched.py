@@ -1,7 +1,8 @@
 """What it costs to watch a run in every way there is, against none: ``python -m benchmarks.watched``.
 
 Images (simclr) and a click log (recommend) of the optimizer's suite, two epochs of some seconds, in turns; and batches
-of 16 numbers, for what a batch costs. CPU seconds stand beside wall time: they say more where others share the machine.
+of 16 numbers, for what a batch costs. CPU seconds stand next to wall time: they say more where others share the
+machine.
 """
 
 from __future__ import annotations

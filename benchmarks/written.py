@@ -1,4 +1,4 @@
-"""Data sets written by jobs: rows lost or repeated over kills, and time beside reading and encoding alone.
+"""Data sets written by jobs: rows lost or repeated over kills, and time next to reading and encoding alone.
 
     python -m benchmarks.written [--kills 100] [--rounds 5] [--rows 2000000] [--only kills speed]
 

@@ -1,6 +1,6 @@
 """Jobs that write and are sent SIGKILL at random moments, and begun again until all is written: what of it is wrong?
 
-Jobs run in processes of their own. One that ended is begun with other data of its kind, until the kills are used up.
+Jobs run in their own processes. One that ended is begun with other data of its kind, until the kills are used up.
 """
 
 from __future__ import annotations

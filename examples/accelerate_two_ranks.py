@@ -23,7 +23,7 @@ def train(accelerator: Accelerator, folder: str, resume: bool) -> tuple[nn.Modul
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.register_for_checkpointing(loader)
     if resume:
-        accelerator.load_state(folder)  # rank 0 saved its loader's state: all ranks go on from it
+        accelerator.load_state(folder)  # rank 0 saved its loader's state: all ranks continue from it
     seen: list[int] = []
     for step, batch in enumerate(loader, 1):
         loss = nn.functional.cross_entropy(model(batch["x"].float()), batch["y"].long())

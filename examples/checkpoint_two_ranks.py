@@ -61,7 +61,7 @@ def run(folder: str) -> None:
 
 def main(folder: str) -> None:
     dist.init_process_group("gloo")
-    run(folder)  # a function of its own: the models are gone before their process group is
+    run(folder)  # its own function: the models are gone before their process group is
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Train a recommendation model (DLRM) through a pipeline, stop it in the middle, go on, and compare with plain rows.
+"""Train a recommendation model (DLRM) through a pipeline, stop it in the middle, continue, and compare with plain rows.
 
 python examples/demo.py                              # writes a click log of 150,000 rows under build/, clusters it by
                                                      # session, and uses it
@@ -73,7 +73,7 @@ def choose_columns(schema: dict[str, Any], label: str | None) -> Columns:
         lists=tuple(n for n, kind in features.items() if pt.is_large_list(kind) and pt.is_integer(kind.value_type)),
     )
     if not columns.dense and not columns.ids + columns.words + columns.lists:
-        raise ValueError(f"no column that can be a feature beside the label {found!r}: {', '.join(schema)}")
+        raise ValueError(f"no column that can be a feature next to the label {found!r}: {', '.join(schema)}")
     return columns
 
 
@@ -109,7 +109,7 @@ def options_for(columns: Columns, rows: int, folder: Path) -> Options:
 
 
 def click_log(folder: Path, rows: int) -> tuple[str, str]:
-    """Write a synthetic log anew, and cluster it by session; returns the files to train on, and those held out."""
+    """Write a synthetic log again, and cluster it by session; returns the files to train on, and those held out."""
     shutil.rmtree(folder, ignore_errors=True)
     started = time.perf_counter()
     lists = (ListFeature("hist_items", 30.0, ids=1_000), ListFeature("tags", 5.0, ids=300))
@@ -133,7 +133,7 @@ def click_log(folder: Path, rows: int) -> tuple[str, str]:
 
 
 def read(pattern: str, held_out: str | None) -> tuple[cedar.Pipeline, cedar.Pipeline, int]:
-    """The rows to train on, those held out (of files without a pattern of their own, the last tenth), and how many the
+    """The rows to train on, those held out (of files without their own pattern, the last tenth), and how many the
     first are.
     """
     rows = cedar.read_parquet(pattern)

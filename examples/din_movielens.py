@@ -44,7 +44,7 @@ def tables() -> DedupEmbeddings:
 
 
 class DIN(nn.Module):
-    """The films that were liked, weighted by what a small network says of each beside the one that is asked for."""
+    """The films that were liked, weighted by what a small network says of each next to the one that is asked for."""
 
     def __init__(self, embeddings: Any) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def fit(folder: str, checkpoint: str | None = None, **options: Any) -> Model:
 
 def main(folder: str) -> None:
     fit(folder, max_steps=7)  # an epoch has 18 steps
-    model = fit(folder, f"{folder}/step=7.ckpt", max_epochs=1)  # rank 0 saved its state: all ranks go on from it
+    model = fit(folder, f"{folder}/step=7.ckpt", max_epochs=1)  # rank 0 saved its state: all ranks continue from it
     ranks: list[tuple[list[int], list[int]]] = [([], [])] * 2
     torch.distributed.all_gather_object(ranks, (model.trained, model.scored))
     if torch.distributed.get_rank() == 0:

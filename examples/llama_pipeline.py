@@ -1,7 +1,7 @@
 """Train a Llama-shaped model, whose head is its table of tokens, in three stages of two workers, while one is killed.
 
 python examples/llama_pipeline.py RUN_FOLDER               # worker 2 gets SIGKILL at step 3
-python examples/llama_pipeline.py RUN_FOLDER ""            # nobody dies: the same losses, digit for digit
+python examples/llama_pipeline.py RUN_FOLDER ""            # nothing dies: the same losses, digit for digit
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then experts, each behind a norm and beside a residual."""
+    """Attention, then experts, each behind a norm and next to a residual."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()

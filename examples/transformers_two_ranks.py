@@ -47,7 +47,7 @@ class Epochs:
 
 
 class Trainer(transformers.Trainer):
-    """Keeps the loader's state beside each checkpoint: that of one rank is enough."""
+    """Keeps the loader's state next to each checkpoint: that of one rank is enough."""
 
     def __init__(self, folder: str, **options: Any) -> None:
         arguments = transformers.TrainingArguments(

@@ -1,7 +1,7 @@
-"""Train a vision transformer of one's own in three stages of two workers each, while one of them is killed.
+"""Train a vision transformer of your own in three stages of two workers each, while one of them is killed.
 
 python examples/vit_pipeline.py RUN_FOLDER               # worker 3 gets SIGKILL at step 4
-python examples/vit_pipeline.py RUN_FOLDER --chaos ""    # nobody dies: the same losses, digit for digit
+python examples/vit_pipeline.py RUN_FOLDER --chaos ""    # nothing dies: the same losses, digit for digit
 """
 
 from __future__ import annotations

@@ -42,16 +42,16 @@ _OTHERS_THREADS = (
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of small real inputs beside the checkout; without it, the tests that need it are skipped."""
+    """The folder of small real inputs next to the checkout; without it, the tests that need it are skipped."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("the real inputs are not there: no ../shared/data beside the checkout")
+        pytest.skip("the real inputs are not there: no ../shared/data next to the checkout")
     return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_fork_server() -> Iterator[None]:
-    """Workers do not see which test runs, as a variable of pytest's says: else each would start a server of its own."""
+    """Workers do not see which test runs, as a variable of pytest's says: else each would start its own server."""
     inherited = forkserver._inherited
 
     def without() -> dict[str, Any]:

@@ -255,7 +255,7 @@ def test_weights_of_a_mix(weight: Any) -> None:
 
 
 class Two(Exception):
-    """Cannot be made again from its text alone."""
+    """Cannot be rebuilt from its text alone."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"{code}: {reason}")
@@ -400,6 +400,6 @@ def test_rank_and_world_set_twice_differently(monkeypatch: pytest.MonkeyPatch) -
         assert "subgroup=True" in str(caught.value)
         assert caught.value.site is not None
         assert caught.value.site.file == __file__
-    assert items().loader(rank=0, world=4).rank.world == 4, "twice the same is no conflict"
+    assert items().loader(rank=0, world=4).rank.world == 4, "twice the same is not a conflict"
     assert items().loader(rank=0, world=2, subgroup=True).rank.world == 2
     assert os.environ["RANK"] == "0"

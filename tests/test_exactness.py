@@ -63,7 +63,7 @@ def resumes_anywhere(case: Case) -> None:
     for stop in [*stops[1:], None]:
         loader = case.loader()
         loader.load_state_dict(state)
-        loader.set_epoch(state["epoch"])  # what is left of it, be it nothing
+        loader.set_epoch(state["epoch"])  # the rest of it, be it nothing
         if stop is not None and stop == len(got):
             state = saved(loader)  # loaded, and saved before a single batch
             continue
@@ -99,7 +99,7 @@ def ranks_share_the_epoch(case: Case) -> None:
 
 
 def worlds_change(case: Case) -> None:
-    """Every rank stops where it likes, and other numbers of ranks go on; twice."""
+    """Every rank stops where it likes, and other numbers of ranks continue; twice."""
     worlds = [case.draw.randint(1, 4) for _ in range(3)]
     states: list[Any] = []
     parts = []
@@ -111,7 +111,7 @@ def worlds_change(case: Case) -> None:
             if states:
                 mine = states[rank] if len(states) == world and case.draw.random() < 0.5 else states
                 loader.load_state_dict(mine)
-                loader.set_epoch(case.options["epoch"])  # what is left of it, be it nothing
+                loader.set_epoch(case.options["epoch"])  # the rest of it, be it nothing
             stop = None if number == 2 else max(0, ahead + case.draw.randint(-2, 2))
             part, state = stopped(loader, stop)
             parts.append(part)

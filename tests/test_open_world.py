@@ -1,4 +1,4 @@
-"""What the package needs to know of an operator is declared by it: nobody outside operators/ asks which one it is."""
+"""What the package needs to know of an operator is declared by it: nothing outside operators/ asks which one it is."""
 
 from __future__ import annotations
 

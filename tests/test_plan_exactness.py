@@ -36,7 +36,7 @@ GROUP = max(3, CASES // 40)
 
 @pytest.fixture(autouse=True)
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a plan places in other processes is a stage of its own, in the place that a test can afford."""
+    """What a plan places in other processes is its own stage, in the place that a test can afford."""
     monkeypatch.setattr(tasks, "is_remote", lambda place: False)
     monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
     check_once(monkeypatch)
@@ -90,7 +90,7 @@ def the_same_while_plans_change(case: Case) -> None:
 
 
 def states_are_of_no_plan(case: Case) -> None:
-    """From a state under any plan, and in the middle of changes, any other plan goes on."""
+    """From a state under any plan, and in the middle of changes, any other plan continues."""
     if case.off.error:
         return
     plans: list[Any] = ["off", *case.plans]
@@ -102,12 +102,14 @@ def states_are_of_no_plan(case: Case) -> None:
             second = case.draw.choice(plans)
             again = case.driven(case.plans) if case.draw.random() < 0.3 else case.loader(second)
             again.load_state_dict(through.states[at])
-            again.set_epoch(through.states[at]["epoch"])  # what is left of it, be it nothing
+            again.set_epoch(through.states[at]["epoch"])  # the rest of it, be it nothing
             same(outcome(again), Outcome(case.off.units[at:], None, []), (at, str(loader.plan), str(again.plan)))
 
 
 def ranks_and_their_number_change(case: Case) -> None:
-    """What each of many ranks gets, and what others get that go on from their states, is the same under every plan."""
+    """What each of many ranks gets, and what others get that continue from their states, is the same under every
+    plan.
+    """
     if case.off.error:
         return
     world, after = case.draw.randint(2, 3), case.draw.randint(1, 3)
@@ -215,7 +217,7 @@ def test_a_filter_stays_between_a_concat_that_counts_and_a_shuffle() -> None:
     both = cedar.concat(numbers().skip(3), numbers())
     same_by_rules(both.filter(col("x") % 5 != 2).shuffle(window=7).batch(4))
     plan = same_by_rules(both.filter(col("x") % 5 != 2).batch(4))
-    assert any(d.rule == "push_filter" and d.applied for d in plan.decisions)  # where nobody has windows
+    assert any(d.rule == "push_filter" and d.applied for d in plan.decisions)  # where nothing has windows
 
 
 def test_new_columns_of_unknown_rows_keep_their_order() -> None:

@@ -114,7 +114,10 @@ def test_one_rank_goes_on_at_every_boundary(made: Any, name: str, steps: int | N
         with resumed(p, state, steps=steps, executor="threads", workers=2) as loader:
             rest = [plain(loader), plain(loader)]
         first = 0 if len(got) < count else 1
-        assert rest == [epochs[first][len(got) % count :], epochs[first + 1]], (stop, "the epoch goes on, or the next")
+        assert rest == [epochs[first][len(got) % count :], epochs[first + 1]], (
+            stop,
+            "the epoch continues, or the next",
+        )
         with resumed(p, state, steps=steps) as loader:
             for told in (0, 1) if stop is not None else (1,):
                 loader.set_epoch(told)

@@ -68,7 +68,7 @@ class Crew:
 
 
 def each_apart(work, arguments, seconds=120, lost=()):
-    """``work(*arguments, tell)`` in processes of their own, one for each of the arguments; what each told, in order.
+    """``work(*arguments, tell)`` in their own processes, one for each of the arguments; what each told, in order.
 
     Those of ``lost`` are not waited for. All are gone then.
     """

@@ -44,7 +44,7 @@ def _arrow(values: Any) -> Any:
 class ListStream(Stream):
     """Rows in memory.
 
-    Pieces are cut at random, anew every time the stream is opened; ``late`` is how often a pull has to wait. With
+    Pieces are cut at random, again every time the stream is opened; ``late`` is how often a pull has to wait. With
     ``sizes``, the units are batches of so many rows. ``marks`` are the unit numbers after which a window ends.
     """
 

@@ -2,7 +2,7 @@
 
 Of an epoch all identities are compared (each expected row once, none else), and some dozens of rows in full with the
 plain reference. Peers draw with one shared function of the row's number, so that their random rows have a reference,
-too. Our own draws are keyed by the row in a way of their own: our random rows are compared with those of the same
+too. Our own draws are keyed by the row in their own way: our random rows are compared with those of the same
 pipeline as written (``plan="off"``, inline), and their means and deviations with the reference's.
 
 ``python -m benchmarks.peers.check order.json`` prints a verdict for each file of samples: "" or what is wrong.

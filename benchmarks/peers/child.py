@@ -1,4 +1,4 @@
-"""One run: an entry, a workload, a setting, in a process of its own; the answer is a file of JSON.
+"""One run: an entry, a workload, a setting, in its own process; the answer is a file of JSON.
 
 ``python -m benchmarks.peers.child order.json``. The order says what to run and where to write the answer and the
 sampled rows. The first epoch warms up (its start is the figure "first batch"), the others are the rate.
@@ -68,7 +68,7 @@ def main() -> None:
     partial.write_text(json.dumps(asdict(answer)), encoding="utf-8")
     partial.rename(order.answer)
     sys.stdout.flush()
-    os._exit(0)  # the parent ends what is left of workers; how long they take to say farewell is not measured
+    os._exit(0)  # the parent ends the rest of workers; how long they take to say farewell is not measured
 
 
 def describe(error: BaseException) -> str:

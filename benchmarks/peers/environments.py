@@ -1,7 +1,7 @@
 """A virtual environment for each peer, from the package index, at pinned versions, made once.
 
-``pins/NAME.txt`` holds every version of an environment; it is made anew when that file changes. Where there is no such
-file (a new peer), the entry's requirements decide, and what came of them is written beside the environment.
+``pins/NAME.txt`` holds every version of an environment; it is rebuilt when that file changes. Where there is no such
+file (a new peer), the entry's requirements decide, and what came of them is written next to the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPERATORS = (
     "scipy==1.17.1",
 )
 INSTALL_LIMIT = 1800  # seconds
-# What the environment that runs the benchmark says of itself, ranks, and what would have every run compile anew.
+# What the environment that runs the benchmark says of itself, ranks, and what would have every run compile again.
 DROPPED = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_NUM_THREADS",
     "PYTHONDONTWRITEBYTECODE",

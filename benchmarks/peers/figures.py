@@ -43,7 +43,7 @@ WITH_PROCESSES = (("DataLoader", "2 workers"), ("DataLoader", "tuned"), ("Grain"
 
 
 def figures(workload: str, lines: Sequence[Line]) -> list[Figure]:
-    """What the table of a workload says of ours. Lines that failed or were wrong are no peers."""
+    """What the table of a workload says of ours. Lines that failed or were wrong are not peers."""
     sound = [line for line in lines if not line.problem]
     ours = next((line for line in sound if line.entry == OURS and line.setting == "auto"), None)
     if ours is None:

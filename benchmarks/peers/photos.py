@@ -62,7 +62,7 @@ def decoded(content: bytes) -> Array:
 
 @lru_cache
 def opencv() -> Any:
-    """OpenCV without threads of its own: whoever calls it has as many as there are cores."""
+    """OpenCV without threads of its own: any code that calls it has as many as there are cores."""
     cv2 = library("cv2")
     cv2.setNumThreads(0)
     return cv2

@@ -69,7 +69,7 @@ class Run:
 def rounds(
     job: Job, contestants: Sequence[Contestant], number: int, scratch: Path, say: Callable[[str], None]
 ) -> Iterator[Run]:
-    """All runs; who begins moves on by one from round to round. Who failed in the first round is not tried again."""
+    """All runs; who begins moves on by one from round to round. Who failed in the first round is not retried."""
     failed: set[int] = set()
     for turn in range(number):
         start = turn % max(1, len(contestants))

@@ -51,7 +51,7 @@ def cpu_seconds(mark: str) -> float:
 
 
 def end(mark: str, patience: float = 5.0) -> None:
-    """Kill what is left of a run."""
+    """Kill the rest of a run."""
     stop = time.monotonic() + patience
     while pids := members(mark):
         for pid in pids:

@@ -181,7 +181,7 @@ def workload(name: str) -> Workload:
 
 
 def modules(folder: str) -> dict[str, Any]:
-    """The modules of a folder beside this file, by name."""
+    """The modules of a folder next to this file, by name."""
     place = str(Path(__file__).with_name(folder))
     names = sorted(found.name for found in pkgutil.iter_modules([place]) if not found.name.startswith("_"))
     return {name: importlib.import_module(f"benchmarks.peers.{folder}.{name}") for name in names}

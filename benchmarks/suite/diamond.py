@@ -31,7 +31,7 @@ def checksum(blob: bytes) -> int:
 
 
 def prefix(directory: str) -> cedar.Pipeline:
-    """Built anew each time: equal, but not one object."""
+    """Built again each time: equal, but not one object."""
     return read(directory).map(squeeze, "blob", dtype=bytes)
 
 

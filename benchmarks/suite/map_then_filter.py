@@ -19,7 +19,7 @@ def data(directory: str, rows: int, seed: int) -> None:
 
 
 def stretched(key: int) -> int:
-    """A key hashed again and again."""
+    """A key hashed repeatedly."""
     digest = key.to_bytes(8, "little")
     for _ in range(ROUNDS):
         digest = hashlib.sha256(digest).digest()

@@ -62,7 +62,7 @@ class KeptReader:
         """The blocks of a split behind the program, from the store if they are there.
 
         Args:
-            timing: is told what was read and done to make an entry, or how many rows were spared that.
+            timing: receives what was read and computed to make an entry, or how many rows a hit saved.
 
         Raises:
             PipelineError: the place is a directory that others can write.

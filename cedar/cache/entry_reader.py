@@ -1,5 +1,5 @@
-"""Reading an entry back. Whoever can write where entries lie can write anything: all that an entry says of itself is
-held against what is there, and whatever is wrong is damage, which is computed again.
+"""Reading an entry back. Anyone who can write where entries lie can write anything: all that an entry says of itself is
+compared with what is there, and whatever is wrong is damage, which is computed again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _read(buffer: pa.Buffer, size: int, place: Any) -> pa.RecordBatch | None:
     if place is None:
         return None
     start, end = _pair(place)
-    _hold(0 <= _is(start, int) <= _is(end, int) <= size and start % PAGE == 0, "a part lies outside")
+    _hold(0 <= _is(start, int) <= _is(end, int) <= size and start % PAGE == 0, "a part is outside")
     return read_batch(buffer.slice(start, end - start))
 
 

@@ -42,19 +42,19 @@ class OperatorDigests:
 
 @dataclass(frozen=True)
 class Record:
-    """The parts of a key that all splits of a cache share, kept beside the entries to tell why a later one differs."""
+    """The parts of a key that all splits of a cache share, kept next to the entries to tell why a later one differs."""
 
     operators: tuple[OperatorDigests, ...]
     columns: tuple[str, ...] | None
     physical: str
     versions: dict[str, str]
-    several: bool  # several sources lie below, which number their rows
+    several: bool  # several sources are below, which number their rows
     unknown: tuple[
         str, ...
     ] = ()  # objects whose state cannot be read: another run cannot know that its own are the same
 
     def key(self) -> list[Any]:
-        """What is hashed; columns are no part of it: an entry serves whoever needs some of its columns."""
+        """What is hashed; columns are no part of it: an entry serves any code that needs some of its columns."""
         operators = [[m.parameters, m.code] for m in self.operators]
         return [self.versions, operators, self.physical]
 

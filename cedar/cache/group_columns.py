@@ -36,7 +36,7 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
     """The columns of groups, by name; those of one group share again.
 
     Args:
-        described: what ``write_groups`` told, as it came back.
+        described: the description that ``write_groups`` returned.
         read: the arrays of a part, by name.
         rows: that each column has.
 

@@ -1,7 +1,7 @@
 """Kept counts: how many rows filters leave of each row group of files, for ranks and later runs.
 
 Those of one source under some filters are an entry: a row for each file, with what the file is known by (its URL, size
-and stamp), and what is left of its row groups. A run that reads finds the same.
+and stamp), and the rest of its row groups. A run that reads finds the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cedar.store.keep import load, place_beside, save, user_place
 from cedar.store.place import Place, name_of
 
 _SCHEMA = pa.schema([("file", pa.large_string()), ("left", pa.large_list(pa.int64()))])
-_BUDGET = 256 << 20  # bytes, beside a manifest
+_BUDGET = 256 << 20  # bytes, next to a manifest
 
 Counts: TypeAlias = dict[str, tuple[int, ...]]
-"""What is left of the row groups of files, by what these are known by."""
+"""The rest of the row groups of files, by what these are known by."""
 
 
 class CountKey(NamedTuple):
@@ -40,7 +40,7 @@ def file_mark(file: File) -> str | None:
 
 
 def place_of(source: Any, filters: str) -> CountKey | None:
-    """Where the counts of a source over files are kept: beside its manifest, else with the user's."""
+    """Where the counts of a source over files are kept: next to its manifest, else with the user's."""
     manifest = getattr(source, "manifest", None)
     if manifest is not None and source.storage_options is None:
         return CountKey(place_beside(f"{manifest}.counts", _BUDGET), name_of("counts", filters))
@@ -65,5 +65,5 @@ def _counts(entry: Entry) -> Counts:
         raise Damaged("its columns are not those of this version")
     left = [tuple(each) for each in table["left"].to_pylist()]
     if any(type(each) is not int or each < 0 for counts in left for each in counts):
-        raise Damaged("it has counts that are none")
+        raise Damaged("it has invalid counts")
     return dict(zip(table["file"].to_pylist(), left, strict=True))

@@ -1,4 +1,4 @@
-"""Entries in memory. Nobody writes into them: a run gets read-only views of their arrays, and copies of the rest."""
+"""Entries in memory. Nothing writes into them: a run gets read-only views of their arrays, and copies of the rest."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _copied(blocks: list[Block]) -> list[Block]:
 def _given(blocks: list[Block]) -> list[Block]:
     """Views of arrays, and copies of the rest: a tensor made of Arrow's memory could be written into.
 
-    What is handed over of a view is a copy, see ``writeable``.
+    What is delivered of a view is a copy, see ``writeable``.
     """
     given = []
     for block in blocks:

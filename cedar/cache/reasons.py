@@ -13,7 +13,7 @@ from cedar.store.place import Place
 
 RECORD = "-" + "0" * 16  # in the name of a group's record
 _MOST = 64  # records that are compared
-_LONG = 2000  # letters that are told
+_LONG = 2000  # characters that are stored
 
 
 def as_json(record: Record, group: str, data: str, policy: str) -> dict[str, Any]:

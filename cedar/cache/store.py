@@ -52,7 +52,7 @@ class Store:
     """Keeps entries up to a budget of bytes. Safe for threads; a directory serves several processes at a time.
 
     What cannot be kept is computed again: a place that cannot be written (read-only, full) is said once in the log and
-    in ``notes``, and the run goes on.
+    in ``notes``, and the run continues.
 
     Args:
         budget: bytes in memory.
@@ -61,7 +61,7 @@ class Store:
 
     def __init__(self, budget: int = MEMORY_BYTES, disk: int | None = None) -> None:
         self._budget, self._disk = budget, disk
-        self.sharers = 1  # processes that keep entries of their own, where all of them share the budget
+        self.sharers = 1  # processes that keep their own entries, where all of them share the budget
         self.memory = Memory(budget)
         self.described = Describer()
         self._places: dict[str, Place] = {}

@@ -1,6 +1,6 @@
 """``cedar bench``: ours against the peers that are installed in this environment.
 
-The workloads and the peers' entries are no part of the installed package: they lie beside it in a checkout.
+The workloads and the peers' entries are no part of the installed package: they are next to it in a checkout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def add(adder: Adder) -> None:
     """Register the command."""
     about = """Compare with the peers that are installed in this environment. Needs a checkout of the project;
-`make bench` gives every peer an environment of its own."""
+`make bench` gives every peer its own environment."""
     examples = ["--only clicklog,python_map", "--peers cedar,dataloader --data my_photos"]
     bench = command(adder, "bench", "compare with the other loaders that are installed", bench_here, examples, about)
     bench.add_argument("--only", metavar="A,B", help="these workloads")
@@ -59,7 +59,7 @@ def checkout() -> Path:
     root = Path(cedar.__file__).resolve().parents[1]
     if not (root / "benchmarks" / "peers" / "__main__.py").is_file():
         raise CedarError(
-            f"cedar bench needs a checkout: there is no benchmarks/peers beside {Path(cedar.__file__).parent}",
+            f"cedar bench needs a checkout: there is no benchmarks/peers next to {Path(cedar.__file__).parent}",
             fix="clone the project, then `pip install -e .` and `cedar bench` there, or `make bench` for every peer",
         )
     return root

@@ -66,7 +66,7 @@ def _add_run(adder: Adder) -> None:
         "pipelines.py:train --epochs 2 --plan off   # as written, to compare",
         "pipelines.py:train --plan train.plan.json --limit-batches 1000",
         "pipelines.py:train --without late,order --budget cache=1GiB",
-        "pipelines.py:clean --write s3://bucket/clean --partition-by day   # again, and it goes on where it was",
+        "pipelines.py:clean --write s3://bucket/clean --partition-by day   # again, and it continues where it was",
     ]
     made = on_pipeline(adder, "run", "run a pipeline and report what it did", run, examples)
     made.add_argument("--epochs", type=count, default=1, metavar="N", help="how many epochs (default: 1)")
@@ -196,7 +196,7 @@ def warm(chosen: argparse.Namespace) -> None:
 
 
 def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
-    """``cedar run --write``: a job, which Ctrl-C ends and the same command goes on with."""
+    """``cedar run --write``: a job, which Ctrl-C ends and the same command continues with."""
     others = {
         "--epochs": chosen.epochs != 1, "--limit-batches": chosen.limit_batches, "--seconds": chosen.seconds,
         "--plan": chosen.plan != "auto", "--rules": chosen.rules, "--without": chosen.without,
@@ -211,7 +211,7 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
             layout=chosen.layout or "fast",
         )  # fmt: skip
     except KeyboardInterrupt:
-        print("stopped; the same command goes on where this was")
+        print("stopped; the same command continues where this was")
         return 130
     print(written)
     return 0
@@ -259,7 +259,7 @@ def budget_of(text: str) -> cedar.Budget | None:
     """The budget that ``cpus=4,memory=2GiB`` names; None where nothing is named.
 
     Raises:
-        PipelineError: a name or a figure that is none.
+        PipelineError: a name or an invalid figure.
     """
     pairs = dict(each.partition("=")[::2] for each in names(text))
     unknown = sorted(set(pairs) - {"cpus", "memory", "cache", "cluster", "layout"})

@@ -34,7 +34,7 @@ def _add_clicks(kinds: Adder) -> None:
     clicks.add_argument("--vary", action="store_true", help="S on average: sessions differ in length")
     chance = "that a feature of the user is as in the row before (default: 0.95)"
     clicks.add_argument("--repeats", type=float, default=0.95, metavar="CHANCE", help=chance)
-    clicks.add_argument("--lists", type=index, default=0, help="of the user beside hist_items and tags (default: 0)")
+    clicks.add_argument("--lists", type=index, default=0, help="of the user next to hist_items and tags (default: 0)")
     clicks.add_argument("--length", type=float, default=20, help="mean length of hist_items and lists (default: 20)")
     slides = "a list that changes slides by M ids; 0: it is new (default: 0)"
     clicks.add_argument("--shift", type=int, default=0, metavar="M", help=slides)
@@ -45,7 +45,7 @@ def _add_clicks(kinds: Adder) -> None:
 
 def _add_cluster(kinds: Adder) -> None:
     summary = "write the rows of each session next to each other, in order of time"
-    about = "Reads Parquet, writes Parquet; an interrupted run goes on where it was."
+    about = "Reads Parquet, writes Parquet; an interrupted run continues where it was."
     cluster = command(kinds, "cluster", summary, _cluster, about=about)
     cluster.add_argument("paths", metavar="IN", help="a directory, glob or URL")
     cluster.add_argument("out", metavar="OUT", help="a folder that is not there yet")
@@ -69,7 +69,7 @@ def _add_cluster(kinds: Adder) -> None:
 
 def _add_convert(kinds: Adder) -> None:
     summary = "write data in another format, after telling what each is worth for a pipeline"
-    about = "Measures on the first rows, prints a table, then writes; an interrupted run goes on where it was."
+    about = "Measures on the first rows, prints a table, then writes; an interrupted run continues where it was."
     convert = command(kinds, "convert", summary, _convert, about=about)
     convert.add_argument("paths", metavar="SRC", help="a directory, glob or URL of files, or a Lance data set")
     convert.add_argument("out", metavar="DST", nargs="?", help="a folder or URL")

@@ -75,7 +75,7 @@ def serve(address: str, shown: Callable[[], str]) -> tuple[str, listen.Server]:
         shown: makes the page.
 
     Raises:
-        PipelineError: an address that is none, or cannot be listened on.
+        PipelineError: an invalid address, or cannot be listened on.
     """
     token = secrets.token_urlsafe(16)
     server = listen.listen(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def show(shown: Any, as_table: Callable[[Any], Any]) -> None:
-    """Print a profile or a report: as a table where somebody looks, as its own text elsewhere."""
+    """Print a profile or a report: as a table where a caller looks, as its own text elsewhere."""
     if not sys.stdout.isatty():
         print(shown)
         return

@@ -40,7 +40,7 @@ def load_pipeline(target: str) -> cedar.Pipeline:
     """The pipeline that ``target`` names: ``module:name`` or ``file.py:name``; a function of no arguments is called.
 
     Raises:
-        PipelineError: there is no such module, file or name, it raises, or it is no pipeline.
+        PipelineError: there is no such module, file or name, it raises, or it is not a pipeline.
 
     Examples:
         >>> from cedar.cli import load_pipeline

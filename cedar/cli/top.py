@@ -65,7 +65,7 @@ def addresses(text: str) -> list[str]:
     except ValueError:
         known = False
     if not known:
-        raise PipelineError(f"{text!r} is no address of a run", fix="loader.url has it")
+        raise PipelineError(f"{text!r} is not an address of a run", fix="loader.url has it")
     return [text]
 
 

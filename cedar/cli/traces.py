@@ -40,7 +40,7 @@ def add(adder: Adder) -> None:
 
 def _span(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {_LONGEST}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {_LONGEST}")
     return int(text)
 
 

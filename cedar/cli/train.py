@@ -35,7 +35,7 @@ def add(adder: Adder) -> None:
         made = command(kinds, name, summary, partial(main, name))
         made.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
         made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
-        made.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.folder")
+        made.add_argument("--resume", action="store_true", help="continue from the newest checkpoint in run.folder")
         if name == "resilient":
             _add_grid(made)
         else:
@@ -47,7 +47,7 @@ def _add_grid(made: argparse.ArgumentParser) -> None:
     made.add_argument("--replicas", type=count, default=2, metavar="N", help="workers of each stage (default: 2)")
     made.add_argument("--machines", type=count, default=None, metavar="N", help="supervisors to wait for (default: 1)")
     made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where the others join (default: any port)")
-    made.add_argument("--join", default=None, metavar="HOST:PORT", help="join a run that goes on there")
+    made.add_argument("--join", default=None, metavar="HOST:PORT", help="join a run that continues there")
     made.add_argument("--chaos", default="", metavar="WHAT", help="fail on purpose: kill=2@step40, rejoin@step80")
 
 
@@ -113,5 +113,5 @@ def _supervise(chosen: argparse.Namespace, options: Any) -> int:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
-        raise CedarError(f"{text!r} is no address", fix="write HOST:PORT")
+        raise CedarError(f"{text!r} is not an address", fix="write HOST:PORT")
     return host, int(port)

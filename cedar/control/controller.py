@@ -16,11 +16,11 @@ Invariants, tested on random runs:
 6. A slot that costs more than it may ends at once: the plan that stays comes back.
 7. What is known of plans is known against the one that stays: where its rows take longer, theirs are taken to, too.
    What a slot has cost is known once the plan that stays was measured after it; nothing else is tried before. What
-   is measured while processes start is no plan's pace.
-8. A plan that failed is not tried again before the run is twice as long, then three times, and so on. What is expected
-   of it then lies between what it showed and what the cost model says, the nearer to the latter the longer ago that
-   was: no plan is tried again and again, and none is given up for good.
-9. Looks become rarer as the run goes on, but for the one after a change of its pace, and take no more than ``regret``
+   is measured while processes start is not a plan's pace.
+8. A plan that failed is not retried before the run is twice as long, then three times, and so on. What is expected
+   of it then is between what it showed and what the cost model says, the nearer to the latter the longer ago that
+   was: no plan is retried and again, and none is given up permanently.
+9. Looks become rarer as the run continues, but for the one after a change of its pace, and take no more than ``regret``
    of the time.
 """
 
@@ -41,7 +41,7 @@ class Candidate:
     Args:
         key: names it: equal for plans that do the same in the same places with as many workers.
         seconds: expected per row; measured ones take their place.
-        start: seconds until it can take over, in which the run goes on as it is.
+        start: seconds until it can take over, in which the run continues as it is.
         later: what it saves comes in later epochs: it need not be faster now.
         alike: in the same places as the plan that runs: what is expected of both is wrong alike.
     """
@@ -60,7 +60,7 @@ class PlanTrial:
     Args:
         seconds: per row.
         at: the time of that.
-        failed: how often it was tried in vain.
+        failed: how often it was tried without success.
     """
 
     seconds: float
@@ -79,10 +79,10 @@ class Observation:
         delivered: rows since then.
         rows, seconds, waited, deliveries: since its first delivery: rows delivered, the wall time of that, the part of
             it in which the trainer waited, and how many deliveries there were. They never fall under one plan.
-        rest: rows that are still to come; None where nobody knows: then as many as there were.
+        rest: rows that are still to come; None if unknown: then as many as there were.
         informed: enough was seen of the operators for a look.
         looked: CPU seconds that looks have taken so far, with their checks.
-        candidates: what the look under way proposes, and expects of the plan that runs; None until it has ended.
+        candidates: what the look in progress proposes, and expects of the plan that runs; None until it has ended.
         ready, refused: proposed plans that can take over at once, and those that never may.
         opening: seconds that the first delivery of an iteration took: so long may that of another plan take.
     """
@@ -106,12 +106,12 @@ class Observation:
 
 @dataclass(frozen=True)
 class Look:
-    """Ask the cost model for plans, beside the run."""
+    """Ask the cost model for plans, next to the run."""
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Check a plan and start what it needs, beside the run."""
+    """Check a plan and start what it needs, next to the run."""
 
     key: str
 
@@ -157,7 +157,7 @@ class State:
 
     Args:
         stays: the key of the plan that runs unless another one measures better.
-        phase: what is under way.
+        phase: what is in progress.
         mark: where the measurement of the plan that stays began.
         pace: what it showed last; None until it has shown something.
         judged: its seconds per row when it was last judged, or looked at; 0 until then.
@@ -165,7 +165,8 @@ class State:
         tried: what some of them showed, which is known better than what was expected of them.
         prepared: until when plans that are got ready are waited for, by key.
         trial: the key of the plan that is tried or left.
-        slot: the last plan that was tried in vain, its seconds and its rows, until it is known how long rows take now.
+        slot: the last plan that was tried without success, its seconds and its rows, until it is known how long rows
+        take now.
         spent: seconds that slots of worse plans, and looks after the first, have cost.
         looked, cost: CPU seconds of all looks so far, and of the last one.
         asked: the time of the last one.
@@ -216,7 +217,7 @@ def _measured(state: State, seen: Observation, settings: ControllerSettings) -> 
         return replace(state, mark=seen)
     if seen.seconds - mark.seconds < _slot(seen, settings) or seen.deliveries - mark.deliveries < settings.deliveries:
         return state
-    if seen.rows <= mark.rows:  # all were skipped: no pace, and nothing could be told from it
+    if seen.rows <= mark.rows:  # all were skipped: they have no throughput to compare
         return state
     pace = Pace.between(mark, seen)
     state = replace(_scaled(state, pace), mark=seen, pace=pace)
@@ -358,7 +359,7 @@ def _worth(candidate: Candidate, state: State, seen: Observation, settings: Cont
 
 
 def _in_flight(state: State, seen: Observation, settings: ControllerSettings) -> tuple[State, tuple[Action, ...]]:
-    """A slot goes on, or ends; or the plan that stays is on its way back."""
+    """A slot continues, or ends; or the plan that stays is on its way back."""
     assert state.pace is not None
     if state.phase == "returns":
         if seen.plan != state.stays:
@@ -390,7 +391,7 @@ def _stays(state: State, seen: Observation, regret: float) -> State:
     assert state.pace is not None
     key, before, pace = state.trial, state.pace.row, Pace.of(seen)
     known, tried = dict(state.known), {**state.tried, key: PlanTrial(pace.row, seen.now)}
-    if known[key].later:  # what it costs now, the plan before did not: that is no measure
+    if known[key].later:  # what it costs now, the plan before did not: that is not a measure
         known.pop(state.stays, None)
     else:
         known.setdefault(state.stays, Candidate(state.stays, before))

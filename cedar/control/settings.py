@@ -11,8 +11,8 @@ class ControllerSettings:
 
     Args:
         regret: share of the time so far, 0 to 1, that looking for plans and slots of worse ones may cost: a run that
-            gains nothing stays within the 3% that nobody can tell from noise.
-        least_gain: seconds that a plan must be expected to save: less is not felt by anybody.
+            gains nothing stays within the 3% that nothing can tell from noise.
+        least_gain: seconds that a plan must be expected to save: less is not felt by anyone.
         rare: share of the time so far, 0 to 1, that passes between two looks at least: costs that change in the middle
             of a run are seen before much more than that is lost.
         candidates: plans that are tried of what one look proposes: one for each kind of place.

@@ -118,7 +118,7 @@ class Recording:
     def __init__(self, most: int) -> None:
         self._tasks, self._waits = deque[bytes](maxlen=most), deque[bytes](maxlen=most)
         self._numbers: dict[Part, int] = {}
-        self.handed: Ends = ()  # of the batch about to be handed over
+        self.handed: Ends = ()  # of the batch about to be delivered
 
     def task(self, task: TaskTime) -> None:
         """One that ended."""
@@ -130,7 +130,7 @@ class Recording:
         self._tasks.append(pack(f"{len(figures)}d", *figures))
 
     def wait(self, asked: float, now: float) -> None:
-        """One of the trainer, for the batch at hand."""
+        """One of the trainer, for the current batch."""
         ends = self.handed
         self.handed = ()
         self._waits.append(pack(f"{2 + len(ends)}d", asked, now, *ends))
@@ -153,7 +153,7 @@ class Recording:
 
 
 def _numbers(packed: deque[bytes]) -> Iterator[tuple[float, ...]]:
-    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # at once: tasks go on to be added
+    return (unpack(f"{len(each) // 8}d", each) for each in packed.copy())  # at once: tasks continue to be added
 
 
 @dataclass
@@ -167,9 +167,9 @@ class Timeline:
         waited: of that, what passed inside ``next()``.
         start: of that, what passed before the first task of an iteration began; ``compiling`` plans.
         crowded: seconds in which tasks waited for a core that others had.
-        own: CPU seconds of the loader's thread while somebody waits for a delivery.
+        own: CPU seconds of the loader's thread while a caller waits for a delivery.
         lanes: how many workers there are now.
-        recording: where somebody asks for a trace; None keeps no single task.
+        recording: if the caller asks for a trace; None keeps no single task.
         asked: when the trainer asked for the next delivery.
     """
 
@@ -191,7 +191,7 @@ class Timeline:
     # ---- what happens, by any clock ----------------------------------------------------------------------------------
 
     def begin(self, now: float, lanes: float) -> None:
-        """An iteration begins, with so many workers: somebody asks for its first delivery."""
+        """An iteration begins, with so many workers: a caller asks for its first delivery."""
         self.lanes = lanes
         self.asked = self._given = now
         self._compiled, self._began = self.compiling, None
@@ -225,10 +225,11 @@ class Timeline:
         if (recording := self.recording) is not None:
             recording.task(task)
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- what is reported
+    # ------------------------------------------------------------------------------------------------
 
     def rate(self, rows: float) -> float:
-        """Rows per second, of so many that were handed over."""
+        """Rows per second, of so many that were delivered."""
         return rows / self.elapsed if self.elapsed else 0.0
 
     @property
@@ -242,7 +243,7 @@ class Timeline:
         return self._cpu("gather", "convert")
 
     def _cpu(self, *kinds: Kind) -> float:
-        parts = list(self.parts.items())  # asked by threads beside the run, which may add to them
+        parts = list(self.parts.items())  # asked by threads next to the run, which may add to them
         return sum(spent.cpu for (kind, _), spent in parts if kind in kinds)
 
     @property
@@ -282,7 +283,7 @@ class Timeline:
         return [*lines, Line(IDLE, left)]
 
     def operators(self, lines: Iterable[Line], labels: Mapping[int, str]) -> dict[str, float]:
-        """The seconds of each operator by its label, most first; of a chain nobody looked into, of all of it."""
+        """The seconds of each operator by its label, most first; of a chain nothing looked into, of all of it."""
         mine = {name_of(part, labels) for part in self.parts if part[1]}
         seconds: dict[str, float] = {}
         for line in lines:

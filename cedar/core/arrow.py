@@ -1,7 +1,7 @@
 """Arrow arrays made of plain values, and back, without ``pa.array`` and ``to_numpy``.
 
-The first of those in a process imports pandas, where that is installed: a quarter of a second and 40 MB that nobody
-needs, and seconds where it happens beside threads that want the GIL.
+The first of those in a process imports pandas, where that is installed: a quarter of a second and 40 MB that nothing
+needs, and seconds where it happens next to threads that want the GIL.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# The dtypes of numbers, which lie in memory as NumPy and torch have them, by the ids of their types.
+# The dtypes of numbers, which are in memory as NumPy and torch have them, by the ids of their types.
 NUMBERS = {pa.from_numpy_dtype(each).id: np.dtype(each) for each in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split()}
 
 
 def of_numbers(
     values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Whole numbers or floats as an array of Arrow, which shares their memory.
+    """Integers or floats as an array of Arrow, which shares their memory.
 
     Args:
         values: of one dimension.
         kind: of Arrow, as wide as they are; None: int64.
-        missing: where a null is, whatever stands there.
+        missing: where a null is, whatever is there.
 
     Examples:
         >>> of_numbers(np.array([3, 1])).to_pylist()
@@ -102,7 +102,7 @@ def floats(arrays: Sequence[pa.Array]) -> list[npt.NDArray[Any]]:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Whole numbers or floats as they lie in memory; in the place of a null is anything.
+    """Integers or floats as they are in memory; in the place of a null is anything.
 
     Examples:
         >>> numbers(of_numbers(np.array([3, 1]))).tolist()

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Use:
-    """Requests to storage: all of them, those of them that were made again, and the seconds waited in between."""
+    """Requests to storage: all of them, those of them that were retried, and the seconds waited in between."""
 
     requests: int = 0
     retries: int = 0
@@ -69,7 +69,7 @@ class RequestOwner:
 
     @property
     def over(self) -> bool:
-        """Nobody waits any more for what this thread works on."""
+        """Nothing waits any more for what this thread works on."""
         return self.stop is not None and self.stop.over
 
     def check(self) -> None:
@@ -84,7 +84,7 @@ _asker: ContextVar[RequestOwner] = ContextVar("cedar_storage_asker", default=Req
 
 
 def asker() -> RequestOwner:
-    """Of this thread; libraries may read a file in threads of their own, so whoever opens one keeps it."""
+    """Of this thread; libraries may read a file in their own threads, so any code that opens one keeps it."""
     return _asker.get()
 
 

@@ -28,7 +28,7 @@ class Skipped:
     """Why a slot is dead: the operator (its ordinal and label) and the error, as text.
 
     ``refill``: the slot takes no place in a batch, the next row does; it stays to be counted at hand-over.
-    ``lost``: of what a damaged file took along, the first row and how many, -1 where nobody knows, TAKEN_OUT of a file
+    ``lost``: of what a damaged file took along, the first row and how many, -1 if unknown, TAKEN_OUT of a file
     that is gone in the middle of an epoch; () of a bad row.
     """
 
@@ -83,7 +83,7 @@ class Block:
 
     @property
     def is_nothing(self) -> bool:
-        """No rows, and nobody knows of which columns."""
+        """No rows, and the columns are unknown."""
         return not self.columns and self.aligned and not self.slots
 
     @property
@@ -205,7 +205,7 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """Several blocks of the same columns, one after the other."""
     if len(blocks) == 1:
         return blocks[0]
-    some = [b.columns for b in blocks if len(b)]  # of the others, nobody may know the types
+    some = [b.columns for b in blocks if len(b)]  # of the others, nothing may know the types
     columns = concat_each(some or [blocks[0].columns])
     dead: dict[int, Skipped] = {}
     offset = 0

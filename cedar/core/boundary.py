@@ -1,4 +1,4 @@
-"""The boundary: what pyarrow and polars hand over becomes columns here, and columns go to polars here.
+"""The boundary: what pyarrow and polars deliver becomes columns here, and columns go to polars here.
 
 Inside, a column has one type wherever it comes from, and a layout that every kernel understands: 64-bit offsets, no
 views, no dictionaries, no runs, no extensions. Arrow's own casts are asked for single values only, since several of
@@ -62,7 +62,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
         return canonical_type(kind.value_type)
     if pt.is_union(kind):
-        raise NoColumn("unions are no column", "make it a struct with a field for each of its types")
+        raise NoColumn("unions are not column", "make it a struct with a field for each of its types")
     return _plain_type(kind)
 
 
@@ -326,7 +326,7 @@ def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
     import polars as pl
 
     series = [to_series(name, column) for name, column in columns.items()]
-    return pl.DataFrame(dict(zip(columns, series, strict=True)) if "" in columns else series)  # a list names "" anew
+    return pl.DataFrame(dict(zip(columns, series, strict=True)) if "" in columns else series)  # a list names "" again
 
 
 def from_series(series: pl.Series) -> Any:
@@ -368,7 +368,7 @@ def columns_named(names: Iterable[str]) -> Any:
 
 
 def polars_errors() -> tuple[type[BaseException], ...]:
-    """What polars raises: to Python its panics are no exceptions."""
+    """What polars raises: to Python its panics are not exceptions."""
     import polars as pl
 
     return (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -412,7 +412,7 @@ def type_of_series(kind: pl.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def _handed_over(kind: Any) -> None:
-    """Whole numbers of 128 bits go over as decimals of 38 digits, or not at all: fewer than they have."""
+    """Integers of 128 bits go over as decimals of 38 digits, or not at all: fewer than they have."""
     import polars as pl
 
     wide = [pl.Int128, getattr(pl, "UInt128", pl.Int128)]

@@ -1,4 +1,4 @@
-"""Buffers: memory of large arrays, used again when nobody holds it any more.
+"""Buffers: memory of large arrays, used again when nothing holds it any more.
 
 An operating system clears each page that it hands out, which takes as long as filling it. A loader makes arrays of the
 same few sizes over and over, so what the trainer has let go of serves for the next batch.
@@ -25,14 +25,14 @@ _LOOK = 1 << 30  # bytes that are asked for until the next look: what lay idle a
 
 
 class _Spare:
-    """Memory that nobody holds, by size, the longest unused first."""
+    """Memory that nothing holds, by size, the longest unused first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._back: deque[mmap.mmap] = deque()  # given back, and not yet sorted in
         self._idle: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
-        self._used = 0  # bytes that somebody holds
+        self._used = 0  # bytes that something holds
         self._peaks = [0, 0]  # the most of those since the last look, and between it and the one before
         self._asked = 0
         self._least: dict[int, int] = {}  # of each size, how much was idle at the least since the last look
@@ -55,7 +55,7 @@ class _Spare:
         return memory
 
     def give_back(self, memory: mmap.mmap) -> None:
-        """Take back what nobody holds. A collection may call this anywhere, also while this thread has the lock."""
+        """Take back what nothing holds. A collection may call this anywhere, also while this thread has the lock."""
         self._back.append(memory)
         if self._lock.acquire(blocking=False):  # or who has it sorts it in, or the next one
             try:
@@ -96,13 +96,13 @@ class _Spare:
         return memory
 
     def _shrink(self) -> None:
-        """Let go of the longest unused while there is more than was ever in use at once: of some size too much."""
+        """Release the longest unused while there is more than was ever in use at once: of some size too much."""
         most = min(max(self._peaks) - self._used, _MOST_IDLE)
         while self._bytes > most:
             self._pop(next(iter(self._idle)))  # unmapped with its last reference
 
     def _trim(self) -> None:
-        """Let go of what nobody wanted: a size that is not used any more, or more of one than is in use at once."""
+        """Release what nothing wanted: a size that is not used any more, or more of one than is in use at once."""
         for size, mmaps in list(self._idle.items()):
             for _ in range(min(self._least.get(size, 0), len(mmaps))):
                 self._pop(size)
@@ -127,7 +127,7 @@ def let_go() -> int:
 
 
 def idle() -> int:
-    """Bytes that nobody holds, kept for the arrays to come."""
+    """Bytes that nothing holds, kept for the arrays to come."""
     return _spare.idle
 
 
@@ -199,7 +199,7 @@ class Place:
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-    """One view of arrays that lie in one piece of memory, one after the other; None where they do not.
+    """One view of arrays that are in one piece of memory, one after the other; None where they do not.
 
     Examples:
         >>> whole = np.arange(6).reshape(3, 2)

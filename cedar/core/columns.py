@@ -155,7 +155,7 @@ def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def detached(column: Column) -> Column:
-    """The same rows in memory that nobody else sees; strings, which nobody can write into, stay where they are."""
+    """The same rows in memory that is not shared; strings, which nothing can write into, stay where they are."""
     if isinstance(column, np.ndarray):
         return copied(column)
     if (
@@ -174,7 +174,7 @@ def writeable(column: Column) -> Column:
 
 
 def nbytes(column: Column) -> int:
-    """The bytes that a column's rows take, also in the form that a batch is handed over in; objects are estimated."""
+    """The bytes that a column's rows take, also in the form that a batch is delivered in; objects are estimated."""
     if isinstance(column, pa.Array):
         return _array_bytes(column)
     if isinstance(column, dict):
@@ -216,7 +216,7 @@ def _bits(kind: pa.DataType) -> int | None:
 
 
 def _array_bytes(array: pa.Array) -> int:
-    """As ``array.nbytes``, which lets go of the GIL: beside threads that want it, each time costs milliseconds."""
+    """As ``array.nbytes``, which releases the GIL: next to threads that want it, each time costs milliseconds."""
     kind, rows, buffers_held = array.type, len(array), array.buffers()
     mask = rows // 8 if buffers_held and buffers_held[0] is not None else 0
     bits = _bits(kind)

@@ -103,7 +103,7 @@ class Keys:
 
     ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` names the source in
     the DAG for error messages and takes no part in the hash. ``sub`` is -1 where no flat_map was applied. ``parts`` are
-    the rows that each was made of, where somebody asked for them.
+    the rows that each was made of, if the caller asked for them.
     """
 
     row: Ints
@@ -182,14 +182,16 @@ class Keys:
         return sources[0], files[0], row.item(0), sources[1], files[1], row.item(-1)
 
     def expand(self, counts: Ints) -> Keys:
-        """Row i repeated ``counts[i]`` times, told apart by their index in ``sub``."""
+        """Row i repeated ``counts[i]`` times, distinguished by their index in ``sub``."""
         index = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
         inner = np.arange(len(index), dtype=np.int64) - np.repeat(starts, counts)
         return self.take(index).items(inner)
 
     def items(self, numbers: Ints) -> Keys:
-        """The keys of item ``numbers[i]`` made of row i: that number where the row is no item itself, else a hash."""
+        """The keys of item ``numbers[i]`` made of row i: that number where the row is not an item itself, else a
+        hash.
+        """
         if isinstance(self.sub, int) and self.sub == -1:
             return replace(self, sub=numbers)
         hashed = np.asarray(hash_array(hash_array(1, self.sub), numbers), dtype=np.uint64)

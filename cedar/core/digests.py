@@ -135,7 +135,7 @@ class _Walk:
         return _hashed("whole", *made)
 
     def of(self, value: Any, step: str = "") -> bytes:
-        """The digest of a value that is found at ``step`` from the one at hand."""
+        """The digest of a value that is found at ``step`` from the current one."""
         if type(value) in _PLAIN:
             return _plain(value)
         if id(value) in self._done:

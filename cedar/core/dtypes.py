@@ -121,7 +121,7 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     kind = _from_name(name)
     if kind is None:
         raise PipelineError(
-            f"dtype={dtype!r} is no type of column",
+            f"dtype={dtype!r} is not a type of column",
             site=user_site(),
             fix='give an Arrow type, a dtype such as "float32", int, float, str, bytes, bool, list[...] or object',
         )

@@ -49,7 +49,7 @@ def raised() -> tuple[type[BaseException], ...]:
     """For an ``except`` around code of users: whatever it raises is an error of its row.
 
     An interrupt from outside passes: Ctrl-C and what the handler of a signal raises, the end of a generator that
-    nobody reads on, and a task that its event loop cancels.
+    nothing reads on, and a task that its event loop cancels.
     """
     error = sys.exception()
     if error is None or isinstance(error, Exception) or _from_outside(error):
@@ -104,7 +104,7 @@ def _cancelled() -> tuple[type[BaseException], ...]:
 
 
 def _is_cancelled() -> bool:
-    """The task at hand is cancelled, by its event loop or by another task."""
+    """The current task is cancelled, by its event loop or by another task."""
     asyncio = sys.modules["asyncio"]
     try:
         task = asyncio.current_task()
@@ -183,7 +183,7 @@ class CedarError(Exception):
     Args:
         what: what broke, in one sentence.
         site: the user's line that built the operator.
-        row: the row at hand.
+        row: the current row.
         done: what was done about it.
         fix: what to do next.
 

@@ -1,4 +1,4 @@
-"""Faults of storage: which errors go away when a request is made again, and how long the storage asks to wait."""
+"""Faults of storage: which errors go away when a request is retried, and how long the storage asks to wait."""
 
 from __future__ import annotations
 

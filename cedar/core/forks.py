@@ -1,7 +1,7 @@
 """Forks: what a process that was forked after cedar was used cannot do, and who does it in its place.
 
-A forked process has one thread. polars' threads are not there, and whatever waits for them waits for ever; a pool of
-threads takes work that nobody does. So such a process has what needs polars done by fresh processes of its own.
+A forked process has one thread. polars' threads are not there, and whatever waits for them waits forever; a pool of
+threads takes work that nothing does. So such a process has what needs polars done by fresh processes of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def elsewhere(fn: Callable[P, T]) -> Callable[P, T]:
 
 
 class Lock:
-    """A re-entrant lock that a forked process has anew, whoever held it, and that a pickle leaves behind."""
+    """A re-entrant lock that a forked process has again, any code that held it, and that a pickle leaves behind."""
 
     def __init__(self) -> None:
         self.renew()

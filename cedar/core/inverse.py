@@ -83,7 +83,7 @@ class InverseKeyedJaggedTensor(Container):
             raise _unfit(f"from_jagged of features of ({sizes}) rows", "give features of equal numbers of rows")
         given = dict(weights or {})
         if set(given) - set(features):
-            raise _unfit(f"weights of {sorted(set(given) - set(features))}, which are no keys", "weigh keys only")
+            raise _unfit(f"weights of {sorted(set(given) - set(features))}, which are not keys", "weigh keys only")
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
         inverse, first = distinct([_on_host(feature).to_arrow() for feature in [*features.values(), *weighed]])
         like = next(iter(features.values())).offsets
@@ -277,9 +277,9 @@ def _check(group: InverseKeyedJaggedTensor) -> None:
     if len(set(unique.values())) > 1:
         raise _unfit(f"the keys have {unique} unique rows", "all keys of a group have as many")
     if not is_array(inverse) or inverse.ndim != 1:
-        raise _unfit("inverse_lookup is no array of one dimension", "give one unique row per row")
+        raise _unfit("inverse_lookup is not an array of one dimension", "give one unique row per row")
     if set(group.weights or {}) - set(group.keys):
-        raise _unfit("weights of what is no key", "weigh keys only")
+        raise _unfit("weights of what is not a key", "weigh keys only")
     for key, weights in (group.weights or {}).items():
         if is_array(group.values[key]) and len(weights) != len(group.values[key]):
             raise _unfit(f"{len(weights)} weights for {len(group.values[key])} values of {key!r}", "one for each value")

@@ -64,7 +64,7 @@ def _whole(name: str, text: str) -> int:
     if value is None and name.endswith("_bytes"):
         value = parse_bytes(text, variable(name))
     if not value:
-        raise PipelineError(f"{variable(name)}={text!r}: a whole number above 0 is expected", site=user_site())
+        raise PipelineError(f"{variable(name)}={text!r}: an integer above 0 is expected", site=user_site())
     return value
 
 
@@ -157,7 +157,7 @@ def take(size: int, part: str) -> None:
 
 
 class Passing:
-    """What is taken in the block is let go of at its end."""
+    """What is taken in the block is released at its end."""
 
     __slots__ = ("_account", "_held")
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers questions of who has its token, and of nobody else."""
+"""A small HTTP server that answers questions of who has its token, and of no other client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asks may have gone; whatever else it is, the run goes on."""
+        """Who asks may have gone; whatever else it is, the run continues."""
         _log.debug("a question was not answered", exc_info=True)
 
 
@@ -73,12 +73,12 @@ def listen(address: object, option: str, handler: type[TokenHandler], site: Site
         site: the user's line.
 
     Raises:
-        PipelineError: an address that is none, or cannot be listened on.
+        PipelineError: an invalid address, or cannot be listened on.
     """
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     said = f"{option}{address!r:.80}"
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise PipelineError(f"{said} is no address", site=site, fix='such as "127.0.0.1:0"')
+        raise PipelineError(f"{said} is not an address", site=site, fix='such as "127.0.0.1:0"')
     try:
         return Server((host.strip("[]"), int(port)), handler)
     except OSError as error:

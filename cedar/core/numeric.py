@@ -1,4 +1,4 @@
-"""NumericEnvironment: what the bytes of a computation depend on beside its inputs, and how it is made the same.
+"""NumericEnvironment: what the bytes of a computation depend on next to its inputs, and how it is made the same.
 
 A sum on four threads is another sum than on one. So the functions of a pipeline run in one environment, whichever
 process and thread they run in. OpenMP (and with it torch), MKL and denormals belong to a thread: they are set for a
@@ -74,7 +74,7 @@ class NumericEnvironment:
         """
         known: dict[str, type] = {name: type(value) for name, value in NumericEnvironment().to_json().items()}
         if not isinstance(decoded, dict) or set(decoded) != set(known):
-            raise ValueError(f"{decoded!r:.100} is no numeric environment")
+            raise ValueError(f"{decoded!r:.100} is not a numeric environment")
         for name, kind in known.items():
             value = decoded[name]
             if type(value) is not kind or (type(value) is int and not 1 <= value <= 4096):
@@ -203,7 +203,7 @@ def arrived() -> tuple[Any, ...]:
 
 
 def _libraries() -> tuple[_Library, ...]:
-    """Those that are loaded now; looked for again when modules came that are no Python."""
+    """Those that are loaded now; looked for again when modules came that are not Python."""
     global _known, _modules, _count  # noqa: PLW0603 - what is loaded is the process's
     if len(sys.modules) != _count:
         with _looking:
@@ -284,9 +284,10 @@ _holders = _Holders()
 
 
 def hold_threads(environment: NumericEnvironment | None) -> AbstractContextManager[None]:
-    """BLAS libraries whose number of threads is the process's have the environment's, until nobody holds them any more.
+    """BLAS libraries whose number of threads is the process's have the environment's, until nothing holds them any
+    more.
 
-    A run that uses threads holds them as long as it goes on: a trainer of this process that computes with NumPy
+    A run that uses threads holds them as long as it continues: a trainer of this process that computes with NumPy
     between two batches has the same number between any two. torch's numbers are of threads: they are not held.
     """
     return nullcontext() if environment is None else _Holding(environment)
@@ -313,7 +314,7 @@ class _Holding(AbstractContextManager[None]):
             holders.number -= 1
             if not holders.number:
                 for put_back, get, given in holders.before.values():
-                    if get() == given:  # nobody else has set it since
+                    if get() == given:  # nothing else has set it since
                         put_back()
                 holders.before.clear()
 
@@ -349,7 +350,7 @@ def _hold(holders: _Holders, environment: NumericEnvironment) -> None:
 
 
 def _after_fork() -> None:
-    """Nobody in a forked child holds anything."""
+    """Nothing in a forked child holds anything."""
     global _holders
     before, _holders = _holders.before, _Holders()
     for put_back, *_ in before.values():

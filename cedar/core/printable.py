@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""As ``printable``, for a name within a line: it cannot begin a line of its own.
+    r"""As ``printable``, for a name within a line: it cannot begin its own line.
 
     Examples:
         >>> print(one_line("a\nb"))

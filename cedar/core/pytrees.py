@@ -23,7 +23,7 @@ class Container:
 
     @classmethod
     def tree_unflatten(cls, fixed: Any, parts: Any) -> Self:
-        """Unchecked: frameworks put objects of their own in the place of arrays."""
+        """Unchecked: frameworks put their own objects in the place of arrays."""
         made, rest = object.__new__(cls), iter(parts)
         for field in fields(cls):  # type: ignore[arg-type]
             object.__setattr__(made, field.name, fixed if field.name == cls.fixed else next(rest))

@@ -35,7 +35,7 @@ def find_rank(rank: int | None, world: int | None, subgroup: bool, site: Site | 
     first = claims[0]
     if not 0 <= first.rank < first.world:
         raise PipelineError(
-            f"rank {first.rank} of {first.world} (from {first.origin}): a rank lies between 0 and world - 1", site=site
+            f"rank {first.rank} of {first.world} (from {first.origin}): a rank is between 0 and world - 1", site=site
         )
     for other in claims[1:]:
         if (other.rank, other.world) != (first.rank, first.world) and not (subgroup and first.origin == "arguments"):
@@ -77,7 +77,7 @@ def _arguments(rank: int | None, world: int | None, site: Site | None) -> Rank |
     numbers = as_int(rank), as_int(world)
     if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
         raise PipelineError(
-            f"rank={rank!r}, world={world!r} are not whole numbers", site=site, fix="convert them: rank=int(...)"
+            f"rank={rank!r}, world={world!r} are not integers", site=site, fix="convert them: rank=int(...)"
         )
     return Rank(*numbers, "arguments")
 
@@ -105,7 +105,8 @@ def _launchers() -> list[tuple[str, str]]:
 
 
 def _environment(reported: bool, site: Site | None) -> list[Rank]:
-    """What the nearest launcher says, and the next one where both must agree; ``told``: something else says all of it.
+    """What the nearest launcher says, and the next one where both must agree; ``reported``: another source gives all
+    of it.
 
     Half a rank counts where another launcher says the same, and the rest. In a world of the same size RANK is the
     launcher's number, unless torchrun chose it: a script that sets RANK for all tasks makes one rank of all of them.
@@ -119,7 +120,7 @@ def _environment(reported: bool, site: Site | None) -> list[Rank]:
                 found.append(Rank(int(values[0]), int(values[1]), " and ".join(names)))
             except ValueError as error:
                 numbers = ", ".join(f"{name}={os.environ[name]!r}" for name in names)
-                raise PipelineError(f"{numbers} are not whole numbers", site=site) from error
+                raise PipelineError(f"{numbers} are not integers", site=site) from error
         elif values != [None, None] and not reported:
             halves.append(names)
     for names in halves:

@@ -113,7 +113,7 @@ def redact_url(url: str) -> str:
         return url
     url = _USER.sub("://***@", url)
     begin = 0
-    for part in url.split("*"):  # what lies beyond a "*" is no query, or was hidden already
+    for part in url.split("*"):  # what lies beyond a "*" is not a query, or was hidden already
         query = part.find("?")
         if query >= 0 and part.find("=", query) >= 0:
             return f"{url[: begin + query]}?***"

@@ -55,7 +55,7 @@ class Remote:
         """Bytes ``start`` to ``stop``; cut short only where the file of ``size`` bytes ends.
 
         Raises:
-            SourceError: the storage fails, or goes on giving fewer bytes.
+            SourceError: the storage fails, or continues giving fewer bytes.
         """
         if size is not None:
             stop = size if stop is None else min(stop, size)
@@ -190,7 +190,7 @@ class RemoteFile(io.RawIOBase):
         return self._by_handle(lambda handle: _exactly(handle, start, stop, self._size))
 
     def _through(self, size: int) -> bytes:
-        """The next bytes of a file whose size nobody knows: a short one is its end."""
+        """The next bytes of a file whose size is unknown: a short one is its end."""
         return self._by_handle(lambda handle: _next(handle, self._position, size))
 
     def _by_handle(self, work: Callable[[Any], bytes]) -> bytes:
@@ -236,7 +236,7 @@ def _next(handle: Any, position: int, size: int) -> bytes:
     while at < position:
         part = handle.read(min(_MOST, position - at))
         if not part:
-            raise ShortRead(f"the file ends at byte {at}, it went on beyond byte {position} before")
+            raise ShortRead(f"the file ends at byte {at}, it continued beyond byte {position} before")
         at += len(part)
     return bytes(handle.read(size))
 
@@ -281,7 +281,7 @@ def kind_of(fs: Any, path: str) -> str | None:
 
 
 def upload(remote: Remote, local: str, path: str) -> None:
-    """A local file as a new one on the storage; made again from its beginning after a fault.
+    """A local file as a new one on the storage; rebuilt from its beginning after a fault.
 
     Raises:
         SourceError: the storage fails.

@@ -1,4 +1,4 @@
-"""Requests to storage: how often one is made again, and a budget that all share.
+"""Requests to storage: how often one is retried, and a budget that all share.
 
 Every request to storage other than local files goes through ``Account.ask``, whatever reads or writes.
 """
@@ -90,11 +90,11 @@ class Account:
     _seen: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # each process has a budget of its own, and counts its own requests
+    def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget, and counts its own requests
         return Account, (self.patience,)
 
     def ask(self, url: str, request: Callable[[float], _T], on: RequestOwner | None = None) -> _T:
-        """What a request returns, made again while it fails in a way that passes.
+        """What a request returns, rebuilt while it fails in a way that passes.
 
         Args:
             url: the one that is asked, without credentials, for errors.
@@ -167,5 +167,5 @@ def _gave_up(url: str, attempts: int, took: float, fault: Fault, why: str) -> So
     return SourceError(
         f"{url}: the storage failed {attempts} time(s) in {took:.1f} s, last with {fault.kind}",
         done=f"given up: {why}",
-        fix="look whether the storage is up and how much it lets you ask of it; a run can go on from its last state",
+        fix="check that the storage is available and its rate limits; a run can resume from its last state",
     )

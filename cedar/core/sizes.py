@@ -13,7 +13,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def as_int(value: Any) -> Any:
-    """Whole numbers of NumPy and torch as an int; anything else, such as True, as it is.
+    """Integers of NumPy and torch as an int; anything else, such as True, as it is.
 
     Examples:
         >>> import numpy as np
@@ -46,7 +46,7 @@ def parse_bytes(text: str, argument: str) -> int:
     """The number of bytes in a size such as "256MiB".
 
     Raises:
-        PipelineError: the text is no size.
+        PipelineError: the text is not a size.
 
     Examples:
         >>> parse_bytes("2KiB", "window")

@@ -44,6 +44,6 @@ class Skip:
 
     def __post_init__(self) -> None:
         if self.max_rate is not None and not 0 <= self.max_rate <= 1:
-            raise PipelineError(f"Skip(max_rate={self.max_rate}): a rate lies between 0 and 1", site=user_site())
+            raise PipelineError(f"Skip(max_rate={self.max_rate}): a rate is between 0 and 1", site=user_site())
         if self.max_count is not None and self.max_count < 0:
             raise PipelineError(f"Skip(max_count={self.max_count}): a count is not negative", site=user_site())

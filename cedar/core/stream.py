@@ -226,7 +226,7 @@ class Flow(ABC):
         """No more than so many units will be asked for, so more need not be read ahead; they come if asked for."""
 
     def close(self) -> None:
-        """Let go of what is in flight."""
+        """Release what is in flight."""
 
 
 class Stream(ABC):
@@ -263,7 +263,7 @@ class Stream(ABC):
         return None
 
     def fits(self, at: At) -> bool:
-        """Whether ``open_at`` can take ``at``, which may come from a state that somebody changed.
+        """Whether ``open_at`` can take ``at``, which may come from a state that someone changed.
 
         By default what looks as ``start()`` does; streams whose positions hold those of others ask them.
         """
@@ -328,6 +328,6 @@ def _gone(piece: Piece) -> int | None:
 
 
 def _empty_of(piece: Piece) -> Piece:
-    """What is left of a wholly dropped piece: the mark of its window's end."""
+    """The rest of a wholly dropped piece: the mark of its window's end."""
     rows = piece.rows.slice(0, 0) if not piece.batch else piece.rows
     return Piece(rows.slice(0, 0), piece.at, piece.skip + piece.units, False, True)

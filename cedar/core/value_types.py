@@ -14,7 +14,7 @@ import pyarrow as pa
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.values import ValueMismatch, describe, nanoseconds, plain
 
-# The first match decides, so a subclass stands before its base (bool before int, datetime before date, np.float64
+# The first match decides, so a subclass is before its base (bool before int, datetime before date, np.float64
 # before float).
 _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("bool", (bool, np.bool_)),

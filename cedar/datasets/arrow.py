@@ -198,7 +198,7 @@ def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], w
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
-    """The source behind ``cedar.read_arrow``: Arrow IPC files, Feather version 2 among them.
+    """The source after ``cedar.read_arrow``: Arrow IPC files, Feather version 2 among them.
 
     Examples:
         >>> import pyarrow as pa, pyarrow.feather

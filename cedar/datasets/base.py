@@ -19,8 +19,8 @@ from cedar.operators.base import Effects, Operator, Schema
 
 LOST = -1  # the part of the one split of a lost file
 GONE = -2  # the part, or below, of the splits of a file that was taken out in the middle of an epoch
-UNCOUNTED = -3  # of such a file, where nobody counts rows
-SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) goes on without what cannot be read"
+UNCOUNTED = -3  # of such a file, where nothing counts rows
+SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) continues without what cannot be read"
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Source(Protocol):
 
     Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
     changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source
-    with the same splits, and beside it ``prune(split, predicate)`` -> bool, true where no row of the split satisfies a
+    with the same splits, and next to it ``prune(split, predicate)`` -> bool, true where no row of the split satisfies a
     polars expression. With ``select``, filters and projections above become part of reading.
     """
 

@@ -136,7 +136,7 @@ class CsvSource(FileSource):
         types = dict(zip(table.schema.names, table.schema.types, strict=True))
         floats = {n: as_column(table.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
-        if large:  # whole numbers beyond int64, which the parser takes for floats
+        if large:  # integers beyond int64, which the parser takes for floats
             with self._errors(file, ordinal):
                 strings = self._parsed(block, self._texts(large))
             types |= {n: kind for n in large for kind in [whole_type(strings.column(n))] if kind is not None}
@@ -242,7 +242,7 @@ class CsvSource(FileSource):
         if 0 < header < len(lines.data) and lines.data[header - 1] == ord("\r"):
             raise SourceError(
                 f"{file.url}: its lines end with CR alone",
-                fix="write them anew with LF, or leave out quoting=False",
+                fix="rewrite them with LF, or leave out quoting=False",
             )
         lines = Lines(lines.data[header:], lines.start + header)
         ends = lines.ends()
@@ -353,7 +353,7 @@ def read_csv(
     quoting: bool = True,
     columns: Sequence[str] | None = None,
 ) -> CsvSource:
-    """The source behind ``cedar.read_csv``.
+    """The source after ``cedar.read_csv``.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.

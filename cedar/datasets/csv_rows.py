@@ -79,7 +79,7 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
     check_unchanged(file)
     if _last_end(rest, delimiter, quoting)[1]:
         raise SourceError(
-            f"{file.url}: a quote is opened and never closed: the last value goes on to the end of the file",
+            f"{file.url}: a quote is opened and never closed: the last value continues to the end of the file",
             fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
         )
     if rest:

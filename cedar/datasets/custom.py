@@ -86,7 +86,7 @@ class AdaptedSource(BaseSource):
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows
-            if 0 <= said < row - split.start:  # before they are handed over: whoever has enough reads no further
+            if 0 <= said < row - split.start:  # before they are delivered: any code that has enough reads no further
                 raise _miscounted(split, origin, said, row - split.start, "at least ")
             yield chunk
         if row - split.start < said:
@@ -244,7 +244,7 @@ def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str =
     return SourceError(
         f"{origin.url} (file {split.file}, start {split.start}): the split says {said} rows, and read() gave"
         f" {least}{gave}",
-        done="stopped: which rows a rank gets, and where a resume goes on, is counted with what the splits say",
+        done="stopped: which rows a rank gets, and where a resume continues, is counted with what the splits say",
         fix="give the true number in Split(rows=...), or leave it out where it is not known",
     )
 

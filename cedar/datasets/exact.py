@@ -16,7 +16,7 @@ from cedar.core.columns import Index
 from cedar.core.groups.encode import list_offsets
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
-_DIGITS = {16: 11, 32: 24, 64: 53}  # bits of whole numbers that a float of so many bits holds, all of them
+_DIGITS = {16: 11, 32: 24, 64: 53}  # bits of integers that a float of so many bits holds, all of them
 
 
 class Inexact(ValueError):
@@ -27,7 +27,7 @@ class Inexact(ValueError):
 
 
 def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
-    """The rows in which a float is so large that it may be a whole number which was rounded.
+    """The rows in which a float is so large that it may be an integer which was rounded.
 
     Examples:
         >>> rounded_rows({"x": pa.array([1.5, 2.0**60, None])}).tolist()
@@ -95,7 +95,7 @@ def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType
 
 
 def whole_type(strings: Any) -> pa.DataType | None:
-    """uint64 where all strings of an array are whole numbers that it holds; None otherwise."""
+    """uint64 where all strings of an array are integers that it holds; None otherwise."""
     known = [text for text in strings.to_pylist() if text is not None]
     if not known or not all(map(_WHOLE.fullmatch, known)):
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _FILES = 32  # files of a split, about
-_CHUNK_BYTES = 64 << 20  # what is read before it is handed over
+_CHUNK_BYTES = 64 << 20  # what is read before it is delivered
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
 
 
@@ -62,7 +62,7 @@ class FilesSource(FileSource):
             yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
 
     def row_keys(self, split: Split) -> tuple[Index, Index]:
-        """As ``numbered_rows``: each row is a file of its own."""
+        """As ``numbered_rows``: each row is its own file."""
         numbers = np.arange(split.part, split.part + (split.stop or 0), dtype=np.int64)
         return numbers, np.zeros(len(numbers), dtype=np.int64)
 
@@ -155,7 +155,7 @@ def _content(file: File) -> Any:
 
 
 def read_files(paths: Paths) -> FilesSource:
-    """The source behind ``cedar.read_files``.
+    """The source after ``cedar.read_files``.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.

@@ -145,8 +145,8 @@ def open_native(file: File) -> Any:
 def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
     """Raises SourceError where a file is another than the one that was listed.
 
-    Local files are told apart by size, time of change and inode each time; others by what their storage tells, which is
-    asked for once in a process where it takes a request over a network.
+    Local files are distinguished by size, time of change and inode each time; others by what their storage tells,
+    which is asked for once in a process where it takes a request over a network.
 
     Args:
         file: of a listing.

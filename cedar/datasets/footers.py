@@ -147,7 +147,7 @@ class KeptFooters(Footers):
             rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
             same = rows == self.rows[self.groups[file] : self.groups[file + 1]].tolist()
             if not same or not FileSchema(footer).same(self._schemas[self.kinds[file]]):
-                raise BadFooter("it is another than the manifest says; make the manifest anew: cedar data manifest")
+                raise BadFooter("it is another than the manifest says; make the manifest again: cedar data manifest")
             return footer
 
     def _unpacked(self, file: int) -> Any:
@@ -187,7 +187,7 @@ def read_footer(file: File) -> Any:
     """The ``FileMetaData`` of a file.
 
     Raises:
-        SourceError: the file cannot be read, or is no Parquet file.
+        SourceError: the file cannot be read, or is not a Parquet file.
     """
     with reading(file.url, "footer"):
         return metadata_of(_tail(file))

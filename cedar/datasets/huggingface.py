@@ -18,7 +18,7 @@ _SPLIT_BYTES = 64 << 20
 
 
 def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
-    """The source behind ``cedar.from_huggingface``: a ``datasets.Dataset``, read from its Arrow table.
+    """The source after ``cedar.from_huggingface``: a ``datasets.Dataset``, read from its Arrow table.
 
     Columns come as they are stored: images and audio as structs of bytes and path. A dataset that was shuffled,
     filtered or selected is read in that order. With a transform, or a format that gives other values, rows are

@@ -103,7 +103,7 @@ class ItemsSource(BaseSource):
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
 
     def read_sound(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
-        """As ``read``, but an item that fails is left out and returned, by its number, beside the others."""
+        """As ``read``, but an item that fails is left out and returned, by its number, next to the others."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}
         items = self._sound(split.start, split.stop, failed)
@@ -174,7 +174,7 @@ class ItemsSource(BaseSource):
     def _failed(self, index: int, error: BaseException) -> Exception:
         name = type(self.items).__name__
         policy = "Skip(blocks=True)" if isinstance(error, BlockKilled) else "Skip(...)"
-        fix = f"mend the dataset, or give the loader on_error=cedar.{policy} to drop such items and go on"
+        fix = f"fix the dataset, or give the loader on_error=cedar.{policy} to drop such items and continue"
         return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)
 
     def schema(self) -> Schema:
@@ -230,7 +230,7 @@ def _split_size(length: int, width: float) -> int:
 def from_items(
     rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> ItemsSource:
-    """The source behind ``cedar.from_items``.
+    """The source after ``cedar.from_items``.
 
     Args:
         rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; of a
@@ -264,7 +264,7 @@ def from_items(
 
 
 def _problem(rows: Any) -> str | None:
-    """What to use for ``rows`` that are no list and no map-style dataset; None where they are."""
+    """What to use for ``rows`` that are not list and no map-style dataset; None where they are."""
     kind = type(rows)
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
     if other := _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__)):

@@ -1,4 +1,4 @@
-"""Iterable: rows from an iterator that a function makes anew for each pass."""
+"""Iterable: rows from an iterator that a function makes again for each pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class IterableSource(BaseSource):
 
     make_iterator: Callable[[], Iterable[Any]]
     dtypes: Mapping[str, Any] | None = None
-    one_pass: ClassVar[bool] = True  # a pass may be dear: another plan waits for the next epoch's
+    one_pass: ClassVar[bool] = True  # a pass may be expensive: another plan waits for the next epoch's
 
     def splits(self) -> list[Split]:
         return [Split(streaming=True)]
@@ -78,12 +78,12 @@ class IterableSource(BaseSource):
             iterator = iter(self.make_iterator())
         except raised() as error:  # a user's code
             fault = f"make_iterator raised {type(error).__name__}: {error}"
-            raise origin.error(fault, 0, "mend the function given to from_iterable") from error
+            raise origin.error(fault, 0, "fix the function given to from_iterable") from error
         self._refuse_again(iterator)
         return iterator
 
     def _refuse_again(self, iterator: Iterator[Any]) -> None:
-        """An iterator handed out twice goes on where it was, and the second pass would lose rows in silence."""
+        """An iterator handed out twice continues where it was, and the second pass would lose rows in silence."""
         last = self.__dict__.get("_last")
         if last is not None and last.ref() is iterator:
             raise PipelineError(
@@ -103,7 +103,7 @@ class IterableSource(BaseSource):
             raise
         except raised() as error:  # a user's code
             fault = f"the iterator raised {type(error).__name__}: {error}"
-            raise origin.error(fault, row + len(items), "mend the iterator, or let it pass over such items") from error
+            raise origin.error(fault, row + len(items), "fix the iterator, or let it pass over such items") from error
         return items
 
     def _types(self, items: list[Any], origin: Origin) -> RowTypes:
@@ -138,7 +138,7 @@ def _nothing() -> None:
 def from_iterable(
     make_iterator: Callable[[], Iterable[Any]], *, dtypes: Mapping[str, Any] | None = None
 ) -> IterableSource:
-    """The source behind ``cedar.from_iterable``.
+    """The source after ``cedar.from_iterable``.
 
     Args:
         make_iterator: called once per pass; returns an iterator over rows, the same rows in each pass. Rows are dicts;

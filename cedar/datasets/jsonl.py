@@ -126,7 +126,7 @@ class JsonlSource(FileSource):
         for lines in read_lines(file, split):
             ends = lines.ends()
             starts = Lines.starts(ends)
-            # Lines of nothing but white space are no rows.
+            # Lines of nothing but white space are not rows.
             starts = starts[np.maximum.reduceat(lines.data, starts) > ord(" ")]
             if not len(starts):
                 continue
@@ -235,7 +235,7 @@ def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
 
 
 def _deeper(row: Any, most: int) -> bool:
-    """Whether values lie in more than ``most`` objects and lists inside each other."""
+    """Whether values are in more than ``most`` objects and lists inside each other."""
     level = [row]
     for _ in range(most):
         level = [v for each in level for v in (each.values() if isinstance(each, dict) else each)]
@@ -308,16 +308,16 @@ def _array(file: File, ordinal: int) -> RowError:
 
 
 def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: list[int]) -> RowError:
-    """The error for whole numbers that need more than 64 bits."""
+    """The error for integers that need more than 64 bits."""
     low, high, at = 0, 0, 0
     for place, value in enumerate(values):
         for number in _whole_numbers(value):
             if not low <= number <= high:
                 low, high, at = min(low, number), max(high, number), place
     if low >= -(1 << 63) and high < 1 << 64:
-        message = f"no type of whole numbers holds both {low} and {high}"
+        message = f"no type of integers holds both {low} and {high}"
     else:
-        message = f"no type of whole numbers holds {high if high >= 1 << 64 else low}"
+        message = f"no type of integers holds {high if high >= 1 << 64 else low}"
     kind = "decimal128(38, 0)" if max(high, -low) < 10**38 else "decimal256(76, 0)"
     fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as strings"
     return _broken(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
@@ -348,7 +348,7 @@ def _broken(
 def read_jsonl(
     paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> JsonlSource:
-    """The source behind ``cedar.read_jsonl``.
+    """The source after ``cedar.read_jsonl``.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.

@@ -210,7 +210,7 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
 
 
 def as_flag(value: Any, option: str, reader: str) -> bool:
-    """``value`` as a bool. What is true or false in Python may mean something else to whoever gives it.
+    """``value`` as a bool. What is true or false in Python may mean something else to anyone who gives it.
 
     Raises:
         PipelineError: it is neither True nor False.
@@ -300,7 +300,7 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         cause = redacted(error)
         raise SourceError(
             f"{where}: the file is not there any more; it was when the files were listed",
-            fix=f"put it back, or build the pipeline again so that the files are listed anew{SKIPPABLE}",
+            fix=f"put it back, or build the pipeline again so that the files are listed again{SKIPPABLE}",
         ) from cause
     except PermissionError as error:
         cause = redacted(error)

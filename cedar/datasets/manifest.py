@@ -260,7 +260,7 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
         return None
     if data[: len(_MARK)] != _MARK[: len(data)]:
         raise PipelineError(
-            f"{redact_url(where)!r} is no manifest", site=user_site(), fix="give manifest= a name of its own"
+            f"{redact_url(where)!r} is not a manifest", site=user_site(), fix="give manifest= its own name"
         )
     try:
         columns = _columns(data)
@@ -283,7 +283,7 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
 
 def _damaged(where: str, error: Exception, quiet: bool) -> None:
     if not quiet:
-        _log.warning("the manifest %r is damaged: %s; it is made anew", redact_url(where), error)
+        _log.warning("the manifest %r is damaged: %s; it is rebuilt", redact_url(where), error)
 
 
 def _columns(data: bytes) -> pa.Table:

@@ -10,7 +10,7 @@ from cedar.core.forks import Lock
 _T = TypeVar("_T")
 
 
-class once(cached_property[_T]):  # noqa: N801 - used as a decorator, beside cached_property
+class once(cached_property[_T]):  # noqa: N801 - used as a decorator, next to cached_property
     """``functools.cached_property`` under a lock of the instance; what is cached travels in pickles."""
 
     @overload

@@ -258,7 +258,7 @@ class ParquetSource(FileSource):
         """
         excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
         file = self.listing[split.file]
-        if excluded and split.start == 0 and file.remote is None:  # once an epoch: nobody may open it
+        if excluded and split.start == 0 and file.remote is None:  # once an epoch: nothing may open it
             with reading(file.url):
                 check_unchanged(file)
         return excluded
@@ -310,7 +310,7 @@ def read_parquet(
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> ParquetSource:
-    """The source behind ``cedar.read_parquet``.
+    """The source after ``cedar.read_parquet``.
 
     Raises:
         PipelineError: ``paths`` or ``columns`` is not a string or a list of strings.

@@ -130,7 +130,7 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
     """The leaves of the schema, and where it ends: elements in depth-first order, each with its number of children."""
     count, kind, at = _list(data, at)
     if kind != _STRUCT:
-        raise BadFooter("the footer is damaged: its schema is no list of structs")
+        raise BadFooter("the footer is damaged: its schema is not a list of structs")
     leaves: list[Leaf] = []
     open_: list[list[int]] = []  # of the elements above: children to come, definition and repetition levels
     for i in range(count):
@@ -175,7 +175,7 @@ def _element(data: bytes, at: int) -> tuple[dict[int, int], int]:
 def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:
     count, kind, at = _list(data, at)
     if count and kind != _STRUCT:
-        raise BadFooter("the footer is damaged: its row groups are no structs")
+        raise BadFooter("the footer is damaged: its row groups are not structs")
     known: dict[Leaf, list[re.Pattern[bytes]]] = {}
     for _ in range(count):
         number, columns = 0, None
@@ -253,7 +253,7 @@ def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
 
 
 def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
-    """Size statistics: a histogram has a number for each level, and only strings have a size of their own."""
+    """Size statistics: a histogram has a number for each level, and only strings have their own size."""
     number = 0
     while data[at]:
         number, kind, at = _field(data, at, number)
@@ -261,7 +261,7 @@ def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
             raise BadFooter("the footer is damaged: size statistics that do not fit a column's type")
         if number in (2, 3):
             if kind != _LIST:
-                raise BadFooter("the footer is damaged: a histogram that is no list")
+                raise BadFooter("the footer is damaged: a histogram that is not a list")
             count = _list(data, at)[0]
             levels = leaf[4 - number] + 1  # 2: repetition, 3: definition
             if count not in (0, levels):

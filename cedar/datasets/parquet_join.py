@@ -91,7 +91,7 @@ def _moved(data: bytes, at: int, rules: Rules, by: int, ordinal: int) -> tuple[b
         rule = rules.get(number)
         if isinstance(rule, str):
             value, end = _zigzag(data, at)
-            value = ordinal if rule == _NUMBER else value + by * (value > 0)  # 0 is no place
+            value = ordinal if rule == _NUMBER else value + by * (value > 0)  # 0 is not a place
             made += data[start:at] + _signed(value)
         elif isinstance(rule, dict) and kind == _STRUCT:
             inner, end = _moved(data, at, rule, by, ordinal)

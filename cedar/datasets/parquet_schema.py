@@ -141,7 +141,7 @@ def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.Dat
     """``kind`` with the chosen leaves only; ``leaves`` numbers them as they are met."""
     if _is_flat(kind):
         return kind if next(leaves) in chosen else None
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # which is no integer
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # which is not an integer
         return _prune(kind.storage_type, leaves, chosen)
     if pa.types.is_struct(kind):
         kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]

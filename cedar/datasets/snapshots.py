@@ -72,7 +72,7 @@ def _source(files: list[str], schema: Any, columns: Any, root: str, shown: str) 
 def read_delta(
     uri: Any, version: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """The source behind ``cedar.read_delta``."""
+    """The source after ``cedar.read_delta``."""
     deltalake = library("deltalake", "delta", "read_delta")
     if not isinstance(uri, str | os.PathLike):
         raise PipelineError(f"read_delta: uri must be a string or a path, not {uri!r:.60}", site=user_site())
@@ -109,7 +109,7 @@ def _local(uri: str) -> str:
 def read_iceberg(
     table: Any, snapshot_id: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """The source behind ``cedar.read_iceberg``."""
+    """The source after ``cedar.read_iceberg``."""
     library("pyiceberg", "iceberg", "read_iceberg")
     if isinstance(table, str | os.PathLike):
         opened = library("pyiceberg.table", "iceberg", "read_iceberg").StaticTable

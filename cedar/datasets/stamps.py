@@ -27,7 +27,7 @@ def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
 
     Args:
         info: as ``ls`` or ``info`` give it.
-        name: of what is to be told, to compare it with what was told before.
+        name: of the object, to compare its stamp with an earlier one.
     """
     for each in (name,) if name else _TELLING:
         value = info.get(each)
@@ -42,7 +42,7 @@ def lasting(stamp: Stamp) -> Any:
 
 
 def differ(listed: Stamp, now: Stamp) -> bool:
-    """Whether the file is another than the one that was listed, as far as can be told.
+    """Whether the file is another than the one that was listed, as far as can be known.
 
     Inodes count on the device that listed them: another machine may hold a copy.
     """
@@ -90,7 +90,7 @@ def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[lis
     """The runs of files whose data are others than before.
 
     Where a stamp is the same, so are the data. Where it differs the files may be copies, whose contents are the same;
-    of more files than are looked at, only if all stamps differ: one that was replaced among others is no copy.
+    of more files than are looked at, only if all stamps differ: one that was replaced among others is not a copy.
 
     Args:
         files: how many there are.

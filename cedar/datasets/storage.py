@@ -105,7 +105,7 @@ class Storage:
         return f"{self.root}/{name}".rpartition("/")[0] + f"/{base}"
 
     def check(self, temporary: str, size: int, final: str) -> None:
-        """That a file is as it was written, and nobody else has its name.
+        """That a file is as it was written, and nothing else has its name.
 
         Raises:
             SourceError: it is gone, or has another size.
@@ -162,7 +162,7 @@ class AppendedFile:
         return count
 
     def flush(self) -> None:
-        """Let go of the bytes."""
+        """Release the bytes."""
         with open(self._local, "r+b") as file:  # one that has vanished is an error, and not begun again halfway
             file.seek(0, os.SEEK_END)
             file.writelines(self._waiting)

@@ -1,4 +1,4 @@
-"""Checksums beside a file whose format has none: ``name.crc`` holds one for each 64 KiB of the file ``name``.
+"""Checksums next to a file whose format has none: ``name.crc`` holds one for each 64 KiB of the file ``name``.
 
 What is read is checked block by block, before any decoder sees it: a flipped bit is an error that names the file.
 """
@@ -72,7 +72,7 @@ class Sums:
 
     @staticmethod
     def of_text(url: str, size: int | None, data: bytes) -> Sums:
-        """The checksums of the file ``url`` of so many bytes, from what is beside it.
+        """The checksums of the file ``url`` of so many bytes, from what is next to it.
 
         Raises:
             SourceError: they are damaged, or of another file.
@@ -120,7 +120,7 @@ def around(start: int, stop: int, size: int) -> tuple[int, int]:
 
 
 def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Write the checksums of local files beside them; the paths of what was written.
+    """Write the checksums of local files next to them; the paths of what was written.
 
     Examples:
         >>> from pathlib import Path
@@ -141,4 +141,6 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 
 def _damaged(where: str) -> SourceError:
-    return SourceError(f"{where}: is no file of checksums, or damaged", fix="remove it, and the file is read without")
+    return SourceError(
+        f"{where}: is not a file of checksums, or damaged", fix="remove it, and the file is read without"
+    )

@@ -89,7 +89,7 @@ class TableSource(BaseSource):
 
 
 def from_arrow(table: Any) -> TableSource:
-    """The source behind ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
+    """The source after ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
 
     Raises:
         PipelineError: it is something else, two columns have the same name, or a type is none of a column: a union.
@@ -112,7 +112,7 @@ def from_arrow(table: Any) -> TableSource:
 
 
 def from_polars(frame: Any) -> TableSource:
-    """The source behind ``cedar.from_polars``: a ``polars.DataFrame``.
+    """The source after ``cedar.from_polars``: a ``polars.DataFrame``.
 
     Raises:
         PipelineError: it is something else (a LazyFrame is to be collected first), or holds Python objects or
@@ -132,7 +132,7 @@ def from_polars(frame: Any) -> TableSource:
 
 
 def from_pandas(frame: Any) -> TableSource:
-    """The source behind ``cedar.from_pandas``: a ``pandas.DataFrame``.
+    """The source after ``cedar.from_pandas``: a ``pandas.DataFrame``.
 
     Raises:
         PipelineError: it is something else, or a column that Arrow cannot hold.
@@ -153,7 +153,7 @@ def from_pandas(frame: Any) -> TableSource:
 
 
 def from_numpy(arrays: Any) -> TableSource:
-    """The source behind ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
+    """The source after ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
 
     Raises:
         PipelineError: it is something else, arrays of different lengths, or a dtype that Arrow does not have.

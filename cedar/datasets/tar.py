@@ -211,7 +211,7 @@ def _check_end(file: File, archive: Any) -> None:
         if block.strip(b"\0"):
             raise SourceError(
                 f"{file.url}: more follows the zeros that end an archive: it is damaged, or two are in one file",
-                fix="write it anew, and each archive as a shard of its own",
+                fix="rewrite it, and each archive as its own shard",
             )
 
 
@@ -227,14 +227,14 @@ def _safe_name(file: File, member: tarfile.TarInfo) -> str:
         )
         raise _refused(file, member.name, f"it is {kind}")
     if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise _refused(file, member.name, "its name is no UTF-8")
+        raise _refused(file, member.name, "its name is not UTF-8")
     if name.startswith("/") or ".." in name.split("/"):
         raise _refused(file, member.name, "its name leads out of the archive")
     return name
 
 
 def _refused(file: File, name: str, why: str) -> SourceError:
-    return SourceError(f"{file.url}: member {name!r} is refused: {why}", fix="write the shard anew without it")
+    return SourceError(f"{file.url}: member {name!r} is refused: {why}", fix="write the shard again without it")
 
 
 def _chunk(samples: list[_Sample], names: list[str]) -> Chunk:
@@ -250,7 +250,7 @@ def _chunk(samples: list[_Sample], names: list[str]) -> Chunk:
 def read_tar(
     paths: Paths, *, missing: Literal["error", "null"] = "error", dot: Literal["first", "last"] = "first"
 ) -> TarSource:
-    """The source behind ``cedar.read_tar``.
+    """The source after ``cedar.read_tar``.
 
     A sample is a run of members whose names are equal up to that dot of the last part; the rest is the extension,
     in lower case. The first sample of the first shard fixes the extensions. Directories are passed over.

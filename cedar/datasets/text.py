@@ -20,8 +20,8 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_PIECE_BYTES = 2 << 20  # handed over at a time
-_FIRST_BYTES = 256 << 10  # of a split: somebody may wait for them
+_PIECE_BYTES = 2 << 20  # delivered at a time
+_FIRST_BYTES = 256 << 10  # of a split: a caller may wait for them
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
 
 
@@ -152,7 +152,7 @@ def read_text(
     *,
     errors: Literal["strict", "replace"] = "strict",
 ) -> TextSource:
-    """The source behind ``cedar.read_text``.
+    """The source after ``cedar.read_text``.
 
     Args:
         paths: local paths, fsspec URLs, globs; ``.gz``, ``.bz2``, ``.zst`` and ``.xz`` are decompressed.

@@ -31,7 +31,7 @@ class Bounds:
     Args:
         rows: how many rows there are.
         nulls: how many of them are null; None: not known.
-        ends: two values that every value lies between, NaN aside; None where nothing is known.
+        ends: two values that every value is between, NaN aside; None where nothing is known.
     """
 
     rows: int
@@ -226,7 +226,7 @@ class IsIn:
 
 @dataclass(frozen=True, eq=False)
 class IfAlike:
-    """``both``, where the two literals take the same type beside the column as they take together."""
+    """``both``, where the two literals take the same type next to the column as they take together."""
 
     path: Path
     low: str

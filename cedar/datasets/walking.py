@@ -16,7 +16,7 @@ _BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def find(remote: Remote, root: str, depth: int | None = None) -> Found:
-    """What lies below ``root``, by path; folders too where the storage has any.
+    """What is below ``root``, by path; folders too where the storage has any.
 
     Args:
         remote: the storage.

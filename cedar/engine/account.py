@@ -1,4 +1,4 @@
-"""Account: counts what is handed over, judges the budgets of skipped rows, and names rows for people."""
+"""Account: counts what is delivered, judges the budgets of skipped rows, and names rows for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OwnTime:
         self._since: float | None = None
 
     def enter(self) -> None:
-        """Somebody asks."""
+        """A caller asks."""
         self._left -= 1
         if not self._left:
             self._left, self._since = self._every, time.thread_time()
@@ -73,7 +73,7 @@ class Account:
         return any(policy is not None for policy, _, _ in self.policies.values())
 
     def add(self, block: Block, slots: range, rows: int, total: float | None) -> None:
-        """Slots of a block, with so many live rows, are about to be handed over; raises beyond a budget."""
+        """Slots of a block, with so many live rows, are about to be delivered; raises beyond a budget."""
         metrics = self._metrics
         metrics.batches += 1
         metrics.rows += rows
@@ -95,7 +95,7 @@ class Account:
             self._observe(metrics)
 
     def grouped(self, columns: dict[str, Any]) -> None:
-        """The groups of a batch are about to be handed over."""
+        """The groups of a batch are about to be delivered."""
         if self._binding.marks:
             for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
                 self._metrics.grouped(group.keys, len(group), group.unique)
@@ -111,7 +111,7 @@ class Account:
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:
-        """A note of the calls that go on though they were given up."""
+        """A note of the calls that continue though they were given up."""
         left = left_behind()
         return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
 _LOOK = (0.0001, 0.02)  # seconds between two looks: the first, and the longest
 _runs: Counter[tuple[str, int]] = Counter()  # of this process, by pipeline and rank: every rank counts alike
-_ENDED = 1 << 32  # beside the number of ranks that spoke, that of those that are through
+_ENDED = 1 << 32  # next to the number of ranks that spoke, that of those that are through
 
 
 class Board(ABC):
@@ -35,7 +35,7 @@ class Board(ABC):
 
     @abstractmethod
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """All ranks are there, and words that lie there from before are not theirs.
+        """All ranks are there, and words that are there from before are not theirs.
 
         Raises:
             WorkerError: a rank did not come in time, or ``stopped``.
@@ -63,7 +63,7 @@ class Board(ABC):
 class _MetBoard(Board):
     """Of ranks that meet first: their words have the name of the meeting, which no others ever had.
 
-    What is left of them goes when all have met for a later run of the name: nobody reads it any more.
+    The rest of them goes when all have met for a later run of the name: nothing reads it any more.
     """
 
     def __init__(self, words: Words, run: str, rank: int, world: int) -> None:
@@ -90,7 +90,7 @@ class _MetBoard(Board):
 
     @abstractmethod
     def forget(self) -> None:
-        """Nobody asks for this rank's words any more."""
+        """Nothing asks for this rank's words any more."""
 
 
 _left: dict[tuple[str, int], list[_MetBoard]] = {}  # boards of this process, by the name of the loader and rank
@@ -147,7 +147,7 @@ class FolderBoard(_MetBoard):
         super().__init__(FolderWords(folder), run, rank, world)
         self._folder = Path(folder, run.rsplit("/", 1)[0].replace("/", "-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._said: list[int] = []  # blocks whose words lie there
+        self._said: list[int] = []  # blocks whose words are there
 
     def put(self, block: int, end: int | None) -> None:
         self._said.append(block)
@@ -238,7 +238,7 @@ class Agreement:
         self._stopped = False
 
     def stop(self) -> None:
-        """Nobody waits for the others any more; for another thread than that which waits."""
+        """Nothing waits for the others any more; for another thread than that which waits."""
         self._stopped = True
 
     def through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
@@ -297,7 +297,7 @@ class Agreement:
             ) from error
 
     def _end(self, block: int) -> int | None:
-        """The step at which the epoch ends, if that lies in a block."""
+        """The step at which the epoch ends, if that is in a block."""
         waited, pause = time.monotonic(), _LOOK[0]
         with self._talk():
             while (ends := self._board.ends(block)) is None:

@@ -1,4 +1,4 @@
-"""Where rows come as they are done, with ``loader(order="any")``, and what people are told of it."""
+"""Where rows come as they finish, with ``loader(order="any")``, and how reports describe it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from cedar.plan.physical import Physical, Stage
 
 
 def ready_spot(physical: Physical) -> int:
-    """The stage whose rows may come as they are done: the one below ``batch()``, or of what has no batches the last;
-    -1 where somebody above needs an order. It is the same in all plans of a pipeline.
+    """The stage whose rows may come as they finish: the one below ``batch()``, or of what has no batches the last;
+    -1 where an operator above needs an order. It is the same in all plans of a pipeline.
     """
     stages, works = physical.stages, physical.works
     (number,) = stages[physical.deal].inputs
@@ -23,7 +23,7 @@ def ready_spot(physical: Physical) -> int:
 
 
 def order_told(physical: Physical, ready: ReadyStream | None) -> str:
-    """Which rows come as they are done, or why none do, and what keeps its order though it takes long."""
+    """Which rows come as they finish, or why none do, and what keeps its order though it takes long."""
     number = ready_spot(physical)
     if ready is None or number < 0:
         reported = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
@@ -33,7 +33,7 @@ def order_told(physical: Physical, ready: ReadyStream | None) -> str:
         reported = f"rows come in order: {_why(physical, number)}"
     else:
         work = " -> ".join(physical.works[i].label for i in physical.stages[number].operators)
-        reported = f"rows come as they are done by {work}"
+        reported = f"rows come as they finish by {work}"
     slow = [stage for stage in physical.stages if stage.small and physical.works[stage.out].batched]
     above = "".join(f"; {_label(physical, stage.out)} works on batches, which stay in order" for stage in slow)
     return reported + above

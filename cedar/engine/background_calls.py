@@ -1,4 +1,4 @@
-"""Calls of the user's functions for a plan that is being made, beside the run, and the end of them with the run."""
+"""Calls of the user's functions for a plan that is being made, next to the run, and the end of them with the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _PATIENCE = 1.0  # seconds that the end of a run, or of the program, waits for a call
-_GLANCE = 0.1  # seconds between two looks whether the program ends
+_GLANCE = 0.1  # seconds between two checks whether the program ends
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
@@ -21,7 +21,7 @@ class RunOver(Exception):
 
 
 class Calls:
-    """Those of one run, made by a thread beside it.
+    """Those of one run, made by a thread next to it.
 
     Args:
         inline: only the run's own thread may call the user's functions, which may be tied to it; it looks in at
@@ -77,7 +77,7 @@ class Calls:
                 done.set_exception(error)
 
     def end(self) -> None:
-        """No call begins from now on; waits a moment for one under way."""
+        """No call begins from now on; waits a moment for one in progress."""
         self._over.set()
         if self._busy.acquire(timeout=_PATIENCE):
             self._busy.release()

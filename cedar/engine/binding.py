@@ -76,7 +76,7 @@ class Binding:
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
-        self.any_order = False  # rows come as they are done
+        self.any_order = False  # rows come as they finish
         self.parts = False  # keys of rows that are made of several tell of which
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
@@ -163,7 +163,9 @@ class Binding:
         return physical
 
     def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
-        """All that the physical plan of a graph follows from, where it is run here; None where that is not told."""
+        """All that the physical plan of a graph follows from, where it is run here; None if a part cannot be
+        identified.
+        """
         reported = content(nodes, self.index)
         if reported is None or any(source.schema is None for source in self.sources):  # of which a run may tell more
             return None

@@ -309,7 +309,7 @@ class Compiler:
         return stage.kind == "read" or (tells and self._told(*stage.inputs))
 
     def unshared(self, world: int) -> str:
-        """Why so many ranks cannot have lanes of their own; "" where they can. Asked of a pipeline as written."""
+        """Why so many ranks cannot have their own lanes; "" where they can. Asked of a pipeline as written."""
         works = self.physical.works
         for number in sorted(self._parted):
             stage, stream = self.physical.stages[number], self.streams[number]

@@ -43,7 +43,7 @@ from cedar.plan.steps.edit import as_tolerated, tolerated
 from cedar.tasks.chain import Step
 
 _log = logging.getLogger("cedar")
-_PAUSE = 0.001  # seconds between two looks whether an audit is ready
+_PAUSE = 0.001  # seconds between two checks whether an audit is ready
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Job:
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def order_told(self) -> str:
-        """Which rows come as they are done, for people."""
+        """Which rows come as they finish, for people."""
         lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
         compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
@@ -215,7 +215,7 @@ def _or_counted(why: str, binding: Binding) -> str:
 
 
 class DataEpoch:
-    """Opens the flows of a data epoch and keeps the position of what was handed over.
+    """Opens the flows of a data epoch and keeps the position of what was delivered.
 
     Args:
         entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before"}; None at its beginning. Of
@@ -241,13 +241,13 @@ class DataEpoch:
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
         self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
-        self._pulled: tuple[DataEpoch, int] | None = None  # where the piece under way came from: which of its lanes
+        self._pulled: tuple[DataEpoch, int] | None = None  # where the piece in progress came from: which of its lanes
         self._last: tuple[int, Piece, int] | None = None
         self._compiled: tuple[Stream, DealtStream] | None = None  # to be opened first
-        self.moved = False  # something was handed over
+        self.moved = False  # something was delivered
 
     def entry(self) -> dict[str, Any]:
-        """This epoch's part of a state, after what was handed over."""
+        """This epoch's part of a state, after what was delivered."""
         self._settle()
         entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
         if self._past:
@@ -312,7 +312,7 @@ class DataEpoch:
         return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
 
     def pieces(self) -> Iterator[Piece]:
-        """The pieces of this rank, in order. ``delivered`` must be called for what was handed over."""
+        """The pieces of this rank, in order. ``delivered`` must be called for what was delivered."""
         pulled: Iterator[tuple[Any, Piece]] = self._all()
         if self._agreement is not None:
             pulled = self._agreement.through(pulled, self._padding)
@@ -380,7 +380,7 @@ class DataEpoch:
     def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
         """Plan after plan, each from where the one before it stopped."""
         plans, audits = self._job.plans, not self._job.binding.any_order
-        last: Piece | None = None  # handed over
+        last: Piece | None = None  # delivered
         while True:
             flow: Flow | None = None
             try:
@@ -456,7 +456,7 @@ class DataEpoch:
         return _at(top, position or [dealt.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
-        """Unit ``unit`` of a piece is about to be handed over; what that means is worked out when somebody asks."""
+        """Unit ``unit`` of a piece is about to be delivered; what that means is worked out when a caller asks."""
         self.moved = True
         if self._pulled is not None:
             owner, lane = self._pulled

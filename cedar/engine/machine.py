@@ -32,7 +32,7 @@ def machine(measure: bool = True) -> Machine:
     """This machine, as far as this process may use it.
 
     Args:
-        measure: measure what processes cost here if nobody has yet: about two seconds, once for each machine and
+        measure: measure what processes cost here if nothing has yet: about two seconds, once for each machine and
             set of versions, kept in the user's store. False never measures or waits: it takes
             what is kept, else the defaults.
 
@@ -53,7 +53,7 @@ def machine(measure: bool = True) -> Machine:
 
 
 def _measured(key: str) -> dict[str, float]:
-    """Measure and keep; what cannot be measured is not kept, and stands at its default."""
+    """Measure and keep; what cannot be measured is not kept, and is at its default."""
     figures = {"speed": _speed()}
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
@@ -66,9 +66,9 @@ def _measured(key: str) -> dict[str, float]:
 
 
 def ship_costs() -> tuple[float, float, float]:
-    """What other processes cost: seconds a task beside its work, bytes per second, seconds until a worker is ready.
+    """What other processes cost: seconds a task next to its work, bytes per second, seconds until a worker is ready.
 
-    Measured on the pool that runs use, with one worker; where that is warm already, nobody can tell any more how long
+    Measured on the pool that runs use, with one worker; where that is warm already, nothing can tell any more how long
     it took to start, and the default stands.
 
     Raises:

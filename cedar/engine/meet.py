@@ -2,7 +2,7 @@
 
 Words of an earlier meeting, or of a rank that died, may lie there still, so each rank comes with a name of its own that
 is new. Rank 0 asks all it sees to say that they are there. It makes the outcome when all that it asked have, and asks
-anew when somebody comes under another name meanwhile: what is old never answers.
+again when something comes under another name meanwhile: what is old never answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Meeting:
         timeout: seconds for the slowest rank.
         site: for errors.
         late: the error for ranks that did not come within so many seconds; that of ``reshard()`` by default.
-        stopped: nobody waits for the outcome any more.
+        stopped: nothing waits for the outcome any more.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Meeting:
         Args:
             mine: what this rank says, as JSON.
             make: makes the outcome, as JSON, of what ranks 0, 1, ... said; it calls its second argument now and then,
-                so that the others know that somebody is at work.
+                so that the others know that something is at work.
 
         Raises:
             WorkerError: a rank did not come in time, or there is no way to hear of any.
@@ -130,14 +130,14 @@ class Meeting:
             f"rank(s) {', '.join(map(str, missing)) or 'unknown'} of {self._world} did not come to reshard() within "
             f"{seconds:g} s",
             site=self._site,
-            done="nothing was dealt anew: this rank stands where it stood",
+            done="nothing was redistributed: this rank is where it stood",
             fix="all ranks of the new world call reshard() at the same step, each with its own rank and the same "
             "world; call it again when it is known who is there, or raise loader(timeout=)",
         )
 
 
 class _Look:
-    """Looks again and again, with longer pauses, until there was no time left."""
+    """Looks repeatedly, with longer pauses, until there was no time left."""
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped

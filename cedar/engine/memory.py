@@ -1,7 +1,7 @@
 """The memory that a run may take: how far it reads ahead, what its cache may keep, and who holds what.
 
 What is held is measured, of the whole tree of processes, and what follows from it is a function of that: how many tasks
-are under way, and whether rows are kept or computed again, shows in no result.
+are in progress, and whether rows are kept or computed again, shows in no result.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cedar.core import buffers, memory
 from cedar.core.sizes import size_text
 from cedar.executors import processes
 
-_PART = 8  # of what is free, a stage may have so little under way: stages follow each other, and a task holds more
+_PART = 8  # of what is free, a stage may have so little in progress: stages follow each other, and a task holds more
 _RARELY = 50  # a look takes a fiftieth of the time, at most
 _NEAR = 7 / 8  # of the bound, from where on memory that lies idle is given back
-_STAYS = 1.0  # seconds beyond the bound before somebody is told
+_STAYS = 1.0  # seconds beyond the bound before a warning
 _log = logging.getLogger("cedar")
 
 
@@ -31,7 +31,7 @@ class MemoryAllowance:
     """What may be had of the memory.
 
     Args:
-        ahead: bytes of results that each stage may have under way, beside one task.
+        ahead: bytes of results that each stage may have in progress, next to one task.
         cache: bytes that ``cache()`` may hold in this process.
         idle: memory that lies idle may stay.
     """
@@ -56,12 +56,12 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
 
 
 class Bound:
-    """One for each loader whose budget says how much memory there is; asked by whoever submits tasks.
+    """One for each loader whose budget says how much memory there is; asked by any code that submits tasks.
 
     Args:
         limit: bytes of this process and all below it.
         cache: what is kept of rows in this process.
-        queued: bytes of results that nobody has taken yet.
+        queued: bytes of results that nothing has taken yet.
         measure: as ``cedar.core.memory.by_process``.
         clock: seconds.
     """
@@ -112,7 +112,7 @@ class Bound:
             self._beyond = now
         elif now - self._beyond >= _STAYS and not self._told:
             self._told = True
-            _log.warning("%s; the run goes on with one task at a time for each stage", self.note())
+            _log.warning("%s; the run continues with one task at a time for each stage", self.note())
 
     def note(self) -> str:
         """For a report: how much was held at most, and beyond the limit by whom."""

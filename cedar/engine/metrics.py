@@ -63,7 +63,7 @@ class CallTimes:
 
 
 class SkippedFile(NamedTuple):
-    """What was skipped of a damaged file: why, and how many rows; None where nobody knows."""
+    """What was skipped of a damaged file: why, and how many rows; None if unknown."""
 
     error: str
     rows: int | None
@@ -97,14 +97,14 @@ class Metrics:
     differences: list[str] = field(default_factory=list)  # that audits found
     deaths: Deaths = field(default_factory=Deaths)  # of workers
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
-    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows handed over, and held, of each
+    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows delivered, and held, of each
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
     bound: Bound | None = None  # of the memory, where the plan has one
-    queued: Callable[[], int] = int  # bytes of results that nobody has taken; of a run that is watched
+    queued: Callable[[], int] = int  # bytes of results that nothing has taken; of a run that is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, stored: int) -> None:
-        """A batch of a group of columns is handed over."""
+        """A batch of a group of columns is delivered."""
         before = self.groups.get(names, (0, 0))
         self.groups[names] = before[0] + rows, before[1] + stored
 

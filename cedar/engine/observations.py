@@ -1,4 +1,4 @@
-"""Figures of a run, as far as plans are made and judged by them: what is left of it, its speed, and its profile."""
+"""Figures of a run, as far as plans are made and judged by them: the rest of it, its speed, and its profile."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
 _AHEAD = 2  # splits read ahead of what is worked on, for each worker
-_BUSY = 0.8  # of the cores kept busy by threads: nobody waits for the GIL
+_BUSY = 0.8  # of the cores kept busy by threads: nothing waits for the GIL
 
 
 class Counters(NamedTuple):
     """Of a run at one moment, or of a while of it.
 
     Args:
-        entered, delivered, deliveries: rows that were read, or given by a cache; rows handed over, and how often.
-        elapsed, waited: wall seconds, and those in which somebody waited for a delivery.
+        entered, delivered, deliveries: rows that were read, or given by a cache; rows delivered, and how often.
+        elapsed, waited: wall seconds, and those in which something waited for a delivery.
         own: CPU seconds of the loader's thread.
         work, around: CPU seconds of operators and of reading, and of tasks around these.
         pool, crowded: seconds of the threads that run tasks: with a core, and waiting for one that others had.
@@ -101,7 +101,7 @@ class RunFigures:
     @property
     def seen(self) -> Counters:
         """Since the first delivery of the plan; nothing of its threads."""
-        begun = self._begun  # plans are made beside the run, which may end its epoch meanwhile
+        begun = self._begun  # plans are made next to the run, which may end its epoch meanwhile
         return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
@@ -120,7 +120,9 @@ class RunFigures:
         """How many times as long everything takes as it would if other programs had none of our cores."""
         begun = self._begun
         seen = Counters() if begun is None else self._now(of_threads=True).minus(begun)
-        return 1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0  # nothing is told of threads that ended
+        return (
+            1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0
+        )  # there are no figures of threads that ended
 
     # ---- what is left ------------------------------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class RunFigures:
 
     @cached_property
     def _machine(self) -> Machine:
-        return machine(measure=False)  # in its files there is nothing new while a run goes on
+        return machine(measure=False)  # in its files there is nothing new while a run continues
 
     @cached_property
     def _splits(self) -> list[SplitTable]:

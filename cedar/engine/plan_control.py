@@ -1,4 +1,4 @@
-"""Plans: what of a run the controller is told, and what it decides carried out."""
+"""Plans: reports observations of a run to the controller, and carries out its decisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Plans:
         # What runs, and what comes next.
         self._watcher = Watcher()
         self._runner: Runner | None = None
-        self._calls: Calls | None = None  # of the run under way
+        self._calls: Calls | None = None  # of the run in progress
         self._next: Plan | None = None
         self._settled = False  # an error, or an audit, decided: no other plan is taken
         self._broken = False  # the optimizer failed: it is not asked again
@@ -106,7 +106,7 @@ class Plans:
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
-        """Rows per row held, of each group of columns in the batches handed over."""
+        """Rows per row held, of each group of columns in the batches delivered."""
         return self._metrics.factors
 
     @property
@@ -191,7 +191,7 @@ class Plans:
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
-        """An iteration begins, with an executor of its own."""
+        """An iteration begins, with its own executor."""
         self._runner, self._polled, self._default = runner, -math.inf, runner.workers
         self._figures.start(runner)
 
@@ -272,10 +272,11 @@ class Plans:
             else:
                 self._change(plan, action.why)
 
-    # ---- beside the run ----------------------------------------------------------------------------------------------
+    # ---- next to the run
+    # ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """One thing at a time, in a thread that nobody waits for."""
+        """One thing at a time, in a thread that nothing waits for."""
         if not self._jobs or (self._thread is not None and self._thread.is_alive()):
             return
         if self._jobs[0] == self._look and not self._enough():
@@ -297,7 +298,7 @@ class Plans:
 
     def _give_up(self) -> None:
         self._broken = True
-        _log.warning("the optimizer failed: the run goes on with the plan that it has", exc_info=True)
+        _log.warning("the optimizer failed: the run continues with the plan that it has", exc_info=True)
 
     def _look(self, _: Calls) -> None:
         """Ask the cost model for plans."""
@@ -313,7 +314,7 @@ class Plans:
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))
-        running = self.planner.foretell(running, profile)  # with all that is told of the plan that runs
+        running = self.planner.foretell(running, profile)  # with all figures of the running plan
         with self._lock:
             if self._key == runs and not self._settled:
                 self.current = running
@@ -422,7 +423,7 @@ class Plans:
         self._change(plan, f"an audit found a difference: {why}", last=True)
 
     def failed(self, error: Exception) -> bool:
-        """Go on with the pipeline as written, where the error is raised again if it is one; False if that runs."""
+        """Continue with the pipeline as written, where the error is raised again if it is one; False if that runs."""
         if not self.rewrites:
             return False
         with self._lock:

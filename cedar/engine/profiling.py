@@ -47,7 +47,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
         on_error: a default for every operator.
 
     Raises:
-        PipelineError: ``seconds`` is no time.
+        PipelineError: ``seconds`` is not a time.
         CedarError: whatever the pipeline itself raises.
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)

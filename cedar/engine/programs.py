@@ -79,7 +79,7 @@ class Programs:
         return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
     def _in_order(self, links: Sequence[Node | Branch]) -> bool:
-        """No operator stands before one that the user wrote earlier."""
+        """No operator is before one that the user wrote earlier."""
         numbers = [self._number(n) for n in links if isinstance(n, Node)]
         numbers = [n for n in numbers if n >= 0]
         return numbers == sorted(numbers)

@@ -82,7 +82,7 @@ class Budgets:
         self._last: dict[str, tuple[RowRef, str]] = {}  # by operator: the row skipped last, and why
 
     def start(self, counts: dict[str, int], seen: int) -> None:
-        """Begin an epoch, or go on in one."""
+        """Begin an epoch, or continue in one."""
         self.counts = dict(counts)
         self.seen = seen
         self._last = {key: last for key, last in self._last.items() if key in counts}
@@ -135,5 +135,5 @@ class Budgets:
             site=site,
             row=row,
             done=done,
-            fix="mend the data or the function, or raise the budget",
+            fix="fix the data or the function, or raise the budget",
         )

@@ -40,8 +40,8 @@ from cedar.tasks.reading import Hand, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
-_AHEAD_BYTES = 128 << 20  # of results on their way, beside two for each core, in this process
-_MOST_HERE = 32  # threads beside a cluster
+_AHEAD_BYTES = 128 << 20  # of results on their way, next to two for each core, in this process
+_MOST_HERE = 32  # threads next to a cluster
 _AT_ONCE = InlineExecutor()
 _LOOKED_AT = 64  # results noted, before those that were taken are forgotten
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Arrivals:
 
 
 class UntakenResults(Arrivals):
-    """Results of tasks that are there, and that nobody has taken yet.
+    """Results of tasks that are there, and that nothing has taken yet.
 
     Examples:
         >>> untaken, done = UntakenResults(), Future()
@@ -93,7 +93,7 @@ class UntakenResults(Arrivals):
         super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
-        """One that will be taken; who takes its result lets go of it."""
+        """One that will be taken; who takes its result releases it."""
         self.notes(future)
         self._futures.append(weakref.ref(future))
         if len(self._futures) > self._enough:
@@ -102,7 +102,7 @@ class UntakenResults(Arrivals):
         return future
 
     def nbytes(self) -> int:
-        """Bytes of their rows; anybody may ask, at any time."""
+        """Bytes of their rows; anyone may ask, at any time."""
         size = 0
         for each in self._futures:
             future = each()
@@ -118,10 +118,10 @@ class Runner:
         executor: a name, or any ``concurrent.futures.Executor``, which is then not shut down here.
         workers: how many tasks run at once; None takes the cores there are.
         deaths: where the deaths of workers are written down.
-        patience: how long to wait for what does not get on.
-        watched: somebody iterates, and is told where a task in the caller's own thread does not get on.
+        patience: how long to wait for what does not make progress.
+        watched: the caller iterates; it is warned if a task in its own thread makes no progress.
         untaken: where results are noted until they are taken; None does not.
-        reads: where it is told that a split was read; None is one of its own.
+        reads: the counter of splits that were read; None creates one.
         alone: no task is to wait behind another where a worker could take it that has none.
         bound: says how far to read ahead, where a budget says how much memory there is.
     """
@@ -176,7 +176,7 @@ class Runner:
         return opened  # type: ignore[no-any-return]
 
     def resize(self, workers: int, ahead: int | None = None) -> bool:
-        """Run so many tasks at once from now on; those submitted go on. False for an executor whose size is fixed.
+        """Run so many tasks at once from now on; those submitted continue. False for an executor whose size is fixed.
 
         Args:
             workers: threads or processes; above 0.
@@ -208,7 +208,7 @@ class Runner:
         """Tasks to keep in flight whose results have so many bytes each: no more than fit into memory.
 
         Args:
-            size: 0 where nobody knows yet.
+            size: 0 if unknown yet.
         """
         ahead: int = getattr(self.executor, "ahead", 0) or self._ahead
         if self.bound is not None:
@@ -225,12 +225,12 @@ class Runner:
         """Gather the rows and run the program.
 
         Args:
-            hurry: somebody waits for nothing else; behind other tasks in the queue it would wait for those.
+            hurry: a caller waits for nothing else; behind other tasks in the queue it would wait for those.
         """
         stays = not program.operates
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
-            # Nothing that could wait or hang; and no task's worth, or nobody else to do it.
+            # Nothing that could wait or hang; and no task's worth, or nothing else to do it.
             return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
         if self.local or stays:
             return self._guard(self._here, _gather_and_run, program, rows, env)
@@ -268,7 +268,7 @@ class Runner:
         """Until one of them is done; says so in the log when that takes long.
 
         Raises:
-            WorkerError: nothing got on for too long.
+            WorkerError: nothing made progress for too long.
         """
         meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
         if meter is None:

@@ -42,7 +42,7 @@ class Tasks:
         return replace(self, runner=self.others.of(place))
 
     def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Work on rows that are here, for an operator with a stream of its own; the first is waited for, and done at
+        """Work on rows that are here, for an operator with its own stream; the first is waited for, and done at
         once: behind the splits that are read it would come after those.
         """
         hurry = (operator, fn) not in self.begun

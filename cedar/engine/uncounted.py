@@ -89,5 +89,5 @@ def _why(node: Node, binding: Binding) -> str:
     while source.inputs and (source.operator.filters or passes(source)):
         source = source.inputs[0]
     if not isinstance(source.operator, Read):
-        return f"it stands above {source.operator.label()}, behind which rows are not counted"
+        return f"it is above {source.operator.label()}, behind which rows are not counted"
     return uncountable(node, source) or "others draw from the same rows"

@@ -1,4 +1,4 @@
-"""Warming: worker processes are made ready for a plan beside the run, so that rows come as soon as it takes over."""
+"""Warming: worker processes are made ready for a plan next to the run, so that rows come as soon as it takes over."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Warming:
         operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
         try:
             code = Code.of([(type(operator), operator.code()) for operator in operators])
-        except WorkerError:  # threads go on with what no other process can be sent
+        except WorkerError:  # threads continue with what no other process can be sent
             self._unfit.add(key)
             return
         pool = processes.warm(workers)

@@ -41,7 +41,7 @@ class Watcher:
     until: float = math.inf
     seeking: frozenset[int] = frozenset()
     _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
-    _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched anew
+    _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched again
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def closely(self, details: int) -> None:
@@ -50,10 +50,10 @@ class Watcher:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
 
     def next(self, stage: int, together: bool = False, sought: bool = False) -> Literal["", "detail", "whole"]:
-        """What the next task of a stage does beside its work.
+        """What the next task of a stage does next to its work.
 
         Args:
-            together: operators run as one there, whose shares nobody knows without a look.
+            together: operators run as one there, whose shares is unknown without a look.
             sought: one of them was not seen enough.
 
         Raises:
@@ -62,16 +62,16 @@ class Watcher:
         with self._lock:
             self._tasks[stage] += 1
             number = self._tasks[stage]
-            anew = number - self._since.get(stage, 0)
+            new = number - self._since.get(stage, 0)
         if number > 1 and time.perf_counter() > self.until:
             raise TimeUp
         if self.whole:
             return "whole"
         if together and (number == _SHARES or number % EVERY == 0):
             return "detail"
-        if 1 < anew <= self.details + 1:  # the first batch is not made to wait
+        if 1 < new <= self.details + 1:  # the first batch is not made to wait
             return "detail"
-        if sought and 1 < anew <= _SEEKING:
+        if sought and 1 < new <= _SEEKING:
             return "detail"
         grows = self.details > 0 and number in _GROWING  # figures of an epoch before know of large tasks
         return "detail" if self.every and (number % self.every == 0 or grows) else ""

@@ -19,7 +19,7 @@ _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 
 
 class DoneFuture(Future[Any]):
-    """A future with a result from the beginning: nobody waits for it, and it has no lock before one is asked for."""
+    """A future with a result from the beginning: nothing waits for it, and it has no lock before one is asked for."""
 
     def __init__(self, result: Any) -> None:
         self._result, self._exception, self._state = result, None, "FINISHED"
@@ -149,7 +149,7 @@ def check_executor(executor: Any) -> None:
 
 
 def _check_start_method(pool: ProcessPoolExecutor) -> None:
-    """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits for ever."""
+    """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits forever."""
     context = getattr(pool, "_mp_context", None)
     threads = threading.active_count() > 1 or "polars" in sys.modules
     if context is not None and context.get_start_method() == "fork" and threads:

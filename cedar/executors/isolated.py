@@ -37,7 +37,7 @@ class IsolatedCalls:
     Args:
         workers: of the pool.
         deaths: where those of its workers are written down.
-        patience: how long to wait for a call that does not get on.
+        patience: how long to wait for a call that does not make progress.
     """
 
     def __init__(self, workers: int, deaths: Deaths, patience: Patience | None = None) -> None:
@@ -95,7 +95,7 @@ class IsolatedCalls:
 
 
 def _numbered(rows: int) -> Keys:
-    """Keys of rows that nobody named."""
+    """Keys of rows that nothing named."""
     return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
 
 

@@ -2,7 +2,7 @@
 
 Below ``_cedar`` lie ``job.json``, which says what the job is, and for each rank a log of numbered commits, as table
 formats keep them. A commit names files that are whole, under temporary names, and the state after their last row; it is
-made in one step, by whoever is first, and then the files get their names. So a job that is killed at any moment has
+made in one step, by the first process, and then the files get their names. So a job that is killed at any moment has
 lost what it did since its last commit, and nothing else; of two at once, one meets the other's commit and ends.
 """
 
@@ -101,7 +101,7 @@ class Log:
         return self._named(job)
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Write down what the job is, unless somebody did before; what holds."""
+        """Write down what the job is, unless another process did before; what holds."""
         self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
         return self._named(self._read(f"{FOLDER}/job.json")) or {}
 
@@ -121,11 +121,11 @@ class Log:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else writes for this rank meanwhile, as far as the storage can tell: local ones do.
+        """Nothing else writes for this rank meanwhile, as far as the storage can tell: local ones do.
 
         Raises:
-            PipelineError: somebody does.
-            SourceError: it is no place for a folder.
+            PipelineError: something does.
+            SourceError: it is not a place for a folder.
         """
         if not self.storage.local:
             yield
@@ -149,8 +149,7 @@ class Log:
         return PipelineError(
             f"another job{who} is writing to {self.storage.shown!r}",
             done="this one wrote nothing that stays",
-            fix="let it end, or end it; then this one goes on where it was. To write with several, give each its rank= "
-            "and world=",
+            fix="wait for it or stop it, then rerun this one. To write with several, give each its rank= and world=",
         )
 
     # ---- commits -----------------------------------------------------------------------------------------------------
@@ -197,13 +196,13 @@ class Log:
                 checked(fields.get("layout", {})),
             )  # fmt: skip
             if not all(map(self._ours, parts)):
-                raise ValueError("a name that is none")
+                raise ValueError("an invalid name")
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{self._shown(name)} is damaged: {error}", fix=_NEW) from error
         return commit
 
     def _ours(self, part: Part) -> bool:
-        """Names lie below the folder, and are those that a job gives: they are renamed by what is written here."""
+        """Names are below the folder, and are those that a job gives: they are renamed by what is written here."""
         *folders, last = part.name.split("/")
         match = _TEMPORARY.fullmatch(part.temporary)
         return (
@@ -268,7 +267,7 @@ class Log:
         return {str(path): info.get("size") for path, info in entries.items()}
 
     def _sweep(self, paths: Sequence[str]) -> None:
-        """Remove temporary files that this job made for this rank, and which nobody writes to any more."""
+        """Remove temporary files that this job made for this rank, and which nothing writes to any more."""
         mine, owner = self.name("", 0).rpartition("-")[0], self.storage.owner
         for path in paths:
             match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
@@ -314,7 +313,7 @@ class Log:
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
-            raise PipelineError(f"{self._shown(name)} is damaged: it is no JSON object", fix=_NEW)
+            raise PipelineError(f"{self._shown(name)} is damaged: it is not JSON object", fix=_NEW)
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:

@@ -67,7 +67,7 @@ class Converted:
     """What ``convert`` found and did.
 
     Args:
-        worth: of each format that was tried, the best first; nothing where a job went on that had begun.
+        worth: of each format that was tried, the best first; nothing where a job continued that had begun.
         columns: that are read; None is all.
         written: None where nothing was to be written.
     """
@@ -103,7 +103,7 @@ def convert(
 
     A sample of the first rows is written in every format whose library is there and decoded again, by this process,
     one thread as far as the libraries let it. With ``pipeline``, only the columns that it reads count, and it is run on
-    each sample. Then ``Pipeline.write`` writes: a job, which goes on where it was killed, in the format that it began
+    each sample. Then ``Pipeline.write`` writes: a job, which continues where it was killed, in the format that it began
     with.
 
     Args:
@@ -113,7 +113,7 @@ def convert(
         pipeline: that will read the data; the files that it reads now are ``paths``, or have the same columns.
 
     Raises:
-        PipelineError: what cannot be told apart or written, a pipeline that reads something else.
+        PipelineError: what cannot be distinguished or written, a pipeline that reads something else.
         SourceError: what cannot be read, or rows that are missing after all.
 
     Examples:
@@ -233,7 +233,7 @@ def _measured(
                 read, count, size = _sample(sample, form, layout, f"{folder}/{form}-{layout}")
                 yield worth(form, layout or "-", read, count, size / max(count, 1))
             except CedarError:
-                continue  # it has no place for some column, or name; who asks for it is told when it is written
+                continue  # it has no place for some column, or name; a request for it fails when it is written
 
 
 def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
@@ -310,10 +310,10 @@ def _quickest(call: Callable[[], None]) -> float:
 def optimize_layout(
     pipeline: Pipeline, budget: Budget, *, executor: ExecutorLike = "auto", workers: int | None = None
 ) -> Plan:
-    """Read all files once, and lay out what comes of them in the folder that the budget names.
+    """Read all files once, and lay out the result of them in the folder that the budget names.
 
     Loaders with the same budget read what is there, in this process and in others; so does one with the plan. Splits
-    that are there already are not made again.
+    that are there already are not rebuilt.
 
     Args:
         pipeline: with an end.
@@ -347,7 +347,7 @@ def optimize_layout(
                 f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
                 fix="it is for pipelines that read files split by split, without a cache() of their own",
             )  # fmt: skip
-        loader._job.store.place(os.fspath(budget.layout))  # raises where it is no place of this user's
+        loader._job.store.place(os.fspath(budget.layout))  # raises where it is not a place of this user's
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]

@@ -38,7 +38,7 @@ class Assembly(ABC):
 
     full = False  # no further piece may be added
     pending_bytes = 0  # bytes that wait to be written
-    sums = b""  # what is to lie beside the file when it has ended: see ``cedar.datasets.sums``
+    sums = b""  # what is to lie next to the file when it has ended: see ``cedar.datasets.sums``
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         self.write = write
@@ -258,7 +258,7 @@ class _HeldFile(Assembly):
             with pa.ipc.open_stream(self._piece(0)) as first:
                 schema = first.schema
             path = self._make(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
-            with pa.memory_map(path) as file:  # which is there as long as somebody holds its bytes
+            with pa.memory_map(path) as file:  # which is there as long as something holds its bytes
                 while data := file.read_buffer(_COPY_BYTES):
                     self._copied(data)
                     self.write(data)
@@ -405,7 +405,7 @@ class Jsonl(Format):
                     fix="fill or filter them first, or write Parquet",
                 )
         sink = io.BytesIO()
-        frame = pl.from_arrow(table.rename_columns([str(i) for i in range(table.num_columns)]))  # it names "" anew
+        frame = pl.from_arrow(table.rename_columns([str(i) for i in range(table.num_columns)]))  # it names "" again
         assert isinstance(frame, pl.DataFrame)
         frame.columns = table.column_names
         frame.write_ndjson(sink)
@@ -452,7 +452,7 @@ class Tar(Format):
                     fix="rename it, such as to 'jpg'",
                 )
         if len(schema.names) < 2:
-            raise PipelineError("write(format='tar'): there is no column to write beside 'key'")
+            raise PipelineError("write(format='tar'): there is no column to write next to 'key'")
 
     def encode(self, table: pa.Table) -> Any:
         names = [name for name in table.column_names if name != "key"]
@@ -481,7 +481,7 @@ class Tar(Format):
 
     def _refuses(self, kind: pa.DataType) -> str:
         fits = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
-        return "" if fits else "members are bytes, strings or whole numbers"
+        return "" if fits else "members are bytes, strings or integers"
 
 
 def _is_text(kind: pa.DataType) -> bool:

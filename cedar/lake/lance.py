@@ -199,10 +199,10 @@ def read_lance(
     version: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> LanceSource:
-    """The source behind ``cedar.read_lance``.
+    """The source after ``cedar.read_lance``.
 
     Raises:
-        PipelineError: ``uri`` is no string or path.
+        PipelineError: ``uri`` is not a string or path.
 
     Examples:
         >>> read_lance("clicks.lance").describe()

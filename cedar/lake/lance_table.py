@@ -87,7 +87,7 @@ def refuses(name: str, kind: pa.DataType) -> str:
 def commit(
     url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: dict[str, Any] | None = None
 ) -> None:
-    """Make a data set of files that lie in it, in this order, in one step; nothing where there is one.
+    """Make a data set of files that are in it, in this order, in one step; nothing where there is one.
 
     Args:
         files: their names below the data set, rows and bytes.

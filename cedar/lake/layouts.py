@@ -32,7 +32,7 @@ _TOLD = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LE
 _BY_NAME = {reported: name for name, reported in _TOLD.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _ROWS, _BYTES = 8192, 4 << 20  # of a column that are looked at
-_LEAST = 1024  # rows, for fewer of which no time can be told
+_LEAST = 1024  # rows, for fewer of which no time can be known
 _CHOOSING = 3.0  # CPU seconds, after which a column is stored as another of its type is: of tables with many columns
 _ALL = "all columns"
 _READS = 3  # of which the quickest counts
@@ -97,9 +97,9 @@ def checked(given: Any) -> Layout:
     """A layout that was read. Raises ValueError, or TypeError, where it is none."""
     for name, (encoding, compression) in dict(given).items():
         if not isinstance(name, str) or encoding not in (PLAIN, DICTIONARY, *_BY_NAME, "ipc"):
-            raise ValueError("a layout that is none")
+            raise ValueError("an invalid layout")
         if compression not in _COMPRESSIONS:
-            raise ValueError("a layout that is none")
+            raise ValueError("an invalid layout")
     return {name: list(pair) for name, pair in given.items()}
 
 
@@ -186,7 +186,7 @@ def _decoding(file: pa.Buffer) -> float:
     return best
 
 
-# ---- what pyarrow is told --------------------------------------------------------------------------------------------
+# ---- options for pyarrow --------------------------------------------------------------------------------------------
 
 
 def options(schema: pa.Schema, layout: Mapping[str, Sequence[str]]) -> dict[str, Any]:

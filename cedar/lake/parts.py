@@ -1,4 +1,4 @@
-"""The files that a sink has under way, one for each folder, and the folders that columns become."""
+"""The files that a sink has in progress, one for each folder, and the folders that columns become."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
 FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
-_AGAIN = "free space, or see to the storage and its permissions; what is done stays, so run the same again: it goes on"
+_AGAIN = (
+    "free space, or see to the storage and its permissions; what is done stays, so run the same again: it continues"
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Parts:
         with self._writing(part.name):
             part.assembly.end()
             part.file.end()
-            if part.assembly.sums:  # which has its name before the file has: whoever sees the file sees them
+            if part.assembly.sums:  # which has its name before the file has: any code that sees the file sees them
                 self._beside(part.name + SUFFIX, part.assembly.sums)
         del self._open[folder]
         self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
@@ -181,7 +183,7 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Ta
 def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
     if name not in table.column_names:
         raise missing_column(name, table.column_names, "write(partition_by=...)")
-    if not name:  # a folder "=2" tells no column to whoever reads it
+    if not name:  # a folder "=2" tells no column to any reader of it
         raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
     if name[0] in "._":  # readers pass over hidden folders, ours and others'
         raise PipelineError(

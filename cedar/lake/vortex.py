@@ -1,6 +1,6 @@
 """Vortex files: a split is a run of the chunks that a file is laid out in; zone maps tell which hold no row wanted.
 
-The format has no checksums: ``name.vortex.crc`` beside a file has some (see ``sums``), and what is read is
+The format has no checksums: ``name.vortex.crc`` next to a file has some (see ``sums``), and what is read is
 checked against them. Bytes are read here, whatever storage they are on, and handed to the decoder.
 """
 
@@ -44,7 +44,7 @@ class Footer:
     Args:
         types: of its columns.
         chunks: (first row, one past the last) of the chunks that its columns are laid out in.
-        sums: there are checksums beside it.
+        sums: there are checksums next to it.
     """
 
     types: Types
@@ -69,7 +69,8 @@ class VortexSource(FileSource):
 
     Args:
         columns: the columns to read, in this order; None reads all.
-        verify: True: a file without checksums beside it is an error; False: they are not looked at; None: what has some
+        verify: True: a file without checksums next to it is an error; False: they are not looked at; None: what has
+        some
             is checked.
     """
 
@@ -194,7 +195,7 @@ def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -
             opened.sums[number] = sums
         elif verify:
             raise SourceError(
-                f"{file.url}: has no checksums beside it, and they are asked for",
+                f"{file.url}: has no checksums next to it, and they are asked for",
                 fix="write them where the files are known to be whole: cedar.datasets.sums.write_sums",
             )
     with _Reader(file, opened.sums.get(number)) as reader:
@@ -349,6 +350,6 @@ def _compares_alike(kind: pa.DataType) -> bool:
 
 
 def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
-    """The source behind ``cedar.read_vortex``."""
+    """The source after ``cedar.read_vortex``."""
     verify = None if verify is None else as_flag(verify, "verify", "read_vortex")
     return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)

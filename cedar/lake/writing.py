@@ -1,4 +1,4 @@
-"""The job behind ``Pipeline.write``: tasks encode batches, files are put together here, in order, commit by commit."""
+"""The job after ``Pipeline.write``: tasks encode batches, files are put together here, in order, commit by commit."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class Settings:
         """The format.
 
         Raises:
-            PipelineError: arguments that are none.
+            PipelineError: invalid arguments.
         """
         if self.format not in FORMATS:
             known = ", ".join(map(repr, nearest(str(self.format), [*FORMATS])))
             raise PipelineError(f"write(format={self.format!r}): there are {known}", site=site)
         rows = as_int(self.rows_per_file)
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-            raise PipelineError(f"write(rows_per_file={rows!r}): a whole number, at least 1", site=site)
+            raise PipelineError(f"write(rows_per_file={rows!r}): an integer, at least 1", site=site)
         form = FORMATS[self.format]
         if self.layout not in form.aims:
             known = " or ".join(map(repr, form.aims))
@@ -131,7 +131,7 @@ class Settings:
 
 
 def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
-    """Write all rows of a pipeline, or what is left of them."""
+    """Write all rows of a pipeline, or the rest of them."""
     form = settings.checked(site)
     rank = find_rank(settings.rank, settings.world, settings.subgroup, site)
     log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
@@ -174,10 +174,10 @@ def _join(form: Format, settings: Settings, log: Log) -> None:
             each.load()
     if all(each.commits and each.commits[-1].end for each in logs):
         fields = next((_fields_of(commit) for each in logs for commit in each.commits if commit.schema), None)
-        if fields is None:  # no rows, and nobody knows of which columns: there is nothing to be read, either
+        if fields is None:  # no rows, and the columns are unknown: there is nothing to be read, either
             return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
-        with writing(log.storage.shown, fix="see to the storage, and run the same again: it goes on"):
+        with writing(log.storage.shown, fix="see to the storage, and run the same again: it continues"):
             url = log.storage.root if log.storage.local else settings.url
             form.join(url, files, fields, settings.storage_options)
 
@@ -246,7 +246,7 @@ def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> 
             raise PipelineError(
                 f"{where!r} was begun with {name}={job.get(name)!r}, and this is {name}={mine!r}",
                 done="nothing was written",
-                fix=f"go on with {name}={job.get(name)!r}; or write to a new place, or remove what is there first",
+                fix=f"continue with {name}={job.get(name)!r}; or write to a new place, or remove what is there first",
             )
     rows = job.get("rows")
     if not isinstance(rows, int) or rows < 1 or not isinstance(job.get("state"), dict):
@@ -308,7 +308,7 @@ class Run:
     Args:
         settings: of the job.
         log: its commits so far.
-        loader: stands at the beginning.
+        loader: is at the beginning.
         rows: of a piece.
         form: what the files are.
         batched: the pipeline's own batches are joined here, where they are read.
@@ -324,7 +324,7 @@ class Run:
     _parts: Parts = field(init=False)
 
     def all(self) -> None:
-        """Go on to the end."""
+        """Continue to the end."""
         last = self.log.commits[-1] if self.log.commits else None
         if last is not None and last.end:
             return
@@ -336,7 +336,7 @@ class Run:
         begun = self.loader.epoch
         if last is not None:
             self.loader.load_state_dict(last.state)
-            self.loader.set_epoch(last.state["epoch"])  # what is left of it, be it nothing
+            self.loader.set_epoch(last.state["epoch"])  # the rest of it, be it nothing
             kept = next((each for each in reversed(self.log.commits) if each.schema), None)
             self._schema = kept and _fields_of(kept)
         with contextlib.ExitStack() as stack:
@@ -361,7 +361,7 @@ class Run:
         return most is not None and self._parts.rows + self.rows > most
 
     def _pieces(self) -> Generator[dict[str, Any]]:
-        """What the tasks encoded, in order; when one is given out, the loader stands behind its last row."""
+        """What the tasks encoded, in order; when one is given out, the loader is behind its last row."""
         with contextlib.closing(iter(self.loader)) as blocks:  # type: ignore[type-var]
             if not self.batched:
                 yield from (block.columns for block in blocks if block.columns)
@@ -378,7 +378,9 @@ class Run:
                 yield encode.columns(pa.Table.from_batches(batches))
 
     def _fitted(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
-        """What makes a piece one of the file under way; where its columns may be null and were not, another begins."""
+        """What makes a piece one of the file in progress; where its columns may be null and were not, another
+        begins.
+        """
         given = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
         before = self._schema
         if before is None:

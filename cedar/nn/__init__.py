@@ -1,4 +1,4 @@
-"""Modules for models of one's own: embeddings of rows that repeat, mixtures of experts that follow popularity."""
+"""Modules for models of your own: embeddings of rows that repeat, mixtures of experts that follow popularity."""
 
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.hot import Frequency, frequencies

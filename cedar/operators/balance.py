@@ -151,7 +151,7 @@ def placed(costs: Sequence[Weights]) -> list[Index]:
 class BalanceStream(Stream):
     """``at`` is [input position, number of its unit], at the beginning of a step.
 
-    Steps begin at unit ``context.dealt``, where ranks were last dealt units anew; what is before is passed on.
+    Steps begin at unit ``context.dealt``, where ranks were last dealt units again; what is before is passed on.
     """
 
     def __init__(self, source: Stream, operator: Balance, context: StreamContext) -> None:
@@ -249,7 +249,7 @@ class _BalanceFlow(Flow):
             self._deal()
 
     def _deal(self) -> None:
-        """Hands out the step at hand."""
+        """Hands out the current step."""
         step, self._step = self._step, _Step()
         rows = [unit.rows for unit in step.units]
         if step.full > 1 and self._context.ranks > 1:

@@ -52,7 +52,7 @@ class Effects:
         rows: rows in : rows out.
         per_row: True when Python runs once per row, so that small blocks are worth their overhead.
         cost: a hint, seconds per row, where the operator knows.
-        survivors: the only columns that survive beside those written; None: all others do.
+        survivors: the only columns that survive next to those written; None: all others do.
         algebra: what a transform of one column does to it; decides which transforms of that column commute.
         waits: False for what does nothing but compute: where it takes longer than its work, others are in its way, and
             more workers would be in each other's.
@@ -78,7 +78,7 @@ class Instances:
     own draws from the global generators do not meet a constructor's.
     """
 
-    apart = True  # what is at work in this process, that the caller may be at work beside
+    apart = True  # what is at work in this process, that the caller may be at work next to
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # an iteration may end as garbage, in the middle of another one
@@ -220,7 +220,7 @@ class Bound:
         types: the column types of the input where they are known without running.
         env: for calls on the sample; its instances are kept for the run where it is the run's.
         wide: returns some thousand rows with the named columns, for estimates (``dedup``), and what becomes of them.
-        further: the rows behind the sample, some at a time, for an operator to which the sample told nothing.
+        further: the rows behind the sample, some at a time, for an operator that gave no result on the sample.
     """
 
     index: int
@@ -463,7 +463,7 @@ class StreamOperator(Operator):
     moves_rows: ClassVar[bool] = False  # rows are held and moved about one by one: better before they grow
     keeps_windows: ClassVar[bool] = False  # one input after the other: windows below it are windows above it
     tells_begun: ClassVar[bool] = False  # its pieces say how much of a lane was begun for them, as those below do
-    any_order: ClassVar[bool] = False  # takes rows as they come, and stands where the last that it used ends
+    any_order: ClassVar[bool] = False  # takes rows as they come, and is where the last that it used ends
     over_ranks: ClassVar[bool] = False  # it moves rows between the units that ranks get at one step, in turns
     shares: ClassVar[bool] = False  # of the lanes of an epoch it makes, together, what it makes of the epoch
     batch_rows: int | None = None  # the rows of the batches that it makes

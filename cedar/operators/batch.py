@@ -45,9 +45,7 @@ class Batch(StreamOperator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_int(self.size))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise PipelineError(
-                f"batch({self.size!r}): the size is a whole number of rows, at least 1", site=user_site()
-            )
+            raise PipelineError(f"batch({self.size!r}): the size is an integer of rows, at least 1", site=user_site())
         if self.last not in (None, "drop", "keep", "pad"):
             raise PipelineError(f'last={self.last!r}: it is "drop", "keep", "pad" or None', site=user_site())
 
@@ -180,7 +178,7 @@ class _BatchFlow(Flow):
         return self._cut()
 
     def _let_go(self) -> None:
-        """Gather what is left of a window, a short batch, so that its blocks need not wait for the next window."""
+        """Gather the rest of a window, a short batch, so that its blocks need not wait for the next window."""
         for i, (piece, start, counted) in enumerate(self._waiting):
             if piece.ends_window and isinstance(piece.rows.row, np.ndarray):
                 rest = piece.slice(start, piece.units)

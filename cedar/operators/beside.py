@@ -1,4 +1,4 @@
-"""Kernels beside a run: where they were never compiled on this machine, another process does it, and nobody waits.
+"""Kernels next to a run: where they were never compiled on this machine, another process does it, and nothing waits.
 
 Until then operators take a slower way to the same bits. Kernels that are kept already are loaded at once.
 """
@@ -22,7 +22,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators import native
 
 VARIABLE = "CEDAR_KERNELS"  # "wait": who needs kernels waits until they are compiled, and does not do without
-_SILENT = 2.0  # seconds before somebody is told
+_SILENT = 2.0  # seconds before a message
 _LOOK = 0.02
 _CODE = (
     "import sys; sys.path[:] = {path!r}; from cedar.operators.beside import make; make({module!r}, {names!r}, {parent})"
@@ -32,7 +32,7 @@ _loaded: dict[str, Any] = {}
 
 
 def kernels(module: str, *names: str) -> Any:
-    """Kernels of a module, as attributes; None while they are compiled beside the run, or where nothing can do that.
+    """Kernels of a module, as attributes; None while they are compiled next to the run, or where nothing can do that.
 
     Args:
         module: by its full name; it is imported by the process that compiles, and not here.
@@ -107,7 +107,7 @@ class _Making:
             thread.join()
 
     def fails(self, module: str, why: str) -> None:
-        """A module is not to be had, which is told once."""
+        """A module cannot be compiled; this is logged once."""
         self.known.add(module)
         self.failed[module] = why
         _log.warning("there are no kernels, and rows take many times as long without: %s", why)
@@ -123,7 +123,7 @@ class _Making:
                         time.sleep(_LOOK)
                         if not reported and time.perf_counter() - began > _SILENT:
                             reported = True
-                            say("compiling kernels beside the run, once on this machine; until then rows take longer")
+                            say("compiling kernels next to the run, once on this machine; until then rows take longer")
                     with _lock:
                         _load(module)
                     why = f"they could not be compiled: {_reason(errors)}"
@@ -145,7 +145,7 @@ class _Making:
 def say(text: str) -> None:
     """To people who look: a terminal or a notebook; else to the log."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
-        print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - somebody waits for it
+        print(f"cedar: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a caller waits for it
     else:
         _log.info("%s", text)
 
@@ -173,7 +173,7 @@ def _process(
 
 
 def make(module: str, names: Sequence[str], parent: int) -> None:
-    """In a process of its own: compile a module unless another one does or did; end with the parent.
+    """In its own process: compile a module unless another one does or did; end with the parent.
 
     It has as much of the cores as the run: kernels are ten times as fast as what stands in for them.
     """
@@ -193,7 +193,7 @@ def _end_with(parent: int) -> None:
 
 
 def _renew() -> None:
-    """In a process that was forked in the meantime, nobody compiles."""
+    """In a process that was forked in the meantime, nothing compiles."""
     global _making  # noqa: PLW0603
     _making = _Making()
 

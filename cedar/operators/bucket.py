@@ -109,7 +109,7 @@ def _wholes(values: Iterable[Any], parameter: str) -> tuple[int, ...]:
         return tuple(whole(value, f"bucket_by_length({parameter}): one of them", least=1) for value in values)
     except TypeError as error:
         raise PipelineError(
-            f"bucket_by_length({parameter}={values!r})", site=user_site(), fix="give a list of whole numbers"
+            f"bucket_by_length({parameter}={values!r})", site=user_site(), fix="give a list of integers"
         ) from error
 
 

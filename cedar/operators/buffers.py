@@ -1,4 +1,4 @@
-"""What stream operators share: units kept until they are wanted, and tasks under way in order."""
+"""What stream operators share: units kept until they are wanted, and tasks in progress in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.core.stream import PENDING, Flow, Pending, Piece, Position, Pulled, R
 T = TypeVar("T")
 Step: TypeAlias = "Callable[[bool], tuple[T, Any] | Pending | None]"
 
-DEPTH = 4  # tasks under way per operator; pieces are blocks, so a few keep the workers busy
+DEPTH = 4  # tasks in progress per operator; pieces are blocks, so a few keep the workers busy
 
 
 class Buffer:
@@ -77,7 +77,7 @@ class Buffer:
 
 
 class ChunkFlow(Flow):
-    """A flow of rows cut anew: every piece has ``units`` units, the last one what is left."""
+    """A flow of rows cut again: every piece has ``units`` units, the last one what is left."""
 
     def __init__(self, flow: Flow, position: Position, units: int) -> None:
         self._buffer = Buffer(flow, position)
@@ -98,12 +98,12 @@ class ChunkFlow(Flow):
 
 
 class Ahead(Generic[T]):
-    """Tasks under way, their results in order.
+    """Tasks in progress, their results in order.
 
     Args:
         step: starts the next task: (tag, future), or (tag, None) where there is nothing to wait for; PENDING if it
             would have to wait and may not; None at the end.
-        depth: how many tasks may be under way.
+        depth: how many tasks may be in progress.
     """
 
     def __init__(self, step: Step[T], depth: int = DEPTH) -> None:

@@ -69,7 +69,7 @@ class Call:
         """The results of ``n`` calls, None in the place of each that failed, and the failures by place.
 
         Args:
-            env: of the block at hand.
+            env: of the current block.
             arguments: an iterable of ``n`` values per parameter.
             n: the number of calls.
             hashes: the hash of each row's key, for ``random``.
@@ -92,7 +92,7 @@ class Call:
         return outcome
 
     def _look_again(self, env: Env, drew: bool, columns: list[list[Any]], hashes: Hashes | None) -> None:
-        """What draws from a global generator, or runs beside what does, may be deterministic: other calls tell."""
+        """What draws from a global generator, or runs next to what does, may be deterministic: other calls tell."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
         few, seeds = [column[: unsteady.ROWS] for column in columns], None
@@ -162,7 +162,7 @@ class Call:
             while True:
                 error: BaseException
                 try:
-                    results.extend(calls)  # keeps what it has when a call raises, and `map` goes on with the next row
+                    results.extend(calls)  # keeps what it has when a call raises, and `map` continues with the next row
                 except PipelineError:  # an instance that cannot be made: no row's fault
                     raise
                 except raised() as failed:  # reported with its row
@@ -292,7 +292,7 @@ class _TimedCalls:
             if (left := left_behind()) > _MOST_LEFT:
                 blame = self._call.blame
                 raise PipelineError(
-                    f"{blame.label}: {left} calls go on beyond timeout={self._timeout:g} s, each in its own thread",
+                    f"{blame.label}: {left} calls continue beyond timeout={self._timeout:g} s, each in its own thread",
                     site=blame.site,
                     done="the run was stopped, before they take all of the machine",
                     fix='use executor="processes", which ends a call that hangs, or give the function a limit inside',

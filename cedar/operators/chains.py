@@ -1,4 +1,4 @@
-"""Chains: transforms that run one after the other as one kernel, and so leave out what lies between them."""
+"""Chains: transforms that run one after the other as one kernel, and so leave out what is between them."""
 
 from __future__ import annotations
 

@@ -12,11 +12,13 @@ from cedar.operators.calls import fn_name, makes_instances
 
 
 def check_columns(label: str, columns: Any) -> None:
-    """Refuse columns that are no tuple of names."""
+    """Refuse columns that are not tuple of names."""
     if not isinstance(columns, tuple) or not all(isinstance(name, str) for name in columns):
         strange = next((c for c in columns if not isinstance(c, str)), columns) if columns else columns
         raise PipelineError(
-            f"{label}: {strange!r} is no column name", site=user_site(), fix=f'name columns by text: {label}(fn, "x")'
+            f"{label}: {strange!r} is not a column name",
+            site=user_site(),
+            fix=f'name columns by text: {label}(fn, "x")',
         )
 
 
@@ -39,15 +41,15 @@ def names_written(label: str, into: Any, *, default: tuple[str, ...]) -> tuple[s
 
 
 def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
-    """Refuse an ``on_error`` that is no Skip and a ``timeout`` that is no time."""
+    """Refuse an ``on_error`` that is not a Skip and a ``timeout`` that is not a time."""
     if on_error is not None and not isinstance(on_error, Skip):
         raise PipelineError(
-            f"{label}: on_error={on_error!r} is no policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
+            f"{label}: on_error={on_error!r} is not a policy", site=user_site(), fix="give on_error=cedar.Skip(...)"
         )
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and timeout > 0):
         raise PipelineError(
-            f"{label}: timeout={timeout!r} is no time to wait", site=user_site(), fix="give seconds per row, above 0"
+            f"{label}: timeout={timeout!r} is not a time to wait", site=user_site(), fix="give seconds per row, above 0"
         )
 
 

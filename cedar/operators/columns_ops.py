@@ -20,7 +20,7 @@ class Drop(RowOperator):
     """Removes columns.
 
     Raises:
-        PipelineError: no names, or something that is no name.
+        PipelineError: no names, or something that is not a name.
 
     Examples:
         >>> from cedar.operators.columns_ops import Drop
@@ -34,7 +34,9 @@ class Drop(RowOperator):
     def __post_init__(self) -> None:
         for name in self.names:
             if not isinstance(name, str):
-                raise PipelineError(f"drop: {name!r} is no column name", site=user_site(), fix="name columns by text")
+                raise PipelineError(
+                    f"drop: {name!r} is not a column name", site=user_site(), fix="name columns by text"
+                )
 
     def label(self) -> str:
         return f"drop({', '.join(self.names)})"
@@ -66,7 +68,7 @@ class Rename(RowOperator):
     """Renames columns, (old, new) all at once, so that names can be swapped.
 
     Raises:
-        PipelineError: something that is no name, or one name for two columns.
+        PipelineError: something that is not a name, or one name for two columns.
 
     Examples:
         >>> from cedar.operators.columns_ops import rename
@@ -82,7 +84,7 @@ class Rename(RowOperator):
             for name in pair:
                 if not isinstance(name, str):
                     raise PipelineError(
-                        f"rename: {name!r} is no column name", site=user_site(), fix="give {'old': 'new'}"
+                        f"rename: {name!r} is not a column name", site=user_site(), fix="give {'old': 'new'}"
                     )
         news = [new for _, new in self.pairs]
         for new in news:

@@ -23,8 +23,8 @@ def constructed(make: Callable[[], Any], name: str, numeric: NumericEnvironment 
     """What ``make`` gives.
 
     The global generators of random, NumPy and torch are in a state that the class's name fixes, and are put back: so
-    an instance is the same in any thread and process, in any order, and the caller's own draws go on as if nothing
-    had been. Where it brought torch, whose generator nobody had set, it is made once more.
+    an instance is the same in any thread and process, in any order, and the caller's own draws continue as if nothing
+    had been. Where it brought torch, whose generator nothing had set, it is made once more.
 
     Args:
         make: the constructor.

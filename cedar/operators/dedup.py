@@ -46,7 +46,7 @@ class Dedup(RowOperator):
         named = [name for group in self.groups or () for name in group]
         for name in named:
             if not isinstance(name, str):
-                raise PipelineError(f"dedup: {name!r} is no column name", site=user_site(), fix="name list columns")
+                raise PipelineError(f"dedup: {name!r} is not a column name", site=user_site(), fix="name list columns")
             if named.count(name) > 1:
                 raise PipelineError(
                     f"dedup: column {name!r} is in two groups", site=user_site(), fix="put each column into one group"
@@ -62,7 +62,7 @@ class Dedup(RowOperator):
         return Effects(frozenset(), frozenset())
 
     def schema(self, *inputs: Schema) -> Schema:
-        """As below. That its columns are there is checked by ``bind``: a plan may drop those that nobody reads."""
+        """As below. That its columns are there is checked by ``bind``: a plan may drop those that nothing reads."""
         return inputs[0]
 
     may_fail = False
@@ -120,7 +120,7 @@ class Dedup(RowOperator):
         known = bound.types
         types = bound.sample().known_types if known is None or UNKNOWN in known.values() else known
         chosen = [name for group in self.groups or () for name in group]
-        if not types:  # there are no rows, and nobody knows of which columns
+        if not types:  # there are no rows, and the columns are unknown
             return chosen
         for name in [*chosen, *([self.session] if self.session is not None else [])]:
             if name not in types:
@@ -179,13 +179,13 @@ def _check_session(column: Any, name: str | None, block: Block, bound: Bound) ->
 
 @dataclass(frozen=True)
 class DedupRows:
-    """The kernel: each group's distinct rows are found in the block; columns that are no lists any more stay."""
+    """The kernel: each group's distinct rows are found in the block; columns that are not lists any more stay."""
 
     groups: Groups
 
     def __call__(self, block: Block, env: Env) -> Block:
         if env.sampling:
-            return block  # types are the same, and whoever looks at samples sees plain rows
+            return block  # types are the same, and any code that looks at samples sees plain rows
         return block.with_columns(in_groups(block, self.groups))
 
 

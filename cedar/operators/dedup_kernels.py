@@ -25,7 +25,7 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
 
 
 class _WrappedKernel:
-    """A kernel in another's clothes: what is asked of it beside its work is answered by the one within."""
+    """A kernel in another's clothes: what is asked of it next to its work is answered by the one within."""
 
     kernel: Any
 

@@ -51,7 +51,7 @@ class Draws:
     """Random numbers for the rows of a block, many rows at a time: uint64[n] ``words``, one for each row.
 
     The numbers of a row follow from its word alone (splitmix64), so they are the same in any block. Nothing is used
-    up: the same call gives the same numbers again, so ask for all that a row needs at once, or say where to go on.
+    up: the same call gives the same numbers again, so ask for all that a row needs at once, or say where to continue.
 
     Examples:
         >>> draws = Draws(np.array([3, 7], dtype=np.uint64))

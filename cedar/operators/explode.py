@@ -95,7 +95,7 @@ class Explode(RowOperator):
 
 @dataclass(frozen=True)
 class ExplodeRows:
-    """The kernel: every item becomes a row whose key is its row's, told apart by the item's index."""
+    """The kernel: every item becomes a row whose key is its row's, distinguished by the item's index."""
 
     operator: Explode
     blame: ErrorContext

@@ -97,7 +97,7 @@ class _Judging:
             self.visit(node)
 
     def _visit_list(self, body: Json) -> None:
-        """The items of a list, as a column of their own."""
+        """The items of a list, as their own column."""
         self.visit(body["expr"])
         self.fails = True
         evaluation = _replaced(body["evaluation"])
@@ -107,7 +107,7 @@ class _Judging:
             self._refuse(inner.refused)
             given = inner._types(evaluation) if "Agg" in kind_of(body["variant"])[0] else []
             breaks = next((each for each in given if groups_of(each) & {"struct", "null"}), None)
-            if breaks is not None:  # polars does so there, beside some rows and not beside others
+            if breaks is not None:  # polars does so there, next to some rows and not next to others
                 self._refuse(f"list.agg() that gives {breaks} depends on other rows: use list.eval() and list.first()")
 
     def _visit_struct(self, body: Json) -> None:
@@ -126,7 +126,7 @@ class _Judging:
         if kind is None:  # inside a list
             self.fails = True
             return
-        if not all(types):  # nobody can type a part by itself
+        if not all(types):  # nothing can type a part by itself
             self.fails = True
             self._refuse(None if kind.takes(ANY, ANY) else f"{kind.forms[0]} of types that polars does not tell")
             return

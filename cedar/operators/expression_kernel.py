@@ -46,7 +46,7 @@ class ExpressionKernel:
 
     steps: tuple[Step, ...]
     programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
-    empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # what comes of no rows
+    empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result of no rows
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
     pooled: ClassVar[bool] = True  # the work is done in polars' threads
@@ -115,7 +115,7 @@ Fused: TypeAlias = tuple[Kernel, ExpressionKernel]  # the kernel that another wa
 
 
 def _once(known: list[Fused], other: Kernel, steps: tuple[Step, ...]) -> ExpressionKernel:
-    """Both kernels as one: the same one as the last time, as each epoch fuses anew what it has compiled already."""
+    """Both kernels as one: the same one as the last time, as each epoch fuses again what it has compiled already."""
     for kernel, both in known:
         if kernel is other:
             return both

@@ -2,7 +2,7 @@
 
 One entry per kind of node: on which types its value on a row depends on that row alone, and on which of them no row
 can make it fail. What is not in the table is refused; what the last set does not hold may fail. The tests take every
-entry on every type, in blocks of one, two and many rows, in slices, beside nulls and in two processes; the table in
+entry on every type, in blocks of one, two and many rows, in slices, next to nulls and in two processes; the table in
 docs/row_wise.md is made of it.
 """
 
@@ -350,7 +350,7 @@ KINDS: tuple[Kind, ...] = (
 )
 
 INSIDE: Mapping[str, str] = {
-    # What a list may hold beside the kinds above: these look at the other items of one row's list, ``e``.
+    # What a list may hold next to the kinds above: these look at the other items of one row's list, ``e``.
     "Agg": "e.sum() ; e.mean() ; e.min() ; e.max() ; e.first() ; e - e.mean() ; e.n_unique()",
     "Sort": "e.sort() ; e.sort(descending=True)",
     "SortBy": "e.sort_by(e.is_null(), maintain_order=True)",

@@ -76,6 +76,6 @@ def too_deep(site: Site | None) -> PipelineError:
 
 
 def literal_value(kind: str, given: Any) -> Any:
-    """What a literal of a kind holds: whole numbers may be bytes."""
+    """What a literal of a kind holds: integers may be bytes."""
     wide = kind in _WIDE and isinstance(given, bytes)
     return int.from_bytes(given, "big", signed=kind != "UInt128") if wide else given

@@ -101,7 +101,7 @@ class Program:
         enters: the input columns that the query reads.
         output: names and types of the result, in order.
         passed: output name to the input column that it is, for those that the query need not give back.
-        unread: hidden columns that nobody reads: computed all the same, for the rows on which they fail.
+        unread: hidden columns that nothing reads: computed all the same, for the rows on which they fail.
         queries: what to do, in order.
         filters: whether rows are dropped.
         numbered: whether rows enter with their positions: to tell which are left, or to tell how many there are.
@@ -144,7 +144,7 @@ class _Walk:
         self.row: list[str] = []
 
     def hide(self, gone: Iterable[str]) -> list[pl.Expr]:
-        """Keeps those of the columns about to go that nobody read."""
+        """Keeps those of the columns about to go that nothing read."""
         hidden = []
         for name in gone:
             if name in self.fresh:
@@ -226,7 +226,7 @@ def _has_constants(step: Step) -> bool:
 
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
-    """Names and types behind ``steps`` without running; None where even the names depend on unknown types."""
+    """Names and types after ``steps`` without running; None where even the names depend on unknown types."""
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:

@@ -266,7 +266,7 @@ def as_expression(value: Any, label: str) -> pl.Expr:
     """A polars expression of what a user gave: text names a column, other plain values stand for themselves.
 
     Raises:
-        PipelineError: a function, an array, or another thing that is no expression.
+        PipelineError: a function, an array, or another thing that is not an expression.
     """
     import polars as pl
 
@@ -297,7 +297,7 @@ def _not_an_expression(value: Any, label: str) -> PipelineError:
 
 
 def require_elementwise(expr: Any, label: str) -> None:
-    """Refuse, at the user's line, what is no expression or looks at other rows."""
+    """Refuse, at the user's line, what is not an expression or looks at other rows."""
     if not _is_expression(expr):
         raise _not_an_expression(expr, label)
     reason = check_elementwise(expr)
@@ -335,7 +335,7 @@ def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
 
 
 def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
-    """What is asked for again and again while a plan is made, and costs a look into polars; worked out once."""
+    """What is asked for repeatedly while a plan is made, and costs a look into polars; worked out once."""
     known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
     if key not in known:
         known[key] = make()

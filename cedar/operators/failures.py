@@ -59,9 +59,9 @@ class ErrorContext:
         short = f"{kind}: {text}" if text else kind
         fix = "fix the function"
         if isinstance(error, BlockKilled):
-            fix += ", or give on_error=cedar.Skip(blocks=True) to drop such blocks and go on"
+            fix += ", or give on_error=cedar.Skip(blocks=True) to drop such blocks and continue"
         elif self.on_error is None:
-            fix += ", or give on_error=cedar.Skip(...) to drop such rows and go on"
+            fix += ", or give on_error=cedar.Skip(...) to drop such rows and continue"
         return Failure(f"{self.label} failed: {short}", short, fix, error)
 
     def error(self, failure: Failure, row: RowRef | None) -> RowError:

@@ -42,7 +42,7 @@ class FlatMap(RowOperator):
         timeout: seconds that one call may take, its items included.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
+        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is not a type.
 
     Examples:
         >>> FlatMap(str.split, ("text",), into="word").label()
@@ -150,7 +150,7 @@ def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> Sa
 
 @dataclass(frozen=True)
 class FlatMapRows:
-    """The kernel: every item becomes a row whose key is its row's, told apart by the item's index."""
+    """The kernel: every item becomes a row whose key is its row's, distinguished by the item's index."""
 
     call: Call
     columns: tuple[str, ...]

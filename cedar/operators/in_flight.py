@@ -99,7 +99,7 @@ def as_items(value: Any) -> list[Any]:
     """The items of what a ``flat_map`` function returned.
 
     Raises:
-        BadResult: it is no iterable, or one that is surely meant as a single value.
+        BadResult: it is not an iterable, or one that is surely meant as a single value.
     """
     if isinstance(value, (str, bytes, dict)):
         raise BadResult(

@@ -117,7 +117,7 @@ class Join(RowOperator):
             if name not in known:
                 raise missing_column(name, list(known), self.label())
         types = dict(self.types)
-        compared = self.__dict__.setdefault("_compared", set())  # plans ask again and again
+        compared = self.__dict__.setdefault("_compared", set())  # plans ask repeatedly
         if (key := tuple(known.items())) not in compared:
             self._compare(known, types)
             compared.add(key)

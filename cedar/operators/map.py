@@ -50,7 +50,7 @@ class Map(RowOperator):
         exact: False: a transform's result may differ as far as its ``tolerance`` says. Set by the optimizer.
 
     Raises:
-        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is no type.
+        PipelineError: ``fn`` cannot be called so, ``into`` names nothing, or ``dtype`` is not a type.
 
     Examples:
         >>> Map(abs, ("x",), into="y").effects().writes

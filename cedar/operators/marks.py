@@ -26,7 +26,8 @@ READING = -2  # in the place of an operator: rows are being read
 SLOT = 128  # bytes; slot 0 of a page holds its token
 TOKEN = 16
 # A number that every mark has for itself, at both ends: where they differ, the writer died within; then the process,
-# operator, rows, whether they can be told apart, when it began, seconds that it may take, and the key of the first row.
+# operator, rows, whether they can be distinguished, when it began, seconds that it may take, and the key of the first
+# row.
 _LAYOUT = struct.Struct("@qqqqqddqqqqqqq")
 
 
@@ -46,7 +47,7 @@ class Mark:
     """What a task is at.
 
     Args:
-        operator: its ordinal; ``READING`` below all of them, -1 for what is no operator of the user.
+        operator: its ordinal; ``READING`` below all of them, -1 for what is not an operator of the user.
         rows: that it works on, from the one of ``key`` on.
         key: source, file, row, sub, repeat, branch of the first.
         divisible: the rows could be worked on one by one.
@@ -117,7 +118,7 @@ class SlotReading:
 
 @dataclass(frozen=True)
 class SlotAddress:
-    """A slot, as it is told to another process.
+    """A slot, described for another process.
 
     Args:
         path: of the file that the page is mapped from.
@@ -140,7 +141,7 @@ class Marks:
         place: the slot.
         fine: mark every row.
         divided: marks of several rows that ended the process twice: these rows are worked on one by one.
-        bad: what is not tried again.
+        bad: what is not retried.
         trial: what is to be tried instead of the task's work.
     """
 
@@ -153,14 +154,14 @@ class Marks:
     _block: Block | None = field(default=None, init=False, repr=False)
     _mark: Mark = field(default=Mark(-1, 0), init=False, repr=False)
     _guarded: bool = field(default=False, init=False, repr=False)
-    _span: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # first and last row of the split at hand
+    _span: tuple[int, int] = field(default=(0, 0), init=False, repr=False)  # first and last row of the current split
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Marks, (self.place, self.fine, self.divided, self.bad, self.trial)
 
     @property
     def watched(self) -> bool:
-        """Somebody sees the marks, and ends this process where a row takes too long."""
+        """Something sees the marks, and ends this process where a row takes too long."""
         return self.place.owner != os.getpid() and _page(self.place.path, self.place.token) is not None
 
     def enter(self, operator: int, block: Block, divisible: bool) -> bool:
@@ -176,7 +177,7 @@ class Marks:
         self._set(Mark(READING, 0, (source, file, row, -1, 0, 0)))
 
     def guard(self, fn: Callable[..., Any], calls: int, timeout: float | None) -> Callable[..., Any]:
-        """``fn``, called once for each row of the block at hand, or once for all of it, with a mark for each call."""
+        """``fn``, called once for each row of the current block, or once for all of it, with a mark for each call."""
         if self._block is None or not (self.fine or self.bad or timeout is not None):
             return fn
         self._guarded = True
@@ -205,7 +206,7 @@ class Marks:
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """Around calls with marks of their own: what follows is no single row's."""
+        """Around calls with their own marks: what follows is not a single row's."""
         yield
         if self._guarded:
             self._guarded = False
@@ -227,12 +228,12 @@ class Marks:
             self._set(before)
 
     def known(self) -> BadRow | None:
-        """What is known of the row, the batch or the block at hand, if that is not to be tried again."""
+        """What is known of the row, the batch or the current block, if that is not to be retried."""
         at = replace(self._mark, divisible=False) if self.bad else None
         return next((e for e in self.bad if self._holds(e) or replace(e.mark, divisible=False) == at), None)
 
     def _holds(self, bad: BadRow) -> bool:
-        """It is a block, and the one at hand: a task reads one split, and its operators get the rows in few blocks."""
+        """It is a block, and the current one: a task reads one split, and its operators get the rows in few blocks."""
         if not bad.block or bad.mark.operator != self._mark.operator:
             return False
         return self._block is None or bad.mark.key in each_key(self._block.keys)

@@ -36,7 +36,7 @@ class Mix(StreamOperator):
     Args:
         weights: one per input, above zero; they need not add up to one.
         seed: mixed into the seed of the run.
-        stop: "first" ends when it is an input's turn and it has nothing left; "all" goes on with the others.
+        stop: "first" ends when it is an input's turn and it has nothing left; "all" continues with the others.
         local: True mixes each rank's share by itself.
 
     Raises:

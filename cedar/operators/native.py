@@ -31,7 +31,7 @@ from cedar.store.place import Place, name_of
 
 _SCALARS = {"int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double, "bool": ctypes.c_int8}
 _ignored = (ctypes.c_char * 64)()  # where a call says what it returns, which is nothing, and what it raises
-_engines: list[Any] = []  # hold the code of all kernels, which nobody unloads
+_engines: list[Any] = []  # hold the code of all kernels, which nothing unloads
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def keep(module: str, codes: dict[str, Code], sources: str) -> None:
 
     name = _name(module)
     if not any(save(place, name, write, {"sources": sources}) for place in _places(module)):
-        raise OSError("neither beside their code nor in the cache folder of this user can kernels be kept")
+        raise OSError("neither next to their code nor in the cache folder of this user can kernels be kept")
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _name(module: str) -> str:
 
 
 def _places(module: str) -> list[Place]:
-    """Beside their code, or else with what this user keeps."""
+    """Next to their code, or else with what this user keeps."""
     user = user_place()
     beside = Folder(os.path.join(os.path.dirname(_origin(module)), "__pycache__"), shared=True)
     return [beside] if user is None else [beside, user]

@@ -182,7 +182,7 @@ def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annot
         annotation: of one result; by default what ``fn`` is annotated to return.
 
     Raises:
-        PipelineError: a dtype that is no type, or too many or too few of them.
+        PipelineError: a dtype that is not a type, or too many or too few of them.
     """
     annotation = return_annotation(fn) if annotation is None else annotation
     declared: Types = {}
@@ -354,7 +354,7 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
     It is taken over without a copy where its type allows. ``kind`` is what it must be; None infers.
 
     Raises:
-        BadResult: it is no array, or of another type than ``kind``.
+        BadResult: it is not an array, or of another type than ``kind``.
     """
     column = _column(value, kind, name)
     actual = type_of(column)

@@ -25,7 +25,7 @@ Started: TypeAlias = "tuple[At, Any] | Pending | None"
 
 _WINDOW = (
     1 << 16
-)  # documents after which best-fit packing closes its rows even if the window goes on; part of the result
+)  # documents after which best-fit packing closes its rows even if the window continues; part of the result
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class RunOnPacker:
         begun = int(np.searchsorted(starts, edge, side="left"))
         whole_documents = starts[begun] == edge
         runs = self._held.first(begun)
-        begun -= not whole_documents  # the last one goes on in the next row
+        begun -= not whole_documents  # the last one continues in the next row
         started = self._start(runs, rows)
         self._offset = int(edge - starts[begun])
         self._held = self._held.drop(begun)

@@ -36,7 +36,7 @@ class Pad(RowOperator):
             column, and the other columns get 0.
 
     Raises:
-        PipelineError: ``to=None`` outside of batches, a length that is none, a column that is no list of numbers.
+        PipelineError: ``to=None`` outside of batches, an invalid length, a column that is not a list of numbers.
         RowError: while running, a list longer than ``to``, or a null one.
 
     Examples:
@@ -60,10 +60,10 @@ class Pad(RowOperator):
     def __post_init__(self) -> None:
         strange = next((c for c in self.columns if not isinstance(c, str)), None)
         if strange is not None:
-            raise PipelineError(f"pad: {strange!r} is no column name", site=user_site(), fix="name columns by text")
+            raise PipelineError(f"pad: {strange!r} is not a column name", site=user_site(), fix="name columns by text")
         object.__setattr__(self, "to", as_int(self.to))
         if self.to is not None and (isinstance(self.to, bool) or not isinstance(self.to, int) or self.to < 0):
-            raise PipelineError(f"pad(to={self.to!r}): a length is a whole number, not negative", site=user_site())
+            raise PipelineError(f"pad(to={self.to!r}): a length is an integer, not negative", site=user_site())
         object.__setattr__(self, "value", as_fill(self.value, "pad"))
 
     def label(self) -> str:
@@ -120,7 +120,7 @@ class PadKernel:
         types = block.known_types
         names = [n for n in _targets(self.columns, types, self.blame, self.value) if types[n] is not UNKNOWN]
         failures: dict[int, Failure] = {}
-        for name in reversed(names):  # the first column's reason stands where several fail
+        for name in reversed(names):  # the first column's reason is where several fail
             failures |= _misfits(name, block.columns[name], self.to, self.blame.label)
         if failures and not block.aligned:  # a function resized the batch: its rows have no keys
             raise self.blame.error(failures[min(failures)], None)

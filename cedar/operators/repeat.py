@@ -29,11 +29,11 @@ class Repeat(StreamOperator):
     """The input ``n`` times, or without end. Every pass has its own row keys, so shuffles and draws differ.
 
     Args:
-        n: how many passes; None for ever.
+        n: how many passes; None forever.
 
     Raises:
-        PipelineError: ``n`` is negative or no whole number; while running, if an input without units would be
-            repeated for ever.
+        PipelineError: ``n`` is negative or no integer; while running, if an input without units would be
+            repeated forever.
 
     Examples:
         >>> from cedar.operators.repeat import Repeat
@@ -106,7 +106,7 @@ class RepeatStream(Stream):
 
 
 def _times(count: Count, n: float) -> Count:
-    if n == 0 or count == 0:  # for ever nothing is an error of the run, and has no length
+    if n == 0 or count == 0:  # forever nothing is an error of the run, and has no length
         return 0 if n != math.inf else None
     if math.inf in (n, count):
         return math.inf
@@ -149,7 +149,7 @@ class RepeatFlow(Flow):
         self._inner = None
         if self._fresh and self._units == 0 and self._stream.n == math.inf:
             raise PipelineError(
-                "repeat() would go on for ever: its input has nothing to give",
+                "repeat() would continue forever: its input has nothing to give",
                 site=self._stream.context.site,
                 done=f"pass {self._pass} ended without a single row",
                 fix="check the filters and sources above repeat(), or give repeat a number",

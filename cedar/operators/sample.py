@@ -189,7 +189,7 @@ class DrawSurvey:
         self.ready = False
 
     def step(self, wait: bool) -> bool:
-        """Go on; False if there was something to wait for and ``wait`` is False."""
+        """Continue; False if there was something to wait for and ``wait`` is False."""
         if self.ready:
             return True
         if self._stream.operator.weights is None and self._stream.source.count is not None:
@@ -212,7 +212,7 @@ class DrawSurvey:
                     return False
                 self._note(*pulled)
         except BaseException:
-            self.close()  # or the next flow of this lap would go on behind the run that failed
+            self.close()  # or the next flow of this lap would continue behind the run that failed
             raise
         if self._flow is not None:
             self._flow.close()
@@ -228,7 +228,7 @@ class DrawSurvey:
         self._rows += piece.units
 
     def close(self) -> None:
-        """Let go of a first pass that is not complete; ``step`` would begin anew."""
+        """Release a first pass that is not complete; ``step`` would start again."""
         if self._ahead is not None and self._flow is not None and not self.ready:
             self._ahead.close()
             self._flow.close()

@@ -50,7 +50,7 @@ class Shuffle(StreamOperator):
         object.__setattr__(self, "seed", as_int(self.seed))
         object.__setattr__(self, "window", as_int(self.window))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise PipelineError(f"shuffle(seed={self.seed!r}): a whole number", site=user_site())
+            raise PipelineError(f"shuffle(seed={self.seed!r}): an integer", site=user_site())
         self.window_rows  # noqa: B018 - checks the window
         self.window_bytes  # noqa: B018
         if self.interleave < 1 or (self.interleave > 1 and self.by is None):
@@ -65,7 +65,7 @@ class Shuffle(StreamOperator):
             return None
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
             raise PipelineError(
-                f"shuffle(window={self.window!r}): bytes as text, or a whole number of rows, at least 1",
+                f"shuffle(window={self.window!r}): bytes as text, or an integer of rows, at least 1",
                 site=user_site(),
                 fix='such as window="64MiB" or window=10_000',
             )
@@ -273,7 +273,7 @@ def _in_fewer(holder: list[Block]) -> list[Block]:
 
 
 def _joined(parts: list[Block]) -> Block:
-    """As ``concat_blocks``, and lets go of each column of ``parts`` once it is joined."""
+    """As ``concat_blocks``, and releases each column of ``parts`` once it is joined."""
     if len(parts) == 1:
         return parts[0]
     whole = concat_blocks([part.only_columns({}) for part in parts])
@@ -282,7 +282,7 @@ def _joined(parts: list[Block]) -> Block:
     names = list(by_part[0])
     alone = [name for name in names if not any(isinstance(columns[name], GroupColumn) for columns in by_part)]
     done = {name: concat([columns.pop(name) for columns in by_part]) for name in alone}
-    done |= concat_each(by_part)  # what shares goes on sharing
+    done |= concat_each(by_part)  # what shares continues sharing
     return whole.only_columns({name: done[name] for name in names})
 
 

@@ -17,7 +17,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     """``value`` as an int.
 
     Raises:
-        PipelineError: at the user's line, if it is no whole number or below ``least``.
+        PipelineError: at the user's line, if it is not an integer or below ``least``.
 
     Examples:
         >>> from cedar.operators.take import whole
@@ -26,9 +26,7 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     """
     number = as_int(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise PipelineError(
-            f"{label} is {value!r}", site=user_site(), fix=f"give a whole number that is at least {least}"
-        )
+        raise PipelineError(f"{label} is {value!r}", site=user_site(), fix=f"give an integer that is at least {least}")
     return number
 
 
@@ -63,7 +61,7 @@ class Take(_OfUnits):
         local: True counts on each rank by itself.
 
     Raises:
-        PipelineError: ``n`` is negative or no whole number.
+        PipelineError: ``n`` is negative or no integer.
 
     Examples:
         >>> from cedar.operators.take import Take
@@ -148,7 +146,7 @@ class SkipRows(_OfUnits):
         local: True counts on each rank by itself.
 
     Raises:
-        PipelineError: ``n`` is negative or no whole number.
+        PipelineError: ``n`` is negative or no integer.
 
     Examples:
         >>> from cedar.operators.take import SkipRows

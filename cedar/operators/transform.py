@@ -110,7 +110,7 @@ class Transform(ABC):
 
     @property
     def identity(self) -> str:
-        """Stands for what it does; a change is worth a warning at a resume. Parameters that are no plain values,
+        """Stands for what it does; a change is worth a warning at a resume. Parameters that are not plain values,
         such as a vocabulary, are for a subclass to stand for.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else vars(self)

@@ -125,7 +125,7 @@ class ChainRows:
 
 
 def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
-    """What comes of no rows whose types nobody knows; None of any others."""
+    """The result of no rows whose types is unknown; None of any others."""
     known = block.known_types
     if all(known.get(name) is not UNKNOWN for part in parts for name in part.reads):
         return None

@@ -46,7 +46,7 @@ class Zip(StreamOperator):
         local: True pairs each rank's share by itself.
 
     Raises:
-        PipelineError: a column name that two inputs have, batches beside rows, or batches of different length.
+        PipelineError: a column name that two inputs have, batches next to rows, or batches of different length.
 
     Examples:
         >>> from cedar.operators.zip import Zip
@@ -215,7 +215,7 @@ class ZipFlow(Flow):
         return Piece(runs[0], at, batch=batch), self._context.submit(merge, runs, batch, self._context.site)
 
     def _units(self, wait: bool) -> int | Pending | None:
-        """How many units every input has; a short run is left to grow while others are under way."""
+        """How many units every input has; a short run is left to grow while others are in progress."""
         while True:
             shortest = min(self._buffers, key=lambda b: (b.units, not b.ended))
             if shortest.ended:

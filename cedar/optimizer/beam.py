@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.ordering import Path, Precedence, keep_best
 
-_LEAST_WIDTH = 12  # states of each place that go on
+_LEAST_WIDTH = 12  # states of each place that continue
 _WIDTH = 480  # over the number of operators: short chains can be searched more broadly
 
 

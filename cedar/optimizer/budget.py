@@ -15,19 +15,19 @@ class Budget:
     """What a plan may use; what is left out is what the machine has.
 
     Args:
-        cpus: cores, a whole number above 0.
+        cpus: cores, an integer above 0.
         memory: of this process and of all that it starts, bytes or text such as "2GiB". How far a run reads ahead and
             what its caches keep follow what is measured; where it is exceeded even so, the log and the report say by
             whom.
         cache: for what ``cache()`` keeps, bytes or text.
         cluster: a Dask cluster that stages may run on, too: the address of its scheduler, or a client. What it costs to
             work there is measured once. A saved plan does not name it: ``Plan.load(cluster=)`` does.
-        layout: a directory or URL for what comes of the splits of files behind all operators that do the same in every
+        layout: a directory or URL for the result of the splits of files behind all operators that do the same in every
             epoch, as Arrow files that are mapped: later epochs read those, and later runs of the same pipeline and
             data. Rows, order and states stay the same. ``cache=`` limits its bytes.
 
     Raises:
-        PipelineError: a figure that is none, at the user's line.
+        PipelineError: an invalid figure, at the user's line.
 
     Examples:
         >>> Budget(cpus=4, memory="2GiB").memory_bytes
@@ -43,7 +43,7 @@ class Budget:
     def __post_init__(self) -> None:
         if self.cpus is not None and not _whole(self.cpus, least=1):
             raise PipelineError(
-                f"Budget(cpus={self.cpus!r}): a whole number of cores, at least 1",
+                f"Budget(cpus={self.cpus!r}): an integer of cores, at least 1",
                 site=user_site(),
                 fix="such as cpus=8",
             )
@@ -63,7 +63,7 @@ class Budget:
 
     @property
     def layout_place(self) -> str | None:
-        """Where files are laid out anew."""
+        """Where files are written in another layout."""
         return None if self.layout is None else os.fspath(self.layout)
 
     @property
@@ -109,7 +109,7 @@ def _size(value: Any, option: str, least: int) -> int | None:
         return parse_bytes(value, option)
     if not _whole(value, least):
         raise PipelineError(
-            f"Budget({option}={value!r}): a whole number of bytes, or a size as text",
+            f"Budget({option}={value!r}): an integer of bytes, or a size as text",
             site=user_site(),
             fix=f'such as {option}="2GiB"',
         )

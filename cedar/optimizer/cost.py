@@ -123,7 +123,7 @@ class ChainCost:
         return self.rate(done) * self._columns.scale(done, i)
 
     def bytes(self, done: int) -> float:
-        """Bytes of the columns still needed behind ``done``, per row read from the sources."""
+        """Bytes of the columns still needed after ``done``, per row read from the sources."""
         return self.rate(done) * self._columns.live(done)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class ChainCost:
         return min(1.0, load.busy / TASK_SECONDS) * self.capacity.ship_seconds if small else 0.0
 
     def _work(self, load: Load, place: int, shipping: float) -> Use:
-        """What a row that reaches an operator takes; its shipping takes somebody's core, too."""
+        """What a row that reaches an operator takes; its shipping takes some process's core, too."""
         busy = load.busy
         inline = place == _HERE or self.places[place] == INLINE
         remote = not inline and self.remote[place]
@@ -331,7 +331,7 @@ class Columns:
         return (read, before, size) if others and size > 0 else ([], before, 0.0)
 
     def scale(self, done: int, i: int) -> float:
-        """Bytes that operator ``i`` reads of a row behind ``done``, over those of the order as written."""
+        """Bytes that operator ``i`` reads of a row after ``done``, over those of the order as written."""
         read, before, size = self._scaled[i]
         if not read or done == before:
             return 1.0
@@ -349,7 +349,7 @@ class Columns:
         return sum(c.size(before) for c in both), sum(c.size(before | 1 << i) for c in both)
 
     def live(self, done: int) -> float:
-        """Bytes per row behind ``done`` that somebody still needs."""
+        """Bytes per row after ``done`` that something still needs."""
         if done not in self._live:
             size = sum(s for readers, ends, s in self._bundles if _live(done, readers, ends))
             size += sum(c.size(done) for c in self._written.values() if _live(done, c.readers, c.ends))
@@ -364,7 +364,7 @@ class _Column:
     Args:
         base: bytes per row as it enters.
         readers: operators that read it.
-        ends: operators behind which nobody needs what it was: they drop it, or write it anew; where nobody above the
+        ends: operators behind which nothing needs what it was: they drop it, or rewrite it; where nothing above the
             chain needs it, a bit that no operator has.
         changes: (operator, size it gives, factor it changes by or None), as written.
     """

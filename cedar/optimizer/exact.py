@@ -1,7 +1,7 @@
 """Exact search: dynamic programming over the sets of operators that may have run.
 
 Orders that end in the same set, at the same place, share their future, so only those that no other beats in every
-resource go on. What takes more than a plan already known takes, whatever comes, is dropped.
+resource continue. What takes more than a plan already known takes, whatever comes, is dropped.
 """
 
 from __future__ import annotations

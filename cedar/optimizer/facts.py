@@ -1,4 +1,4 @@
-"""What rules propose, and what they may know beside the node they look at."""
+"""What rules propose, and what they may know next to the node they look at."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rule(Protocol):
     """Proposes a step at a node, says why it does not, or None where it does not concern the node.
 
     A function of the rule's name will do. It is asked about inputs first; where it goes by what is read further up,
-    ``downward`` it. A graph that was there before is not made again, so rules that undo each other come to an end.
+    ``downward`` it. A graph that was there before is not rebuilt, so rules that undo each other come to an end.
     """
 
     __name__: str

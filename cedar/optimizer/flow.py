@@ -21,7 +21,7 @@ class Flow:
     Args:
         rate: rows out per row read from the sources.
         sizes: decoded bytes per row of the columns that leave it.
-        needs: the columns of its output that somebody above uses; None is all.
+        needs: the columns of its output that an operator above uses; None is all.
     """
 
     rate: dict[int, float]
@@ -63,7 +63,7 @@ def _paired(operator: Operator) -> bool:
 
 
 def _level(node: Node, rows: dict[int, float]) -> None:
-    """As many rows from each side of a zip: one of them may have been read when nobody measured."""
+    """As many rows from each side of a zip: one of them may have been read when it was not measured."""
     sides = [{id(source) for source in graph.sources(child)} for child in node.inputs]
     if sum(map(len, sides)) > len(set().union(*sides)):
         return  # they read the same source

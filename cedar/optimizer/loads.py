@@ -86,7 +86,7 @@ def _share(node: Node, gil: float | None) -> float:
 
 
 def _wait(figures: OperatorProfile, crowd: float) -> float:
-    """The wall time that is no work, unless others who wanted the same core or lock explain it."""
+    """The wall time that is not work, unless others who wanted the same core or lock explain it."""
     return max(0.0, figures.wall - figures.cpu) if figures.wall > crowd * figures.cpu else 0.0
 
 

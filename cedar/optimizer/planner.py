@@ -74,7 +74,7 @@ class AutoPlanner:
         try:
             done = self._rewritten(self.root, (*MOVES, *self.rules, *TRIMS), None)
         except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
-            if not isinstance(error, CedarError):  # which is of the pipeline itself, and told by whoever uses it
+            if not isinstance(error, CedarError):  # which is the pipeline's own error, and is raised where it runs
                 _log.warning("the rules of the optimizer failed: the pipeline runs as written", exc_info=True)
             self._broken = True
             return Plan.as_written(self.root)

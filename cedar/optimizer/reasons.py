@@ -13,7 +13,7 @@ from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
 from cedar.plan.graph import Node
 
-_WORTH = 0.03  # of the plan's time: what a refused move would have gained at least to be told
+_WORTH = 0.03  # of the plan's time: the least gain of a refused move for it to be reported
 _MOST_REFUSALS = 5
 
 

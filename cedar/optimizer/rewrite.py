@@ -28,7 +28,7 @@ class Rewritten:
 def rewrite(facts: Facts, rules: Sequence[Rule]) -> Rewritten:
     """Applies all rules, and puts columns into their order as written.
 
-    Comes to an end whatever the rules do: a graph that was there before is not made again.
+    Comes to an end whatever the rules do: a graph that was there before is not rebuilt.
 
     Args:
         facts: of the pipeline as written, or of a plan's graph.
@@ -82,7 +82,7 @@ class Rewriting:
         return False
 
     def _take(self, rule: Rule, asked: Asked) -> str:
-        """Go on with the graph after a pass; else why not."""
+        """Continue with the graph after a pass; else why not."""
         try:
             facts = self.facts.at(asked.root)
         except CedarError as error:  # the pipeline as written is sound, so this is the rule's doing

@@ -157,7 +157,7 @@ def _places(executors: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: Flow) -> tuple[float, float, float]:
-    """What the stream operators take per row read, and what cuts, gathers, converts and hands over batches."""
+    """What the stream operators take per row read, and what cuts, gathers, converts and delivers batches."""
     cores, gil, coordinator = profile.own + profile.around, profile.own + _GATHERING * profile.around, profile.own
     for node in graph.walk(root):
         if isinstance(node.operator, StreamOperator):
@@ -196,7 +196,7 @@ def _each(plan: Candidate) -> float:
 
 
 def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Model:
-    """The same graph, with a cluster to work on beside this process."""
+    """The same graph, with a cluster to work on next to this process."""
     capacity = dataclasses.replace(
         model.capacity, cluster=cluster.address, threads=cluster.threads, ship_bytes=cluster.ship_bytes,
         ship_seconds=cluster.ship_seconds,

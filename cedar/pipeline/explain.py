@@ -58,7 +58,7 @@ def explain(
         cache: a line per ``cache()``: hit or miss, and why.
         measured: rows read per second under the plan, where it runs.
         run: what the run did so far, in a line.
-        achieved: rows per row held, of each group of columns in the batches handed over.
+        achieved: rows per row held, of each group of columns in the batches delivered.
         listed: what the run knows of its sources; by default what their metadata tell.
     """
     shown = plan if plan is not None else Plan.as_written(root)

@@ -102,7 +102,7 @@ def as_table(other: Any, method: str) -> pa.Table:
 def join(
     pipeline: Pipeline, other: Any, names: tuple[Names, Names, Names], how: str, validate: str, suffix: str
 ) -> Join:
-    """The operator behind ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
+    """The operator after ``Pipeline.join``; ``names`` are ``on``, ``left_on`` and ``right_on``."""
     site = user_site()
     if how not in get_args(How):
         others = {"right": "swap the two sides", "outer": _ALL, "full": _ALL, "cross": 'validate="m:m" on a constant'}
@@ -152,7 +152,7 @@ def _added(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> 
 
 
 def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any, suffix: str) -> Join:
-    """The operator behind ``Pipeline.join_asof``."""
+    """The operator after ``Pipeline.join_asof``."""
     require_rows(pipeline, "join_asof")
     site = user_site()
     side = Side(other, "join_asof")

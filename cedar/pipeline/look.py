@@ -72,9 +72,9 @@ class LookMethods:
     def inspect(self, rows: int = 4, *, seed: int = 0, epoch: int = 0) -> Sheet:
         """The first rows of the source before and after each operator, as written: print it, or write it as a page.
 
-        ``html(path)`` shows images and sound. Beside each row stands what random operators drew for it: what they draw
+        ``html(path)`` shows images and sound. Next to each row stands what random operators drew for it: what they draw
         in a run with that seed, in that epoch. A row ends where it is dropped, or at an error, which is shown. The
-        sheet ends at the first operator that is no work on single rows; shuffles are left out.
+        sheet ends at the first operator that is not work on single rows; shuffles are left out.
 
         Args:
             rows: how many.
@@ -82,7 +82,7 @@ class LookMethods:
             epoch: of the run.
 
         Raises:
-            PipelineError: numbers that are none.
+            PipelineError: invalid numbers.
             CedarError: whatever the source raises.
 
         Examples:

@@ -67,11 +67,11 @@ class OrderMethods:
             n: rows.
             fraction: of the rows, in place of ``n``.
             replace: draw a row more than once; by default only with weights.
-            seed: mixed into the seed of the run; every epoch draws anew.
+            seed: mixed into the seed of the run; every epoch draws again.
             local: draw from each rank's own rows.
 
         Raises:
-            PipelineError: both ``n`` and ``fraction``, or weights that are none; while running, more rows to draw
+            PipelineError: both ``n`` and ``fraction``, or invalid weights; while running, more rows to draw
                 without replacement than there are.
 
         Examples:
@@ -124,7 +124,7 @@ class OrderMethods:
     def balance(self, by: Any, over: Literal["ranks"] = "ranks") -> Pipeline:
         """Choose which rank gets which rows of a step, so that the ranks' batches cost about the same.
 
-        A step is one batch for each rank. It keeps its rows, and each batch as many as it had. Stands above what makes
+        A step is one batch for each rank. It keeps its rows, and each batch as many as it had. Is above what makes
         the batches; what is above it runs on a rank's own rows alone, what is below on those of all ranks, except what
         the optimizer can move above.
 
@@ -134,7 +134,7 @@ class OrderMethods:
             over: "ranks".
 
         Raises:
-            PipelineError: the input gives rows and not batches, or ``by`` is no cost.
+            PipelineError: the input gives rows and not batches, or ``by`` is not a cost.
 
         Examples:
             >>> import cedar
@@ -207,7 +207,7 @@ class OrderMethods:
         return self._on(SkipRows(n, local))
 
     def repeat(self, n: int | None = None) -> Pipeline:
-        """The pipeline ``n`` times over, or for ever; shuffles and draws differ each time.
+        """The pipeline ``n`` times over, or forever; shuffles and draws differ each time.
 
         Examples:
             >>> import cedar

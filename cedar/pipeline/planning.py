@@ -54,7 +54,7 @@ class PlanOptions:
         budget: what a plan may take.
 
     Raises:
-        PlanError: a rule that is none, a name that nothing has.
+        PlanError: an invalid rule, a name that nothing has.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -94,7 +94,7 @@ def choose_plan(
     """The planner of a run, or its fixed plan.
 
     Raises:
-        PlanError: ``plan`` is no plan, or one of another pipeline.
+        PlanError: ``plan`` is not a plan, or one of another pipeline.
     """
     if not (isinstance(plan, str) and plan == "auto") and chosen != PlanOptions():
         raise PlanError(
@@ -121,7 +121,7 @@ def choose_plan(
             )
         return None, _fitting(plan, on_error, exact)
     if not isinstance(plan, str) or plan not in ("auto", "off"):
-        raise PlanError(f"plan={plan!r:.80} is no plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
+        raise PlanError(f"plan={plan!r:.80} is not a plan", site=user_site(), fix='"auto", "off", or a cedar.Plan')
     if plan == "off":
         return None, None
     planner = planner_for(node, chosen.budget, executor, workers, on_error, exact)

@@ -187,7 +187,7 @@ class RowMethods:
                 cannot be read (``explain()`` says so), by those who change it whenever results change.
 
         Raises:
-            PipelineError: ``where`` or ``version`` is no text, or empty.
+            PipelineError: ``where`` or ``version`` is not a text, or empty.
 
         Examples:
             >>> import cedar

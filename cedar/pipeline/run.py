@@ -112,11 +112,11 @@ class RunMethods:
             device: where tensors go, ``"cuda"`` or any other torch device: batches are copied two ahead.
             exact: False allows rewrites whose results differ within an operator's tolerance.
             on_error: a default for every operator.
-            timeout: seconds that a task may be without progress: it goes on to another row, or is done. Then its
+            timeout: seconds that a task may be without progress: it continues to another row, or is done. Then its
                 process is ended, and the task runs again; where that cannot be (threads), the run ends with an error.
                 None and 0 are no limit; after 30 s without progress, a warning says who waits for what. A service or
                 scheduler that is gone may take as long to come back, or 600 s.
-            order: "any" delivers rows as they are done, so that a slow one holds up no other. Each comes once, and
+            order: "any" delivers rows as they finish, so that a slow one holds up no other. Each comes once, and
                 states are exact; which batch a row is in is settled by time. "exact" delivers them in order.
             progress: show a line in a terminal or notebook, and a plain one every 30 s elsewhere: rows, percent and
                 time left where counts are known, rows/s and waiting of late, what limits the run.
@@ -217,7 +217,7 @@ class RunMethods:
         layout: Literal["fast", "small", "pyarrow"] = "fast",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Write all rows of an epoch to files below ``url``: a job that goes on where it was killed.
+        """Write all rows of an epoch to files below ``url``: a job that continues where it was killed.
 
         Rows are encoded by tasks, several at once, and come to files in their order. A file appears when it is whole,
         and is then named by the manifest, below ``_cedar``, with the position after its last row. Called again with the

@@ -99,7 +99,7 @@ def read_text(
 ) -> Pipeline:
     r"""A row per line: path, line (0-based), text (without its newline).
 
-    ``errors`` says what happens to bytes that are no UTF-8: "strict" raises, "replace" puts a mark in their place.
+    ``errors`` says what happens to bytes that are not UTF-8: "strict" raises, "replace" puts a mark in their place.
 
     Examples:
         >>> import cedar, tempfile, pathlib

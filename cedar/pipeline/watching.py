@@ -1,4 +1,4 @@
-"""Who watches a run: the extension for it, where it is installed and somebody asked."""
+"""Who watches a run: the extension for it, where it is installed and something asked."""
 
 from __future__ import annotations
 

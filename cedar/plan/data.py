@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def in_processes(self) -> bool:
-        """Some operator runs in processes beside this one."""
+        """Some operator runs in processes next to this one."""
         return any(node.place == "processes" for node in graph.walk(self.root))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -130,7 +130,8 @@ class Plan:
                 The file never says so itself, nor any other address, folder or URL.
 
         Raises:
-            PlanError: the file is no plan, of another version, or does not fit; says which node, and the user's line.
+            PlanError: the file is not a plan, of another version, or does not fit; says which node, and the user's
+            line.
         """
         from cedar.plan.saved import read
 

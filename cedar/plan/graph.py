@@ -34,7 +34,7 @@ class Node:
 
     @cached_property
     def effects(self) -> Effects:
-        """Of the operator, which is asked again and again while a plan is made."""
+        """Of the operator, which is asked repeatedly while a plan is made."""
         return self.operator.effects()
 
     @cached_property

@@ -31,7 +31,7 @@ def splits_of(node: Node) -> SplitTable:
 
 @dataclass(frozen=True)
 class Choice:
-    """What stages follow from, beside the graph.
+    """What stages follow from, next to the graph.
 
     Args:
         executor: where everything runs that has no place of its own.
@@ -40,8 +40,8 @@ class Choice:
         splits: of a source, from its metadata.
         caches: False as if there were no ``cache()``.
         settled: of a filter as written, whether it is known what it leaves of each split; see ``Splits``.
-        any_order: rows come as they are done. So what runs Python per row has small tasks of its own, and where there
-            are no batches, ranks part above it.
+        any_order: rows come as they finish. So what runs Python per row has small tasks of its own, and where there
+            are not batches, ranks part above it.
     """
 
     executor: str = "threads"
@@ -125,7 +125,7 @@ def works(
     """The operators of a graph as data.
 
     Args:
-        sound: the graph is one; else columns are told as far as they go.
+        sound: the graph is one; else columns are described as far as possible.
         settled: as of ``Choice``.
 
     Raises:
@@ -162,7 +162,7 @@ def does(root: Node, logical: Node) -> tuple[Work, ...]:
 def _schema(node: Node) -> Schema:
     try:
         return node.schema
-    except Exception:  # noqa: BLE001 - whoever asks says what is wrong
+    except Exception:  # noqa: BLE001 - the caller says what is wrong
         return None
 
 
@@ -309,7 +309,7 @@ class _Lowering:
         return self.above(self.build(base) if base != i else self.base(i), base, chain)
 
     def chain(self, i: int, through_shared: bool = False) -> tuple[list[int], int]:
-        """The row operators down to the first one that is none (or is shared, or sized), lowest first."""
+        """The row operators down to the first invalid one (or is shared, or sized), lowest first."""
         chain: list[int] = []
         at = i
         while self.is_row(at) and (at == i or through_shared or self.consumers[at] < 2):
@@ -339,7 +339,7 @@ class _Lowering:
         return runs
 
     def apart(self, chain: Sequence[int], k: int) -> bool:
-        """Rows come as they are done, if from here on each unit that goes in comes out."""
+        """Rows come as they finish, if from here on each unit that goes in comes out."""
         keeps = [self.works[i].keeps_slots for i in chain[max(k - 1, 0) :]]
         return self.choice.any_order and k > 0 and not keeps[0] and all(keeps[1:]) and self.per_row(chain[k:])
 
@@ -373,7 +373,7 @@ class _Lowering:
         return self.above(window, base, chain)
 
     def segments(self, i: int) -> tuple[int, list[Segment], list[int]] | None:
-        """Where all sources join, each source with the operators of its own, and those that all share; or None."""
+        """Where all sources join, each source with its own operators, and those that all share; or None."""
         operator = self.nodes[i].operator
         if self.is_source(i):
             return i, [Segment(i, streaming=self.streams(i))], []

@@ -86,7 +86,7 @@ class Stage:
         operators: lowest first; of a stage that reads, those that all its segments share.
         segments: what is read, in order.
         place: the executor of its tasks, where that is not the run's own.
-        windows: the operator above that works window by window; -1 where nobody does.
+        windows: the operator above that works window by window; -1 where nothing does.
         pads: the ``batch`` whose batches are filled before anything else; -1 for none.
         keeps_units: units in and units out are the same.
         small: Python runs once per row, so tasks are cut by measured time.

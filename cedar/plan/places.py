@@ -69,13 +69,13 @@ def place(kind: Any, cluster: Any, field: str) -> str:
         field: the part of the plan that says it, for messages.
 
     Raises:
-        PlanError: it is no kind of place, or a cluster that the caller did not name.
+        PlanError: it is not a kind of place, or a cluster that the caller did not name.
     """
     if isinstance(kind, str) and kind in LOCAL:
         return kind
     if kind != CLUSTER:
         raise PlanError(
-            f"{field} is {kind!r:.80}, which is no kind of place",
+            f"{field} is {kind!r:.80}, which is not a kind of place",
             fix=f"a plan names one of {', '.join(map(repr, (*LOCAL[1:], CLUSTER)))}; an address is the caller's: "
             "Plan.load(path, pipeline, cluster=address)",
         )

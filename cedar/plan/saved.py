@@ -167,7 +167,7 @@ def read(path: str | os.PathLike[str], pipeline: HasNode, cluster: Any = None) -
     """The plan in a file, for a pipeline that it fits.
 
     Raises:
-        PlanError: the file is no plan, or the plan does not fit: says where.
+        PlanError: the file is not a plan, or the plan does not fit: says where.
     """
     where = os.fspath(path)
     try:
@@ -193,7 +193,7 @@ def plan_from(text: str, pipeline: HasNode, where: str = "", cluster: Any = None
         cluster: what a place "cluster" means: the address of a scheduler or a Dask client.
 
     Raises:
-        PlanError: the text is no plan, or the plan does not fit: says where.
+        PlanError: the text is not a plan, or the plan does not fit: says where.
     """
     try:
         return _plan(_parsed(text), pipeline.node, cluster)
@@ -208,11 +208,11 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         saved = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise PlanError("the plan is no plan: it is nested too deeply", fix=_AGAIN) from None
+        raise PlanError("the plan is not a plan: it is nested too deeply", fix=_AGAIN) from None
     except ValueError as error:
-        raise PlanError(f"the plan is no JSON, or was cut off: {error}", fix=_AGAIN) from error
+        raise PlanError(f"the plan is not JSON, or was cut off: {error}", fix=_AGAIN) from error
     if not isinstance(saved, dict) or "cedar_plan" not in saved:
-        raise PlanError("the text is no plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
+        raise PlanError("the text is not a plan: it does not begin with its version, 'cedar_plan'", fix=_AGAIN)
     if type(saved["cedar_plan"]) is not int or saved["cedar_plan"] != VERSION:
         raise PlanError(
             f"the plan has version {saved['cedar_plan']!r}, this release reads {VERSION}",
@@ -222,7 +222,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
@@ -249,7 +249,7 @@ def _plan(saved: dict[str, Any], root: Node, cluster: Any) -> Plan:
 
 
 def _skips(node: Node) -> bool:
-    """Operators with a policy of their own; whoever runs the plan may have one for all."""
+    """Operators with their own policy; any code that runs the plan may have one for all."""
     return policy_of(node.logical, None) is not None
 
 
@@ -292,7 +292,7 @@ def _workers(saved: Mapping[str, Any]) -> int | None:
     if workers is None:
         return None
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise PlanError(f"the plan has workers {workers!r}", fix="give a whole number from 1, or null")
+        raise PlanError(f"the plan has workers {workers!r}", fix="give an integer from 1, or null")
     return workers
 
 
@@ -301,7 +301,7 @@ def _bytes(saved: Mapping[str, Any], key: str, least: int) -> int | None:
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
-        raise PlanError(f"the plan has {key} {size!r}", fix="give a whole number of bytes, or leave it out")
+        raise PlanError(f"the plan has {key} {size!r}", fix="give an integer of bytes, or leave it out")
     return size
 
 

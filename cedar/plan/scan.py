@@ -76,7 +76,7 @@ def dotted(name: str, fields: Iterable[tuple[str, ...]], known: Schema) -> list[
 
 
 def narrowed_type(kind: ColumnType, paths: Sequence[str] | None) -> ColumnType:
-    """A type with the fields at ``paths`` alone, in their order; what is no struct stays whole."""
+    """A type with the fields at ``paths`` alone, in their order; what is not a struct stays whole."""
     if paths is None or not isinstance(kind, pa.DataType) or not pa.types.is_struct(kind):
         return kind
     chosen = chosen_fields(paths, ())

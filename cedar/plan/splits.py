@@ -178,7 +178,7 @@ def _left_by_keys(source: Any, splits: SplitTable, filters: Sequence[Node], on_e
 
 
 def passes(node: Node) -> bool:
-    """Every row comes out of an operator that stands where rows are read: filters above are counted without it."""
+    """Every row comes out of an operator that is where rows are read: filters above are counted without it."""
     operator, effects = node.operator, node.effects
     if not isinstance(operator, RowOperator) or operator.storage is not None or node.batched:
         return False

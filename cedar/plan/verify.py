@@ -31,7 +31,7 @@ class _Stages:
         deals = [i for i, stage in enumerate(self.stages) if stage.kind == "deal"]
         for number, stage in enumerate(self.stages):
             why = "draws from a later stage" if any(not 0 <= i < number for i in stage.inputs) else self._why(stage)
-            why = why or ("nobody draws from it" if number not in {*used, len(self.stages) - 1} else None)
+            why = why or ("nothing draws from it" if number not in {*used, len(self.stages) - 1} else None)
             above = len(deals) == 1 and number > deals[0] and stage.inputs != (number - 1,)
             why = why or ("ranks part below it" if above else None)
             if why:
@@ -53,12 +53,12 @@ class _Stages:
             return "draws from one stage, and reads nothing itself"
         at = self.stages[stage.inputs[0]].out
         if stage.kind == "window":
-            return None if stage.windows >= 0 and not stage.operators else "marks windows that nobody asks for"
+            return None if stage.windows >= 0 and not stage.operators else "marks windows that nothing asks for"
         for i in stage.operators:
             if not isinstance(self.nodes[i].operator, RowOperator):
                 return f"{self.works[i].label} needs order or state, which no task has"
             if (group_size(self.nodes[i]) is not None) != (stage.kind == "group"):
-                return f"{self.works[i].label} sees rows in groups in a stage of its own, and there alone"
+                return f"{self.works[i].label} sees rows in groups in its own stage, and there alone"
             if self._real(self.works[i].inputs[0]) != self._real(at):
                 return f"{self.works[i].label} does not draw from {self.works[at].label}"
             at = i
@@ -79,7 +79,7 @@ class _Stages:
         if given != [self._real(i) for i in work.inputs]:
             return f"{work.label} does not draw from what it is written above"
         if operator.windowed and not all(self._marked(i, stage.out) for i in stage.inputs):
-            return f"{work.label} works window by window, and nobody tells where they end"
+            return f"{work.label} works window by window, and nothing tells where they end"
         return None
 
     def _marked(self, number: int, by: int) -> bool:
@@ -106,7 +106,7 @@ class _Stages:
 
     def _why_segment(self, segment: Segment, stage: Stage) -> str | None:
         if not isinstance(self.nodes[segment.source].operator, Read):
-            return f"{self.works[segment.source].label} is no source"
+            return f"{self.works[segment.source].label} is not a source"
         at = segment.source
         for place, link in enumerate(segment.links):
             if isinstance(link, Branch):
@@ -124,7 +124,7 @@ class _Stages:
                 return f"keeps what {self.works[link].label} drew"
             at = link
         if segment.kept and self.nodes[segment.cache].operator.storage is None:
-            return "keeps rows that nobody asked to keep"
+            return "keeps rows that nothing asked to keep"
         if at != stage.out or segment.links[len(segment.links) - len(stage.operators) :] != stage.operators:
             return f"gives what {self.works[stage.out].label} gives, and does not do its work"
         return None

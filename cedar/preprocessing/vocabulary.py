@@ -100,7 +100,7 @@ class Vocabulary:
             reported = json.loads((table.schema.metadata or {})[_META])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise SourceError(
-                f"{os.fspath(path)} is no vocabulary: {error}", fix="make one: cedar data vocab"
+                f"{os.fspath(path)} is not a vocabulary: {error}", fix="make one: cedar data vocab"
             ) from error
         values, counts = (_array(table.column(name)) for name in ("value", "count"))
         values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
@@ -180,7 +180,7 @@ class Counter:
         """Count more values; of lists, their items.
 
         Raises:
-            PipelineError: no whole numbers and no strings.
+            PipelineError: no integers and no strings.
         """
         while pt.is_large_list(column.type) or pt.is_list(column.type) or pt.is_fixed_size_list(column.type):
             column = column.flatten()
@@ -189,7 +189,7 @@ class Counter:
         if not (pt.is_integer(column.type) or pt.is_large_string(column.type) or pt.is_string(column.type)):
             raise PipelineError(
                 f"a vocabulary of column {self.name!r}: it holds {column.type}",
-                fix="whole numbers or strings, or lists",
+                fix="integers or strings, or lists",
             )
         values = pl.Series("value", column)
         values = values.cast(pl.Int64) if values.dtype.is_integer() and values.dtype != pl.UInt64 else values

@@ -187,7 +187,7 @@ class Profile:
             pipeline: refuse a profile that is not of this pipeline.
 
         Raises:
-            PlanError: the file cannot be read, is no profile, of another version, or of another pipeline.
+            PlanError: the file cannot be read, is not a profile, of another version, or of another pipeline.
         """
         name = os.fspath(path)
         try:
@@ -196,7 +196,7 @@ class Profile:
             raise PlanError(f"{name}: the profile cannot be read: {error}", site=user_site()) from error
         except (ValueError, TypeError, RecursionError) as error:
             raise PlanError(
-                f"{name} is no profile that this version reads: {error}",
+                f"{name} is not a profile that this version reads: {error}",
                 site=user_site(),
                 fix="make it again: p.profile().save(path)",
             ) from error

@@ -20,8 +20,8 @@ class OperatorProfile:
         keep: rows out per row in.
         bytes_in, bytes_out: decoded bytes per row, of all columns, before and after.
         columns: decoded bytes per row of the columns that the operator writes (of all, for a source).
-        gil: the share of its time in which it holds the GIL, 0 to 1; None where nobody measured.
-        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 where nobody
+        gil: the share of its time in which it holds the GIL, 0 to 1; None if not measured.
+        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 where nothing
             measured.
     """
 
@@ -73,7 +73,7 @@ class Machine:
         ship_seconds: to send a task to a process and its result back, without the bytes.
         ship_bytes: bytes per second to and from a process.
         start_seconds: until a new worker process is ready.
-        speed: of one core at a small fixed task, in rounds per second; 0 where nobody measured.
+        speed: of one core at a small fixed task, in rounds per second; 0 if not measured.
     """
 
     cores: int

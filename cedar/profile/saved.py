@@ -38,7 +38,7 @@ def read(name: str) -> dict[str, Any]:
 
 def _operators(listed: Any) -> dict[int, OperatorProfile]:
     if not isinstance(listed, list):
-        raise ValueError("operators is no list")  # noqa: TRY004 - the file is wrong, not the caller
+        raise ValueError("operators is not a list")  # noqa: TRY004 - the file is wrong, not the caller
     operators: dict[int, OperatorProfile] = {}
     for item in listed:
         ordinal = item.pop("ordinal", None) if isinstance(item, dict) else None
@@ -82,7 +82,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
 
 
 def _is_sound(value: Any) -> bool:
-    """A figure that is one; anything that is no figure was judged by its type."""
+    """A figure that is one; anything that is not a figure was judged by its type."""
     if isinstance(value, bool):
         return False
     return not isinstance(value, (int, float)) or (math.isfinite(value) and value >= 0)
@@ -97,4 +97,4 @@ def _rounded(value: Any) -> Any:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no figure")
+    raise ValueError(f"{text} is not a figure")

@@ -1,6 +1,7 @@
 """Clusters a log by session: rows of a session next to each other, in order of time.
 
-Out of core: rows are dealt to parts by a hash of their session, in files beside the result; then each part is sorted by
+Out of core: rows are dealt to parts by a hash of their session, in files next to the result; then each part is
+sorted by
 itself. Both passes are tasks that can be done in any order, by threads here or by the workers of a Dask cluster, and
 done again after an interruption.
 """
@@ -92,10 +93,10 @@ def cluster(  # noqa: PLR0913 - each has a name
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.
         out: a folder on this machine, or on one that all workers see; it must be empty or not be there. It appears
-            when all is written. An interrupted run leaves ``out`` + ".part", and the same call goes on from there.
+            when all is written. An interrupted run leaves ``out`` + ".part", and the same call continues from there.
         session: the column that tells sessions apart; with ``gap``, users.
         sort: the column of times. Rows of equal times stay in the order in which they were read.
-        columns_first: what is read most often: these columns lie next to each other at the front.
+        columns_first: what is read most often: these columns are next to each other at the front.
         gap: minutes after which a user's next row begins another session: a column ``session_id`` is added, and takes
             the place of ``session``.
         unit: of times that are plain numbers: "s", "ms", "us" or "ns".
@@ -161,7 +162,7 @@ def cluster(  # noqa: PLR0913 - each has a name
                 files = _finish(job, out, rows)
             except OSError as error:
                 raise SourceError(
-                    f"cluster: {error}", done=f"what was written is in {job.folder!r}, and the same call goes on there",
+                    f"cluster: {error}", done=f"finished parts are in {job.folder!r}; the same call continues there",
                     fix="check space and permissions",
                 ) from error  # fmt: skip
     metas = [pq.read_metadata(path) for path in files]
@@ -208,8 +209,8 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
                 client.gather(futures)
             except KilledWorker as error:
                 raise WorkerError(
-                    f"workers of the Dask cluster at {address} died again and again: {error}",
-                    done="what was written stays, and the same call goes on there", fix="give less memory=",
+                    f"workers of the Dask cluster at {address} died repeatedly: {error}",
+                    done="what was written stays, and the same call continues there", fix="give less memory=",
                 ) from error  # fmt: skip
             finally:
                 client.cancel(futures)
@@ -246,7 +247,7 @@ def _folder(job: Job) -> Iterator[None]:
     except BlockingIOError:
         taken = True
     try:
-        # Without locks, several may do the same: files appear whole, under names of their own.
+        # Without locks, several may do the same: files appear whole, under their own names.
         if taken or (lock is None and os.path.exists(plan) and not _same(plan, _said(job))):
             raise SourceError(
                 f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
@@ -278,7 +279,7 @@ def _same(plan: str, said: str) -> bool:
 
 
 def _said(job: Job) -> str:
-    """All that decides what is written: a run goes on only where this is the same."""
+    """All that decides what is written: a run continues only where this is the same."""
     import polars as pl
 
     known = replace(job, source=None)  # type: ignore[arg-type]

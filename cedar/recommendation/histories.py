@@ -86,7 +86,7 @@ def history(
     if at not in ("session", "event"):
         raise PipelineError(f"history(at={at!r})", site=user_site(), fix='"session" or "event"')
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="a whole number, at least 1")
+        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="an integer, at least 1")
     return History(column, n, at, into or f"hist_{column}", where)
 
 
@@ -164,6 +164,6 @@ def with_column(table: Any, name: str, column: pa.Array) -> Any:
 def _flags(table: Any, name: str, caller: str) -> Flags:
     column = column_of(table, name, caller)
     if not (pt.is_boolean(column.type) or pt.is_integer(column.type)):
-        raise PipelineError(f"{caller}: where={name!r} is a column of {column.type}", fix="booleans or whole numbers")
+        raise PipelineError(f"{caller}: where={name!r} is a column of {column.type}", fix="booleans or integers")
     flags = column if pt.is_boolean(column.type) else pc.not_equal(column, 0)
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))

@@ -73,7 +73,7 @@ class Inspection:
 
     @property
     def clustered(self) -> bool:
-        """Sessions are whole, and in order of time where that can be told."""
+        """Sessions are whole, and in order of time where that can be known."""
         return not self.split and not self.backwards
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int 
         counts, categories: how many columns of each kind the files have, for files cut down to fewer.
 
     Raises:
-        RowError: while reading, a line with another number of fields, or a field that is no number.
+        RowError: while reading, a line with another number of fields, or a field that is not a number.
         SourceError: no such files.
 
     Examples:
@@ -75,7 +75,7 @@ def kuairand(paths: Any) -> Pipeline:
 
     Raises:
         SourceError: no such files, or files with different headers.
-        RowError: while reading, a field that is no number.
+        RowError: while reading, a field that is not a number.
 
     Examples:
         >>> with open("log_standard.csv", "w") as file:

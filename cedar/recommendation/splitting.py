@@ -25,7 +25,7 @@ def split_by_time(
 ) -> tuple[Pipeline, Pipeline]:
     """(rows before ``at``, rows from then on).
 
-    With ``session``, a session that lies on both sides goes to the second as a whole: what is trained on ends before
+    With ``session``, a session that is on both sides goes to the second as a whole: what is trained on ends before
     ``at``, and is of other sessions. Finding those reads the two columns once; memory holds the keys of sessions.
 
     Args:
@@ -89,7 +89,7 @@ def split_by_session(
 
     Args:
         pipeline: rows, not batches.
-        session: a column of whole numbers or strings, without nulls.
+        session: a column of integers or strings, without nulls.
         evaluation: 0 to 1.
         seed: another one chooses others.
 
@@ -110,7 +110,7 @@ def split_by_session(
     kind = pipeline.schema.get(session)
     plain = isinstance(kind, pa.DataType) and (pt.is_integer(kind) or pt.is_large_string(kind))
     if kind != "?" and not plain:
-        raise PipelineError(f"split_by_session: column {session!r} is {kind}", fix="whole numbers or strings")
+        raise PipelineError(f"split_by_session: column {session!r} is {kind}", fix="integers or strings")
     drawn = pipeline.map(SessionDraw(seed), session, into=_DRAW)
     limit = round(evaluation * _BUCKETS)
     return drawn.filter(col(_DRAW) >= limit).drop(_DRAW), drawn.filter(col(_DRAW) < limit).drop(_DRAW)
@@ -130,7 +130,7 @@ class SessionDraw(Transform):
     def result(self, *types: Any) -> Any:
         (kind,) = types
         if not (pt.is_integer(kind) or pt.is_large_string(kind)):
-            raise self.unfit(kind, "whole numbers or strings")
+            raise self.unfit(kind, "integers or strings")
         return pa.int64()
 
     def columns(self, *columns: Any) -> Any:

@@ -2,7 +2,7 @@
 
 ``SYSTEMS`` tells what a step takes for those who are dead; ``read_trace``, ``random_trace`` and ``replay`` what that
 makes of hours in which machines come and go; ``predict`` what a real run should take, given what its instructions take.
-Everything that comes out of here is *simulated*: say so beside every figure.
+Everything that comes out of here is *simulated*: say so next to every figure.
 """
 
 from cedar.simulate.baselines import one_f_one_b, zero_bubble

@@ -12,7 +12,7 @@ from cedar.trainers.resilient.schedule import Schedule
 
 def one_f_one_b(problem: Problem) -> Schedule:
     """1F1B (Narayanan et al., PipeDream-Flush): a stage is ``stages - stage`` micro-batches ahead, then does a fused B
-    and an F in turn; everybody steps together.
+    and an F in turn; every worker steps together.
 
     With dead workers their micro-batches go to live ones, and nothing else changes: what re-routing costs by itself.
     With less memory than 1F1B needs, a stage gets less far ahead.

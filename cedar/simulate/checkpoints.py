@@ -1,7 +1,7 @@
 """Effective training time under failures: what ways to save state leave of a job's time. Imports no torch.
 
 ``dense`` stops for each checkpoint, as often as is best (Young, 1974). ``checkfreq`` (FAST '21) copies to the host
-beside the next iteration, writes in the background, and saves as often as costs 3.5% at most. ``gemini`` (SOSP '23)
+next to the next iteration, writes in the background, and saves as often as costs 3.5% at most. ``gemini`` (SOSP '23)
 copies to the memory of peers while the network is idle, and restores from there. ``moevement`` (arXiv 2412.15411) saves
 a part in every iteration, in a window that fits the links; after a failure the workers of the failed stage alone replay
 from the window before the last, and the others lose nothing. Each is as published, and otherwise ideal.

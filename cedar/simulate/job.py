@@ -120,7 +120,7 @@ class FailureOptions:
     mtbf: tuple[float, ...] = ()
     repair: float = 3600.0  # mean seconds until a worker is back
     trace: str = ""  # a CSV of ``milliseconds,add|remove,node``, in place of both
-    pause: float = 1.0  # seconds that a change of workers costs, beside half a step
+    pause: float = 1.0  # seconds that a change of workers costs, next to half a step
     rates: tuple[float, ...] = ()  # shares of workers that are dead at once, to compare systems at
 
     def __post_init__(self) -> None:
@@ -399,4 +399,4 @@ def _read(path: str) -> Mapping[str, Any]:
             raise CedarError(f"{path} holds no measured seconds", fix="give the report of a run of 10 steps or more")
         return {name: report[name] for name in ("durations", "events", "steps")}
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise CedarError(f"{path} is no report.json of a run: {problem}", fix="see the run's folder") from problem
+        raise CedarError(f"{path} is not a report.json of a run: {problem}", fix="see the run's folder") from problem

@@ -178,7 +178,7 @@ def drop_replica_time(problem: Problem) -> float:
 def oobleck_time(problem: Problem) -> float:
     """A damaged pipeline spreads its layers over the workers it has left (Oobleck's templates, idealised).
 
-    Layers can be split at will, pipelines of half the workers or more go on, and micro-batches go where they suit.
+    Layers can be split at will, pipelines of half the workers or more continue, and micro-batches go where they suit.
     """
     dead = Counter(worker.replica for worker in problem.dead)
     lengths = [problem.stages - dead[replica] for replica in range(problem.replicas)]
@@ -207,7 +207,7 @@ def throughput_bound(problem: Problem) -> float:
     dead of one stage.
 
     The work of the stage with f dead takes at least that long. The 1 leaves out what a split backward wins without
-    failures, too: a plan may be above it, and stands beside its own fault-free plan for that reason.
+    failures, too: a plan may be above it, and stands next to its own fault-free plan for that reason.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -321,7 +321,7 @@ def replay(
         trace: who comes and goes.
         system: a name of ``SYSTEMS``, or a function from a problem to the time of a step.
         slot: seconds for a unit of the problem's costs.
-        pause: seconds that each change costs; the step at hand is lost, too: half of one, on average.
+        pause: seconds that each change costs; the current step is lost, too: half of one, on average.
         seconds: when to end; by default with the last event.
 
     Examples:

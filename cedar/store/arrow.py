@@ -58,7 +58,7 @@ def read_batch(buffer: pa.Buffer) -> pa.RecordBatch:
 
     Raises:
         ValueError: there is none, or another; its buffers are compressed (a stream that is kept never is, and a few
-            bytes could become any number); offsets, lengths or texts in it are wrong.
+            bytes could become any number); offsets, lengths or strings in it are wrong.
     """
     refuse_compressed(buffer)
     with pa.ipc.open_stream(buffer) as reader:

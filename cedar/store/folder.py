@@ -27,8 +27,8 @@ from cedar.store.private_folder import why_not_ours
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FREE_SHARE = 0.8
-_ABANDONED = 3600.0  # seconds after which a temporary file is nobody's
-_SMALL = 4 << 20  # bytes: up to that, entries are read; a map holds a file descriptor until nobody has its rows
+_ABANDONED = 3600.0  # seconds after which a temporary file is not a worker's
+_SMALL = 4 << 20  # bytes: up to that, entries are read; a map holds a file descriptor until nothing has its rows
 _MOST_MAPS = 128
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
@@ -85,7 +85,7 @@ class Folder(Place):
         return PipelineError(
             f"{self.shown}: the directory {problem}",
             done="nothing was read from it: what others can write could be taken for your data",
-            fix=f"give a directory of your own; one that does not exist is made private {more}".strip(),
+            fix=f"give your own directory; one that does not exist is made private {more}".strip(),
         )
 
     def _make(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs keep for later ones: in a folder of the user, or beside data. What cannot be kept is made again."""
+"""What runs keep for later ones: in a folder of the user, or next to data. What cannot be kept is rebuilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _folder(path: str) -> Folder:
 
 
 def place_beside(where: str, limit: int) -> Place:
-    """A place beside data, which those who may write the data share: a path or URL."""
+    """A place next to data, which those who may write the data share: a path or URL."""
     if is_remote(where):
         remote, path = Remote.at(where, None)
         return Bucket(remote.fs, path, limit)
@@ -61,7 +61,7 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
         return None
     except (ValueError, TypeError, KeyError) as error:
         place.remove(name)
-        _log.warning("an entry in %s is not used, and is made again: %s", place.shown, redact(str(error)))
+        _log.warning("an entry in %s is not used, and is rebuilt: %s", place.shown, redact(str(error)))
     except (CedarError, OSError) as error:
         _log.info("what is kept in %s cannot be read: %s", place.shown, redact(str(error)))
     return None

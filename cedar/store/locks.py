@@ -16,8 +16,8 @@ _LOOK = 0.02
 def alone(path: str) -> Iterator[None]:
     """One process, and one thread of it, at a time is inside for a path; its folder must exist.
 
-    The lock is on a file beside the path, which is removed afterward. A process that is killed lets go of it. Where no
-    file can be written, or the file system has no locks, nobody waits.
+    The lock is on a file next to the path, which is removed afterward. A process that is killed releases it. Where no
+    file can be written, or the file system has no locks, nothing waits.
     """
     folder, base = os.path.split(path)
     name = os.path.join(folder, f".{base}.lock")
@@ -41,7 +41,7 @@ def _acquired(name: str) -> int | None:
             continue
         if handle is None or _is_at(handle, name):
             return handle
-        release(handle)  # whoever had it removed the file meanwhile
+        release(handle)  # any code that had it removed the file meanwhile
     return None
 
 
@@ -67,7 +67,7 @@ def acquire(name: str) -> int | None:
 
 
 def release(handle: int | None) -> None:
-    """Let go of a lock, also where a forked process has the handle too; None is no lock."""
+    """Release a lock, also where a forked process has the handle too; None is not a lock."""
     if handle is None:
         return
     with contextlib.suppress(OSError):

@@ -29,7 +29,7 @@ def mark_of(kind: str) -> bytes:
 
 
 def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
-    """Make a folder, for this user alone if not told otherwise, with its mark; one that is there must bear it.
+    """Make a folder, for this user alone if not set otherwise, with its mark; one that is there must bear it.
 
     Args:
         path: of the folder; those above it are made too.
@@ -46,7 +46,7 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
     if is_owned(path, kind):
         return
     if not stat.S_ISDIR(os.lstat(path).st_mode):
-        raise ForeignFile(f"{path!r} is no folder")
+        raise ForeignFile(f"{path!r} is not a folder")
     if foreign := holds_foreign(path, kind):
         raise ForeignFile(f"{path!r} holds what cedar did not write, such as {foreign!r}")
     _write_mark(path, kind)
@@ -63,7 +63,7 @@ def _write_mark(path: str, kind: str) -> None:
 
 
 def is_owned(path: str, kind: str) -> bool:
-    """Whether a folder is there, is no link, and bears the mark of this kind."""
+    """Whether a folder is there, is not a link, and bears the mark of this kind."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             return False
@@ -76,7 +76,7 @@ def is_owned(path: str, kind: str) -> bool:
 def remove_file(folder: str, name: str, kind: str, names: re.Pattern[str]) -> bool:
     """Remove a regular file that bears a name of the format, from a folder of the kind; whether it was.
 
-    A name may lie in a folder below, which is no link.
+    A name may lie in a folder below, which is not a link.
     """
     path = os.path.join(folder, name)
     if not names.fullmatch(name) or not is_owned(folder, kind):

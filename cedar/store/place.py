@@ -65,7 +65,7 @@ class Place(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove an entry that cedar wrote; those who read it go on."""
+        """Remove an entry that cedar wrote; those who read it continue."""
 
     @abstractmethod
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:

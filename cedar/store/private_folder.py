@@ -1,4 +1,4 @@
-"""The folder of this user that nobody else may write to: what is kept between runs, keys of services."""
+"""The folder of this user that no other user may write to: what is kept between runs, keys of services."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def private_folder(name: str = "") -> str | None:
 
 
 def ours(folder: str) -> bool:
-    """The folder, which is made where it is missing, is this user's, and nobody else may write to it."""
+    """The folder, which is made where it is missing, is this user's, and no other user may write to it."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)

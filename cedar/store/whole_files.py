@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 
 def temporary_name(path: str, owner: str = "") -> str:
-    """A hidden name beside a file that no other process gives, for as long as the file is not whole.
+    """A hidden name next to a file that no other process gives, for as long as the file is not whole.
 
     Examples:
         >>> len(temporary_name("a", "job1")), temporary_name("out/a.json", "job1")[:20]
@@ -32,8 +32,8 @@ def write_first(path: str, data: bytes) -> None:
     """Write a file unless there is one of that name; of several at once, one does.
 
     A folder decides, since many mounts have no hard links: it is renamed over an empty folder, and over no other. Each
-    puts the name of its file into a folder, and whose folder becomes the claim has the name. Whoever meets a claim
-    renames for it, so one that is killed holds nobody up.
+    puts the name of its file into a folder, and whose folder becomes the claim has the name. Any code that meets a
+    claim renames for it, so one that is killed holds nothing up.
     """
     folder, base = os.path.split(path)
     claim = os.path.join(folder, f".{base}.claim")

@@ -89,7 +89,7 @@ class Program:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Of a row's arrays that the last kernel of those makes that can write them where they are told to."""
+        """Of a row's arrays that the last kernel of those makes that can write them into given memory."""
         return next(filter(None, map(_row_bytes, reversed(self.steps))), 0)
 
     @cached_property
@@ -229,7 +229,7 @@ def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes)
     few, faster, done = 0 < rows < block.slots, 1.0, looked
     if few or getattr(step.kernel, "inexact", False):
         start = clocks.now()
-        done = step.kernel(block, env)  # as where nobody looks
+        done = step.kernel(block, env)  # as where nothing looks
         if few and seconds:
             faster = clocks.now().since(start).wall / block.slots * rows / seconds
     for i, seen in apart.seen.items():

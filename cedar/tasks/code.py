@@ -21,7 +21,7 @@ _instances: dict[str, Instances] = {}
 
 
 class UnknownCode(Exception):
-    """This process was told a key only, and does not have the code (any more)."""
+    """This process received only a key, and does not have the code (any more)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Code:
         """The value, one object in this process as long as it is used.
 
         Raises:
-            UnknownCode: there is only a key, and nobody sent the rest.
+            UnknownCode: there is only a key, and nothing sent the rest.
             WorkerError: a module is missing here, or its version is another.
         """
         with _loading:

@@ -1,4 +1,4 @@
-"""Rows that functions may change in place without anybody else seeing it."""
+"""Rows that functions may change in place without anyone else seeing it."""
 
 from __future__ import annotations
 

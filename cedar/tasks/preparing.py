@@ -1,4 +1,6 @@
-"""Preparing: imports of libraries and compilation, which tasks meet once in a process and which are no work on rows."""
+"""Preparing: imports of libraries and compilation, which tasks meet once in a process and which are not work on
+rows.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _mine = threading.local()
 
 
 class _Imports:
-    """Asked for each module that is not loaded, it finds none, but sees how long an import goes on bringing others."""
+    """Asked for each module that is not loaded, it finds none, but sees how long an import continues bringing
+    others.
+    """
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:

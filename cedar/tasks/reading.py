@@ -82,7 +82,7 @@ class Reader:
         return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
 
     def _without(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
-        """What is left of a split that cannot be read to its end: a dead slot for each row, one if they are unknown."""
+        """The rest of a split that cannot be read to its end: a dead slot for each row, one if they are unknown."""
         if split.part > GONE and hasattr(self.source, "pieces") and split.stop - first > 1:
             for piece in self.source.pieces(split, first):
                 yield from self._blocks(piece, lap)
@@ -118,7 +118,7 @@ def read_split(
 
     Args:
         hand: takes a block's number and the block once there is another one behind it, where it can change no more.
-            The last one comes with the result alone: nobody has all rows of a split that is not over.
+            The last one comes with the result alone: nothing has all rows of a split that is not over.
     """
     before = arrived()
 

@@ -102,7 +102,7 @@ class ScanReader:
         """The rows that are left of a split, with the keys that ``Reader`` gives them; an empty block where none is.
 
         Args:
-            timing: is told the rows read, and what the filters took.
+            timing: receives the rows read and the seconds of the filters.
         """
         timing = Timing() if timing is None else timing
         if not self.steps:

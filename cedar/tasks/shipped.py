@@ -62,7 +62,7 @@ def load_shipped(code: Code) -> None:
 
 
 def same(value: Any) -> Any:
-    """Its argument, for whoever measures the way there and back."""
+    """Its argument, for any code that measures the way there and back."""
     return value
 
 

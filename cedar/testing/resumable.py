@@ -27,14 +27,14 @@ def assert_resumable(
     batches: int | None = None,
     **options: Any,
 ) -> None:
-    """Stop a pipeline, save its state as JSON, and go on in another loader, on another executor, again and again.
+    """Stop a pipeline, save its state as JSON, and continue in another loader, on another executor, repeatedly.
 
-    Then stop all ranks of a job, and go on with another number of them: every batch comes once, or with ``last=None``,
-    where each number of ranks cuts the end of an epoch in its own way, every row.
+    Then stop all ranks of a job, and continue with another number of them: every batch comes once, or with
+    ``last=None``, where each number of ranks cuts the end of an epoch in its own way, every row.
 
     Args:
         pipeline: what to run.
-        stops: after which deliveries, or how many random places beside the beginning and the end.
+        stops: after which deliveries, or how many random places next to the beginning and the end.
         executors: that take turns, as ``loader`` takes them.
         workers: of the executors that have some.
         worlds: numbers of ranks that follow one another; fewer than two leave that part out.
@@ -122,7 +122,7 @@ def _rows(deliveries: Sequence[Any]) -> list[Any]:
 
 
 def _rest(loader: cedar.Loader, epoch: int, most: int | None) -> list[Any]:
-    """What is left of an epoch, or the first of it; a state after its last delivery is the next one's beginning."""
+    """The rest of an epoch, or the first of it; a state after its last delivery is the next one's beginning."""
     if loader.epoch > epoch:
         return []
     loader.set_epoch(epoch)  # where a run alone can tell that nothing is left, the next one would come

@@ -247,14 +247,14 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _Ranges(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that is read by ranges, each a request of its own."""
+    """A file that is read by ranges, each its own request."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs.cat_file(self.path, start=start, end=end)  # type: ignore[no-any-return]
 
 
 def _parsed(host: str) -> dict[str, Any]:
-    """The arguments that a URL names behind its protocol, and behind a user and password, which nobody asks for."""
+    """The arguments that a URL names behind its protocol, and behind a user and password, which nothing asks for."""
     target, *pairs = host.rpartition("@")[2].split(";")
     given: dict[str, Any] = {"target": target}
     for pair in pairs:

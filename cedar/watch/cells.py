@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cedar.core.printable import escape
 
 _HIGH, _WIDE = 128, 256  # pixels of a thumbnail, at most
-_SEEN = 64  # pixels of a side, up to which a smaller one is enlarged by a whole number
+_SEEN = 64  # pixels of a side, up to which a smaller one is enlarged by an integer
 _LOOKED_AT = 512  # pixels of a side that a thumbnail is made from
 _LEAST = 8  # pixels of both sides of an array that is taken for a gray image: fewer are boxes, or points
 _FLAT = 50  # times as long as high: no image
@@ -60,7 +60,7 @@ def markup(name: str, value: Any) -> str:
 
 
 def _pixels(value: Any) -> npt.NDArray[Any] | None:
-    """The array as (height, width), or (height, width, 1, 3 or 4); None where it is no image."""
+    """The array as (height, width), or (height, width, 1, 3 or 4); None where it is not an image."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "uifb":
         return None
     if value.ndim == 3 and (value.dtype == np.uint8 or value.dtype.kind == "f"):

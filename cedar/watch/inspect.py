@@ -36,7 +36,7 @@ def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
         seed, epoch: of the run.
 
     Raises:
-        CedarError: whatever the source raises; what an operator raises is told in its cell.
+        CedarError: whatever the source raises; an operator's error is shown in its cell.
     """
     work = _Work(root, seed, epoch)
     try:
@@ -143,7 +143,7 @@ class _Work:
         return drawn[0] if drawn else {}
 
     def _refused(self, node: Node, block: Block) -> dict[str, Any]:
-        """The same for a row that has no result, where it can be told."""
+        """The same for a row that has no result, where it can be known."""
         with suppress(Exception):  # of values that no transform takes
             return self._draws(node, block)
         return {}
@@ -160,7 +160,7 @@ def _ends(node: Node) -> str:
         if operator.paired:
             return "it makes one row of a row of each input"
         if operator.recounts or operator.effects().writes != frozenset():
-            return "it is no work on single rows"
+            return "it is not work on single rows"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Who watches a run: each is told of what is handed over, and of the end."""
+"""Observers of a run: each is notified of what is delivered, and of the end."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Observers(Observer):
             each.begin(metrics)
 
     def update(self, metrics: Metrics) -> None:
-        """Rows, or a batch, are about to be handed over; those that watch are told now and then."""
+        """Rows, or a batch, are about to be delivered; observers are notified now and then."""
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + _LOOK
@@ -118,7 +118,7 @@ class Observers(Observer):
                 each.update(metrics)
 
     def ended(self) -> None:
-        """An iteration is over; that of a forked child is no concern of ours."""
+        """An iteration is over; that of a forked child is not a concern of ours."""
         if os.getpid() == self._pid:
             for each in self._all:
                 each.ended()

@@ -99,7 +99,7 @@ class Otlp(Observer):
             self._loaders.add(self._number, loader)
 
     def close(self) -> None:
-        """Send the last figures, where nobody else does."""
+        """Send the last figures, where nothing else does."""
         if self._own is not None:
             provider, self._own = self._own, None
             provider.shutdown()

@@ -1,4 +1,4 @@
-"""A report as HTML: in a notebook, as a page of its own, and as the page of a run that goes on."""
+"""A report as HTML: in a notebook, as its own page, and as the page of a run that continues."""
 
 from __future__ import annotations
 

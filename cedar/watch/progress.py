@@ -25,7 +25,7 @@ class RecentRate:
         self._seen: deque[tuple[float, int, float]] = deque()
 
     def of(self, metrics: Metrics) -> tuple[float, float]:
-        """To be asked again and again."""
+        """To be asked repeatedly."""
         now = metrics.time.elapsed, metrics.rows, metrics.time.waited
         while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _LATELY:
             self._seen.popleft()
@@ -66,8 +66,8 @@ class Progress(Observer):
     Args:
         title: the line begins with it.
         position: what of the epoch is done, and all of it or None, in one unit.
-        epoch: the one at hand.
-        plain: write lines where nobody looks, too.
+        epoch: the current one.
+        plain: write lines where nothing looks, too.
     """
 
     def __init__(

@@ -22,10 +22,10 @@ class Report:
     """What a loader did so far.
 
     ``seconds`` is the wall time between the first and the last ``next()``, ``stall`` the share of it in which the
-    caller waited for data, 0 to 1, and ``rows_per_second`` what was handed over. ``operators`` maps labels to seconds
+    caller waited for data, 0 to 1, and ``rows_per_second`` what was delivered. ``operators`` maps labels to seconds
     of work, summed over workers. ``workers_time`` is all that workers did, with what was measured of operators that run
     as one: its lines sum to ``seconds`` times the workers, as many as there were at each moment; what the loader's
-    process does beside worker processes comes on top. ``loader_time`` is what the caller's thread did, which sums
+    process does next to worker processes comes on top. ``loader_time`` is what the caller's thread did, which sums
     to ``seconds``. ``bottleneck`` is what takes most, and ``summary`` says why, as ``explain()`` does.
     ``rows_read`` counts rows decoded from the sources by this rank. ``plan`` says how the last plan was found,
     ``notes`` what became of others, of audits and of the cache. ``restarts`` counts workers that died, ``deaths`` says
@@ -36,13 +36,13 @@ class Report:
     and all that this loader's tasks asked, in any process.
     ``numeric`` is the environment that functions run in; empty where there are none.
     ``skipped_files`` says of each damaged file what was skipped.
-    ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches handed over.
+    ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches delivered.
     ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of
     rows that workers have done and the loader has not taken yet, of a run that is watched.
     ``memory`` is the bytes that this process and its workers hold, pages of files such as libraries counted once;
     ``memory_peak`` the most that was seen, of a run with ``Budget(memory=)``, and ``memory_parts`` who held how much
     then, where it was beyond the budget. ``rows_cached`` counts rows that a cache gave, and
-    ``plan_changes`` the plans that took over while the run went on.
+    ``plan_changes`` the plans that took over while the run continued.
     ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
     is watched, (seconds, rows, seconds waited, bytes held) now and then.
     """
@@ -121,7 +121,7 @@ class Report:
             lines += [f"  skipped {count:,} row(s) in {label}" for label, count in self.skipped.items()]
             lines += [f"  skipped of {url} {lost}" for url, lost in self.skipped_files.items()]
         if self.requests:
-            again = f"{self.retries:,} of them made again after {self.retry_wait:.2f} s of waiting"
+            again = f"{self.retries:,} of them retried after {self.retry_wait:.2f} s of waiting"
             lines.append(f"storage: {self.requests:,} requests, {again}")
         lines.append(f"plan: {self.plan}")
         lines += [f"functions run with {self.numeric}"] if self.numeric else []
@@ -142,7 +142,7 @@ class Report:
 def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
     """The counters as a report; ``metadata`` are the requests that no task made."""
     time, labels, bound = metrics.time, metrics.display_labels, metrics.bound
-    with metrics._lock:  # anybody may ask, at any time
+    with metrics._lock:  # anyone may ask, at any time
         lines = time.workers(labels, metrics.weights, inline)
         operators = time.operators(lines, labels)
     return Report(

@@ -29,7 +29,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def of_json(saved: Any) -> Report:
-    """What ``to_json`` made, from a file that anybody may have written.
+    """What ``to_json`` made, from a file that anyone may have written.
 
     Raises:
         ValueError: it is none.

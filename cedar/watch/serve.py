@@ -1,4 +1,4 @@
-"""A small read-only HTTP server beside a run: a live page, ``/status`` as JSON, ``/metrics``, ``/trace``."""
+"""A small read-only HTTP server next to a run: a live page, ``/status`` as JSON, ``/metrics``, ``/trace``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Server(Observer):
         """Listen; returns the URL of the status.
 
         Raises:
-            PipelineError: an address that is none, or cannot be listened on.
+            PipelineError: an invalid address, or cannot be listened on.
         """
         token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
         known = {"loader": weakref.ref(loader), "token": token, "metrics": metrics, "recording": threading.Lock()}
@@ -73,7 +73,7 @@ class Server(Observer):
 
 
 def _stop(server: listen.Server, process: int) -> None:
-    """In a fork there is no thread to wait for, and the parent's goes on."""
+    """In a fork there is no thread to wait for, and the parent's continues."""
     if process == os.getpid():
         server.shutdown()
     server.server_close()

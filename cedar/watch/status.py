@@ -71,7 +71,7 @@ class Figure:
 
 
 def figures(report: Report) -> Iterator[Figure]:
-    """What Prometheus and OpenTelemetry are told.
+    """The figures for Prometheus and OpenTelemetry.
 
     Examples:
         >>> import cedar
@@ -81,23 +81,23 @@ def figures(report: Report) -> Iterator[Figure]:
         {'': 2}
     """
     r, parts = report, _added((line.label, line.seconds) for line in report.workers_time)
-    yield Figure("rows", "{row}", "Rows handed over.", {"": r.rows})
+    yield Figure("rows", "{row}", "Rows delivered.", {"": r.rows})
     yield Figure("rows_read", "{row}", "Rows decoded from the sources.", {"": r.rows_read})
     yield Figure("rows_cached", "{row}", "Rows that a cache gave.", {"": r.rows_cached})
     yield Figure(
         "read_bytes", "By", "Decoded bytes of the splits that were read, as metadata tell.", {"": r.bytes_read}
     )
-    yield Figure("deliveries", "{delivery}", "Batches, or rows, handed over.", {"": r.batches})
+    yield Figure("deliveries", "{delivery}", "Batches, or rows, delivered.", {"": r.batches})
     yield Figure("run_seconds", "s", "Wall time between the first and the last next().", {"": r.seconds})
     yield Figure("loader_seconds", "s", "Wall time by what the loader did.", r.loader_time, "part")
     yield Figure("worker_seconds", "s", "Time of all workers by what they did.", parts, "part")
     yield Figure("operator_seconds", "s", "Time of all workers by operator.", r.operators, "operator")
     yield Figure("skipped_rows", "{row}", "Rows dropped by operator.", dict(r.skipped), "operator")
     yield Figure("worker_restarts", "{worker}", "Workers that died.", {"": r.restarts})
-    yield Figure("plan_changes", "{plan}", "Plans that took over while the run went on.", {"": r.plan_changes})
+    yield Figure("plan_changes", "{plan}", "Plans that took over while the run continued.", {"": r.plan_changes})
     yield Figure("storage_requests", "{request}", "Requests to storage other than local files.", {"": r.requests})
-    yield Figure("storage_retries", "{request}", "Requests made again after a fault.", {"": r.retries})
-    yield Figure("epoch", "{epoch}", "The epoch at hand.", {"": r.epoch}, counts=False)
+    yield Figure("storage_retries", "{request}", "Requests retried after a fault.", {"": r.retries})
+    yield Figure("epoch", "{epoch}", "The current epoch.", {"": r.epoch}, counts=False)
     yield Figure("workers", "{worker}", "Workers that run tasks.", {"": r.workers}, counts=False)
     yield Figure("queue_bytes", "By", "Rows done, and not taken yet.", {"": r.queue_bytes}, counts=False)
     yield Figure("memory_bytes", "By", "Memory of the process and its workers.", {"": r.memory}, counts=False)

@@ -21,7 +21,7 @@ from cedar.watch.saved import to_json
 _log = logging.getLogger("cedar")
 MOST = 200_000  # tasks, and waits of the trainer, that are kept: the last ones
 BASE = "baseTimeNanoseconds"
-_SHARE = 0.01  # of the time, for writing while a run goes on
+_SHARE = 0.01  # of the time, for writing while a run continues
 
 
 Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, and seconds: begin, length
@@ -122,7 +122,7 @@ class TraceRecord:
                 yield self.tasks[place], wait
 
     def _read(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
-        """The last task before the delivery that read the row: epochs read it anew."""
+        """The last task before the delivery that read the row: epochs read it again."""
         upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
         for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
@@ -175,10 +175,10 @@ class Trace(Observer):
 
 
 def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
-    """What a file has, which anybody may have written.
+    """What a file has, which anyone may have written.
 
     Raises:
-        ValueError: events that are none.
+        ValueError: invalid events.
     """
     try:
         spans = [

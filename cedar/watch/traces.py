@@ -20,13 +20,13 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
 
     Args:
         path: of ``loader(trace=path)``, or of ``cedar trace``.
-        out: the page; by default beside the trace, with the ending ``.html``.
+        out: the page; by default next to the trace, with the ending ``.html``.
 
     Returns:
         The path of the page.
 
     Raises:
-        PipelineError: the file cannot be read, or is no trace of cedar; or the page cannot be written.
+        PipelineError: the file cannot be read, or is not a trace of cedar; or the page cannot be written.
 
     Examples:
         >>> import cedar
@@ -40,7 +40,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
     try:
         shown = page(of_json(trace.get("cedar")), spans_of(trace["traceEvents"]))
     except ValueError as error:
-        raise PipelineError(f"{path} is no trace of cedar: {error}", fix=_WRITES) from error
+        raise PipelineError(f"{path} is not a trace of cedar: {error}", fix=_WRITES) from error
     out = f"{os.path.splitext(path)[0]}.html" if out is None else os.fspath(out)
     with writing(out), open(out, "w", encoding="utf-8", errors="xmlcharrefreplace") as file:
         file.write(shown)
@@ -91,5 +91,5 @@ def _read(path: str) -> dict[str, Any]:
         raise PipelineError(f"{path} cannot be read: {error}", fix="a trace is a file of JSON") from error
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise PipelineError(f"{path} is no trace", fix=_WRITES)
+        raise PipelineError(f"{path} is not a trace", fix=_WRITES)
     return dict(trace)

@@ -1,4 +1,4 @@
-"""Deliver batches as objects of one's own, with values that belong to the whole batch."""
+"""Deliver batches as objects of your own, with values that belong to the whole batch."""
 
 from dataclasses import dataclass
 

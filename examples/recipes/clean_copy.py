@@ -1,4 +1,4 @@
-"""Write a cleaned copy of a data set as Parquet, partitioned by day; a job that was killed goes on where it was."""
+"""Write a cleaned copy of a data set as Parquet, partitioned by day; a job that was killed continues where it was."""
 
 import tempfile
 

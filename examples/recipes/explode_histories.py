@@ -1,4 +1,4 @@
-"""A row for each impression of a session, with the features of the session beside it."""
+"""A row for each impression of a session, with the features of the session next to it."""
 
 import cedar
 

@@ -1,4 +1,4 @@
-"""Four items at random beside each click, drawn anew in every epoch; a drawn item is not the clicked one."""
+"""Four items at random next to each click, drawn again in every epoch; a drawn item is not the clicked one."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Train on the rows of a database table: a source of one's own that reads ranges of its primary key."""
+"""Train on the rows of a database table: a source of your own that reads ranges of its primary key."""
 
 import sqlite3
 import tempfile

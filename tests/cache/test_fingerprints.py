@@ -194,11 +194,11 @@ def test_functions_that_cannot_be_read_are_kept_for_one_loader_and_named(file: P
     calls: list[int] = []
 
     def build(**how: Any) -> cedar.Pipeline:
-        held = (calls.append(i) for i in range(1000))  # a generator: nobody can tell what it will do
+        held = (calls.append(i) for i in range(1000))  # a generator: nothing can tell what it will do
         return cedar.read_parquet(str(file)).map(lambda x: next(held) or x, "x", dtype=int).cache(str(where), **how)
 
     p = build()
-    assert len({group(p), group(p), group(build())}) == 3, "nobody else is served"
+    assert len({group(p), group(p), group(build())}) == 3, "nothing else is served"
     with p.loader(executor="inline", plan="off") as loader:
         first = list(loader)
         once = len(calls)

@@ -15,7 +15,7 @@ ROWS = [[1, 2], [1, 2], [3], [1, 2], []]
 
 
 def written() -> tuple[list[dict[str, Any]], list[dict[str, pa.Array]]]:
-    """What is told of a group of two columns beside a plain one, and the parts that were written."""
+    """What is told of a group of two columns next to a plain one, and the parts that were written."""
     lists = pa.array(ROWS, pa.large_list(pa.int64()))
     parts: list[dict[str, pa.Array]] = []
 

@@ -1,4 +1,4 @@
-"""Tables of passes: made once for one key, by whoever comes first, and again if they are damaged."""
+"""Tables of passes: made once for one key, by any code that comes first, and again if they are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Budget(layout=): the rows of splits, laid out anew; rows, order and states are the same before, during and after."""
+"""Budget(layout=): the rows of splits, written in another layout; rows, order and states are the same before, during
+and after.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_the_second_epoch_reads_no_parquet(files: str, tmp_path: Path, monkeypat
     budget = Budget(layout=str(tmp_path / "new"))
     with build(files).loader(executor="inline", budget=budget) as loader:
         first = seen(loader)
-        monkeypatch.setattr(pq.ParquetFile, "__init__", None)  # whoever opens one fails
+        monkeypatch.setattr(pq.ParquetFile, "__init__", None)  # any code that opens one fails
         second = seen(loader)
         assert len(first) == len(second)
         assert f"cache: {GROUPS} hit(s), {GROUPS} miss(es)" in " ".join(loader.report().notes)

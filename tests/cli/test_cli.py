@@ -1,4 +1,4 @@
-"""The command line: its help, its version, a process of its own."""
+"""The command line: its help, its version, its own process."""
 
 import argparse
 import subprocess

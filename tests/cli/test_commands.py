@@ -107,7 +107,7 @@ def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(cedar.Pipeline, "write", interrupted)
     assert main(["run", "my_pipelines_for_cli:rows", "--write", str(tmp_path)]) == 130
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_writing(module, tmp_path, monkeypatch, capsys):
         (["--executor", "quantum"], "executor='quantum' is unknown"),
         (["--without", "lat"], "there are late"),
         (["--rules", "my_pipelines_for_cli:p"], "functions of a node and the facts"),
-        (["--budget", "cpus=many"], "a whole number of cores"),
+        (["--budget", "cpus=many"], "an integer of cores"),
         (["--budget", "gpus=1"], "--budget gpus=1: gpus"),
     ],
 )

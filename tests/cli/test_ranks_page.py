@@ -51,13 +51,13 @@ def test_a_rank_that_does_not_answer_is_named_beside_the_others() -> None:
     def ask(url: str) -> bytes:
         asked.append(url)
         if ":2/" in url:
-            raise cedar.PipelineError("nobody <there>")
+            raise cedar.PipelineError("nothing <there>")
         return b"<p>rows</p>"
 
     page = page_of(["http://a:1/status?token=x", "http://b:2/status?token=y"], "2 < 3 ranks", ask)
     assert asked == ["http://a:1/report?token=x", "http://b:2/report?token=y"]
     assert "<details open><summary>a:1</summary><p>rows</p></details>" in page
-    assert "<details><summary>b:2</summary><p>nobody &lt;there&gt;</p></details>" in page
+    assert "<details><summary>b:2</summary><p>nothing &lt;there&gt;</p></details>" in page
     assert "2 &lt; 3 ranks" in page
     assert "token" not in page
 

@@ -58,4 +58,4 @@ def answered(server, answer):
 @pytest.mark.parametrize("command", ["top", "trace"])
 def test_what_is_no_address_is_an_error(command, capsys):
     assert main([command, "http://[bad"]) == 1
-    assert "'http://[bad' is no address of a run" in capsys.readouterr().err
+    assert "'http://[bad' is not an address of a run" in capsys.readouterr().err

@@ -300,7 +300,7 @@ def pad_and_expressions_on_batches(folder: Path) -> cedar.Pipeline:
     return known().batch(4, last="keep").pad("l").with_columns(y=col("x") + 1).filter(lambda x: x.sum() > 3, "x")
 
 
-# ---- cache, and operators of one's own -------------------------------------------------------------------------------
+# ---- cache, and operators of your own -------------------------------------------------------------------------------
 
 
 @pipeline

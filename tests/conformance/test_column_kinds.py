@@ -1,4 +1,4 @@
-"""Columns of every kind through everything that cedar has, beside plain Python.
+"""Columns of every kind through everything that cedar has, next to plain Python.
 
 CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them; ``python -m benchmarks.column_kinds``
 runs 20,000.

@@ -114,7 +114,7 @@ def test_resumes_from_the_middle(name: str, executor: Any, folder: Path, conform
     head = run(loader, stop)
     resumed = PIPELINES[name](folder).loader(executor=executor, seed=SEED, workers=WORKERS)
     resumed.load_state_dict(state := saved(loader))
-    resumed.set_epoch(state["epoch"])  # what is left of it, be it nothing
+    resumed.set_epoch(state["epoch"])  # the rest of it, be it nothing
     assert head + run(resumed) == expected
 
 

@@ -1,4 +1,4 @@
-"""What the controller promises whatever it sees: random runs, and a few by hand."""
+"""What the controller promises whatever it sees: random runs, and a few manually."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Run:
         return [action.key for action in self.actions if isinstance(action, Switch)]
 
 
-# ---- by hand ---------------------------------------------------------------------------------------------------------
+# ---- manually
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_that_measures_better_stays() -> None:

@@ -50,7 +50,7 @@ def test_both_sums_hold() -> None:
     assert found.operators(lines, LABELS) == {"map(f)": 4.5, "read": 3.0, "filter(a)": 1.5}
     alone = timeline(chain, trains=2.0, workers=1).workers(LABELS, {}, inline=True)
     assert [(line.label, line.seconds) for line in alone[-2:]] == [(TRAINER, 2.0), ("between tasks", 1.0)]
-    assert str(alone[0]) == "filter(a) -> map(f)", "nobody looked inside: no shares are made up"
+    assert str(alone[0]) == "filter(a) -> map(f)", "nothing looked inside: no shares are made up"
 
 
 def test_compiling_is_no_part_of_the_start_and_each_iteration_has_one() -> None:

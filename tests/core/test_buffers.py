@@ -1,4 +1,4 @@
-"""Buffers: memory is used again when nobody holds it, and not before."""
+"""Buffers: memory is used again when nothing holds it, and not before."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_no_more_is_kept_than_was_in_use_at_once():
 
 
 class Ring:
-    """Refers to itself, so that a collection alone lets go of what it holds."""
+    """Refers to itself, so that a collection alone releases what it holds."""
 
     def __init__(self, held: object) -> None:
         self.held, self.itself = held, self

@@ -15,7 +15,7 @@ ROWS = st.lists(
 
 
 def alone(rows: list[tuple[int, ...]]) -> list[Keys]:
-    """Each row in a block of its own, where a component is one number."""
+    """Each row in its own block, where a component is one number."""
     return [Keys(np.array([row]), file, sub, repeat, branch) for row, sub, file, repeat, branch in rows]
 
 

@@ -91,6 +91,6 @@ def test_dtypes(dtype, kind):
 
 @pytest.mark.parametrize("dtype", ["foo", 5, None, [1]])
 def test_what_is_no_dtype(dtype):
-    with pytest.raises(PipelineError, match="is no type of column") as caught:
+    with pytest.raises(PipelineError, match="is not a type of column") as caught:
         type_from_dtype(dtype)
     assert caught.value.site.file == __file__

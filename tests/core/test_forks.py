@@ -1,4 +1,4 @@
-"""Forks: locks that a process has anew, and functions that a fresh process calls where polars was lost."""
+"""Forks: locks that a process has again, and functions that a fresh process calls where polars was lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_lock_is_taken_again_by_who_has_it_and_by_nobody_else() -> None:
     with lock, lock:
         assert not free(lock)
         for other in (pickle.loads(pickle.dumps(lock)), copy.copy(lock)):
-            assert free(other), "a copy is nobody's"
+            assert free(other), "a copy is not a worker's"
     assert free(lock)
 
 

@@ -50,7 +50,7 @@ def test_who_has_the_token_is_answered_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", ":80", "127.0.0.1:-1", "127.0.0.1:65536", 8080, None])
 def test_what_is_no_address_is_refused_at_the_line(address: Any) -> None:
-    with pytest.raises(PipelineError, match="is no address") as caught:
+    with pytest.raises(PipelineError, match="is not an address") as caught:
         listen(address, "--page ", Echo, Site("user.py", 3))
     assert caught.value.what.startswith(f"--page {address!r}")
     assert caught.value.site == Site("user.py", 3)

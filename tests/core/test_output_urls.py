@@ -1,4 +1,4 @@
-"""Where a run writes: directories and URLs, and those that nobody knows."""
+"""Where a run writes: directories and URLs, and those that nothing knows."""
 
 from __future__ import annotations
 

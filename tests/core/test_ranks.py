@@ -27,7 +27,7 @@ def test_arguments_come_before_the_environment_and_that_before_nothing(monkeypat
     assert find_rank(None, None, False, SITE) == Rank(0, 1, "default")
     assert find_rank(np.int64(1), 2, False, SITE) == Rank(1, 2, "arguments")
     monkeypatch.setenv("RANK", "3")
-    assert find_rank(3, 4, False, SITE) == Rank(3, 4, "arguments"), "half of it does not matter beside them"
+    assert find_rank(3, 4, False, SITE) == Rank(3, 4, "arguments"), "half of it does not matter next to them"
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert find_rank(None, None, False, SITE) == Rank(3, 4, "RANK and WORLD_SIZE")
     assert find_rank(0, 2, True, SITE) == Rank(0, 2, "arguments"), "a group inside the job"
@@ -40,14 +40,14 @@ def test_arguments_come_before_the_environment_and_that_before_nothing(monkeypat
 @pytest.mark.parametrize(
     ("rank", "world", "environment", "says"),
     [
-        (2, 2, {}, "rank 2 of 2 .from arguments.: a rank lies between"),
-        (-1, 2, {}, "a rank lies between"),
+        (2, 2, {}, "rank 2 of 2 .from arguments.: a rank is between"),
+        (-1, 2, {}, "a rank is between"),
         (0, None, {}, "give both or neither"),
-        (0.0, 2, {}, "are not whole numbers"),
-        (True, 2, {}, "are not whole numbers"),
+        (0.0, 2, {}, "are not integers"),
+        (True, 2, {}, "are not integers"),
         (None, None, {"RANK": "0"}, "RANK='0' is set in the environment and WORLD_SIZE is not"),
         (None, None, {"WORLD_SIZE": "2"}, "WORLD_SIZE='2' is set in the environment and RANK is not"),
-        (None, None, {"RANK": "a", "WORLD_SIZE": "2"}, "are not whole numbers"),
+        (None, None, {"RANK": "a", "WORLD_SIZE": "2"}, "are not integers"),
     ],
 )
 def test_what_is_no_rank_is_refused(
@@ -102,10 +102,10 @@ def test_what_launchers_set(
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}, ["SLURM_PROCID='3'", "SLURM_STEP_NUM_TASKS is not"]),
         ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ["SLURM_STEP_NUM_TASKS='1'", "SLURM_PROCID is not"]),
         (STEP | {"SLURM_PROCID": "8"}, ["rank 8 of 8", "SLURM_PROCID and SLURM_STEP_NUM_TASKS"]),
-        (STEP | {"SLURM_STEP_NUM_TASKS": "8(x2)"}, ["SLURM_STEP_NUM_TASKS='8(x2)'", "whole numbers"]),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "8(x2)"}, ["SLURM_STEP_NUM_TASKS='8(x2)'", "integers"]),
         ({"OMPI_COMM_WORLD_RANK": "2"}, ["OMPI_COMM_WORLD_RANK='2'", "OMPI_COMM_WORLD_SIZE is not"]),
         ({"PMI_SIZE": "2"}, ["PMI_SIZE='2'", "PMI_RANK is not"]),
-        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, ["PMI_RANK='x'", "whole numbers"]),
+        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, ["PMI_RANK='x'", "integers"]),
         (MPI | {"OMPI_COMM_WORLD_RANK": "-1"}, ["rank -1 of 4", "OMPI_COMM_WORLD_RANK"]),
         ({"WORLD_SIZE": "1"} | STEP, ["WORLD_SIZE='1'", "RANK is not", "3 of 8", "SLURM_PROCID"]),
         ({"RANK": "0"} | STEP, ["RANK='0'", "WORLD_SIZE is not", "3 of 8", "SLURM_PROCID"]),

@@ -1,4 +1,4 @@
-"""How often a request is made again, for how long, and on whose budget."""
+"""How often a request is retried, for how long, and on whose budget."""
 
 from __future__ import annotations
 

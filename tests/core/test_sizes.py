@@ -1,4 +1,4 @@
-"""Sizes and whole numbers, as users write them and as they are shown."""
+"""Sizes and integers, as users write them and as they are shown."""
 
 from __future__ import annotations
 

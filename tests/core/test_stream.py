@@ -1,4 +1,4 @@
-"""Streams: index plans are those of lists, and a flow goes on where a position says."""
+"""Streams: index plans are those of lists, and a flow continues where a position says."""
 
 from __future__ import annotations
 

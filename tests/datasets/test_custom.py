@@ -117,7 +117,7 @@ def _selectable(make, listed):
     ("lengths", "gave"), [((11,), "at least 11"), ((10, 1), "at least 11"), ((4, 5), "9"), ((), "0")]
 )
 def test_a_split_that_miscounts_is_an_error(lengths, gave, made, executor):
-    """Else rows would be lost: which ones, by the number of ranks and by where a resume goes on."""
+    """Else rows would be lost: which ones, by the number of ranks and by where a resume continues."""
     source = made(_pieces(*lengths), [Split(file=i, rows=10) for i in range(3)])
     p = from_source(source).filter(col("x") < 3).batch(2)
     said = rf"split 1 \(file 1, .*: the split says 10 rows, and read\(\) gave {gave}\n"

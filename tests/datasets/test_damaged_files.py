@@ -187,7 +187,7 @@ def test_of_row_groups_that_cannot_be_read_all_rows_are_counted(tmp_path: Path):
     full = run(p, "parquet", on_error=cedar.Skip(files=True, refill=True))[0]
     assert {len(batch) for batch in full} == {4}
     assert flat(full) == [x for x in flat(whole) if x not in lost]
-    for plan in ("auto", "off"):  # the damage is in a column that nobody reads
+    for plan in ("auto", "off"):  # the damage is in a column that nothing reads
         narrow = read(tmp_path, "parquet").filter(cedar.col("x") >= 0).select("x").batch(4, last="keep")
         assert not lost & set(flat(run(narrow, "parquet", plan=plan)[0]))
     ranks = [run(p, "parquet", rank=rank, world=2)[0] for rank in (0, 1)]

@@ -1,4 +1,4 @@
-"""Whole numbers in text are read exactly, or are errors that name their row: never rounded."""
+"""Integers in text are read exactly, or are errors that name their row: never rounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.datasets.exact import Inexact, check_value, rounded_rows
 
-ODD = 2**53 + 1  # the first whole number that a double does not hold
+ODD = 2**53 + 1  # the first integer that a double does not hold
 
 
 def test_json_refuses_a_whole_number_that_its_column_rounds(tmp_path: Path) -> None:

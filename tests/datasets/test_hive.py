@@ -173,7 +173,7 @@ def test_schema_gives_columns_of_files_another_type(tmp_path: Path):
         ({"z": int}, "no column 'z'"),
         ({"l": str}, r"schema\['l'\]: large_list<.*> cannot be read as large_string"),
         ({"x": object}, "a column of a file cannot be object"),
-        ({"x": "no"}, "'no' is no type of column"),
+        ({"x": "no"}, "'no' is not a type of column"),
         (["x"], "takes a dict of names and types, not list"),
     ],
 )

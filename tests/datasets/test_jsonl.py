@@ -159,7 +159,7 @@ def test_whole_numbers_beyond_64_bits(tmp_path: Path, values, line: int, message
     assert read_jsonl(path).schema()["x"] is UNKNOWN
     with pytest.raises(RowError) as error:
         read_rows(read_jsonl(path))
-    said = rf"t\.jsonl, line {line}: column 'x': no type of whole numbers {message}"
+    said = rf"t\.jsonl, line {line}: column 'x': no type of integers {message}"
     assert re.search(said, error.value.what)
     assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in (error.value.fix or "")
     assert column(read_jsonl(path, dtypes={"x": kind}), "x") == values

@@ -326,7 +326,7 @@ def test_a_manifest_of_other_paths_and_what_is_none_are_left_alone(folder: Path,
     data = next(folder.rglob("*.parquet"))
     whole = data.read_bytes()
     for use in (lambda: read_parquet(str(folder), manifest=data).splits(), lambda: write_manifest(str(folder), data)):
-        with pytest.raises(PipelineError, match="is no manifest"):
+        with pytest.raises(PipelineError, match="is not a manifest"):
             use()
     assert data.read_bytes() == whole
 

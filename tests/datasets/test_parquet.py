@@ -145,7 +145,7 @@ def test_a_file_that_changes_where_its_footer_left_nothing(folder: Path, monkeyp
     pq.write_table(table(20), folder / "a.parquet")
     with pytest.raises(SourceError, match=r"a\.parquet: changed while in use"):
         source.prune(splits[0], none)
-    assert not source.prune(splits[0], some), "whoever reads it will say so"
+    assert not source.prune(splits[0], some), "any reader of it will say so"
     (folder / "b.parquet").unlink()
     with pytest.raises(SourceError, match=r"b\.parquet: .*not there any more"):
         source.prune(splits[3], none)

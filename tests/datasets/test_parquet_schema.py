@@ -142,7 +142,7 @@ DATES = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1), None, dt.datetime(1960
 
 
 def int96(path: Path, times, unit="us", **options) -> Path:
-    """Times as Spark and Impala write them: in a column, a list, and structs, beside others that have 64 bits."""
+    """Times as Spark and Impala write them: in a column, a list, and structs, next to others that have 64 bits."""
     flat = pa.array(times, pa.timestamp(unit))
     nested = pa.StructArray.from_arrays([flat, pa.array(range(len(times)))], names=["t", "n"])
     pieces = pa.array([[{"t": t, "n": 1}, None] for t in flat], pa.list_(nested.type))

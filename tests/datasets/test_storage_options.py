@@ -1,4 +1,4 @@
-"""Two stores with the same URLs, told apart by storage_options=, whose secrets are shown nowhere."""
+"""Two stores with the same URLs, distinguished by storage_options=, whose secrets are shown nowhere."""
 
 from __future__ import annotations
 

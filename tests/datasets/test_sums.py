@@ -1,4 +1,4 @@
-"""Checksums beside a file: every flipped bit is found."""
+"""Checksums next to a file: every flipped bit is found."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ HINTS = {"Delta": "cedar.read_delta", "Iceberg": "cedar.read_iceberg", "Hudi": "
 
 
 def made(root, log):
-    """A table with a partition folder and a data folder, and beside it a plain folder."""
+    """A table with a partition folder and a data folder, and next to it a plain folder."""
     fs, path = fsspec.url_to_fs(root)
     for name in ("table/data", "table/day=1/hour=2", "plain/day=1"):
         fs.makedirs(f"{path}/{name}", exist_ok=True)

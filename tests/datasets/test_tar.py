@@ -114,7 +114,7 @@ def test_much_is_handed_over_in_portions(tmp_path: Path, monkeypatch):
         (("0000.jpg", b"x"), "key '0000' came before"),
         (("README", b"x"), "its name has no extension"),
         ((".hidden", b"x"), "its name has no extension, or begins with a dot"),
-        (("caf\udce9.jpg", b"x"), "its name is no UTF-8"),
+        (("caf\udce9.jpg", b"x"), "its name is not UTF-8"),
     ],
 )
 def test_members_that_are_refused(tmp_path: Path, member: Member, message: str):

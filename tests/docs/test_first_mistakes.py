@@ -1,4 +1,4 @@
-"""What somebody gets wrong on the first day ends in an error of ours that names the line."""
+"""What something gets wrong on the first day ends in an error of ours that names the line."""
 
 import multiprocessing
 import warnings
@@ -15,7 +15,7 @@ def numbers(n=20):
 
 @pytest.mark.parametrize("window", [None, 2.5, 0, True])
 def test_a_window_that_is_no_size(window):
-    with pytest.raises(cedar.PipelineError, match="bytes as text, or a whole number of rows") as caught:
+    with pytest.raises(cedar.PipelineError, match="bytes as text, or an integer of rows") as caught:
         numbers().shuffle(window=window)
     assert caught.value.site.file == __file__
 

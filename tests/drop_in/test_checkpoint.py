@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint saves a loader as it saves a model: each rank its own state, and goes on exactly."""
+"""torch.distributed.checkpoint saves a loader as it saves a model: each rank its own state, and continues exactly."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     for process, text in zip(processes, told, strict=True):
         assert process.returncode == 0, text
     seen = [x for text in told for batch in json.loads(text.splitlines()[-1]) for x in batch]
-    alone = make_loader()  # one rank goes on where two stopped
+    alone = make_loader()  # one rank continues where two stopped
     dcp.load({"loader": alone.stateful(world=2)}, checkpoint_id=tmp_path / "two")
     seen += [x for batch in xs(alone) for x in batch]
     assert sorted(seen) == list(range(64))

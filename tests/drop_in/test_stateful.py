@@ -1,4 +1,4 @@
-"""The loader beside torchdata's StatefulDataLoader: the same loop, the same points at which both can be saved."""
+"""The loader next to torchdata's StatefulDataLoader: the same loop, the same points at which both can be saved."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_words_of_a_job_that_was_killed_do_not_count(place: Any) -> None:
     def ended(number: int) -> list[int]:
         there = board(place, "killed/1", number, 2)
         units = Agreement(there, 2, False, 30, None).through(iter(range(3)), lambda: -1)
-        return list(itertools.islice(units, 2))  # and nobody is left to say so
+        return list(itertools.islice(units, 2))  # and nothing is left to say so
 
     assert at_once(2, ended) == [[0, 1]] * 2
     assert talk(place, [6, 9], False, "killed/1") == [[0, 1, 2, 3, 4, 5]] * 2
@@ -256,7 +256,7 @@ def test_nothing_is_asked_of_ranks_that_need_not_talk(tmp_path: Path) -> None:
 
 
 def take_part(rank: int, world: int, gone: int, place: str, tell: Any) -> None:
-    """A rank in a process of its own; ``place`` is the port of a store, or a service."""
+    """A rank in its own process; ``place`` is the port of a store, or a service."""
     dist: Any = None
     if place.isdigit():
         dist = importlib.import_module("torch.distributed")

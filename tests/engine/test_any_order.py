@@ -1,4 +1,4 @@
-"""Which rows come as they are done, and what people are told of it."""
+"""Which rows come as they finish, and what people are told of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.engine.streams.slow_rows import SLOW, numbers, same
 @pytest.mark.parametrize(
     ("pipeline", "told"),
     [
-        (SLOW, "ORDER  rows come as they are done by map(held_up)"),
-        (numbers().map(same, "x"), "ORDER  rows come as they are done by map(same)"),
-        (numbers().filter(same, "x").map(same, "x").batch(4), "ORDER  rows come as they are done by map(same)"),
+        (SLOW, "ORDER  rows come as they finish by map(held_up)"),
+        (numbers().map(same, "x"), "ORDER  rows come as they finish by map(same)"),
+        (numbers().filter(same, "x").map(same, "x").batch(4), "ORDER  rows come as they finish by map(same)"),
         (
             numbers().map(same, "x").filter(same, "x").batch(4),
             "ORDER  rows come in order: how many filter(same) leaves is not known before they are done",

@@ -151,7 +151,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     executor: str, format: Any, path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan has lost a filter: run in whatever order, what it has gives the wrong rows."""
-    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)  # nor does anybody else see it
+    monkeypatch.setattr("cedar.engine.binding.verify", lambda plan: None)  # nor does anyone else see it
     p = cedar.read_parquet(path).filter(col("x").is_not_null()).shuffle(window=50).select("id", "z").batch(8)
     plan = plan_of(p.node)
     bad = graph.replace(plan.root, lambda n: no_filter(n) if isinstance(n.operator, Scan) else None)

@@ -1,4 +1,4 @@
-"""Calls of the user's functions for a plan that is being made beside the run."""
+"""Calls of the user's functions for a plan that is being made next to the run."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_functions_are_called_on_64_rows_at_most(source: cedar.Pipeline) -> None
     p = source.map(seen, "y", into="z", dtype=int).filter(col("x") > 2)
     called.clear()
     assert first_rows(p).difference(plan_of(p.node)) is None
-    assert len(called) <= 2 * (2 + 15 + 63 + 64), "some of them again, as nobody knows before how long they take"
+    assert len(called) <= 2 * (2 + 15 + 63 + 64), "some of them again, as nothing knows before how long they take"
 
 
 def test_only_columns_that_matter_are_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ CUTS = [
 def test_rows_that_take_and_skip_leave_above_a_shuffle_are_told_in_the_second_epoch(cut: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        list(cut(ROWS))  # a look at a few rows is no split
+        list(cut(ROWS))  # a look at a few rows is not a split
         loader = cut(ROWS).loader(executor="inline")
         list(loader)
     with pytest.warns(UserWarning, match=r"changes in every epoch.*p\.split\(") as caught:

@@ -60,7 +60,7 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
     [
         (1.0, 1.0),
         (1.4, 1.0),  # they may idle for an import, or a slow start
-        (1.9, pytest.approx(0.1, abs=0.15)),  # whoever is that busy waits for nobody
+        (1.9, pytest.approx(0.1, abs=0.15)),  # any code that is that busy waits for no other worker
     ],
 )
 def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch, cores: float, gil: Any) -> None:

@@ -171,7 +171,7 @@ def test_a_plan_that_was_left_is_not_chosen_again_unless_costs_changed(monkeypat
     while run.plans.current.root is not other.root:
         run.goes_on(0.1, 1000)
     while run.plans.current.root is other.root:
-        run.goes_on(0.1, 990)  # it is no faster
+        run.goes_on(0.1, 990)  # it is not a faster
     assert "back to the plan before" in run.plans.history[-1]
     changes = len(run.plans.history)
     run.goes_on(0.1, 1000)  # it is remembered for half of the time so far
@@ -327,7 +327,7 @@ def test_a_controller_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch, ca
     run.goes_on(5, 1000)
     assert run.plans.current.root is run.first.root
     assert [record.message for record in caplog.records] == [
-        "the optimizer failed: the run goes on with the plan that it has"
+        "the optimizer failed: the run continues with the plan that it has"
     ]
 
 

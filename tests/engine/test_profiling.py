@@ -15,7 +15,7 @@ from cedar.profile import Machine
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
-    """Nobody starts a process here to ask what it costs."""
+    """Nothing starts a process here to ask what it costs."""
     monkeypatch.setattr("cedar.engine.profiling.machine", lambda: Machine(cores=2, memory=1 << 30))
 
 

@@ -41,7 +41,7 @@ def test_filters_of_columns_can_be_counted_by_reading_those(rows: cedar.Pipeline
     ("change", "label", "why"),
     [
         (lambda p: p.flat_map(range, "x"), "flat_map(range)", "known only after a run"),
-        (lambda p: p.map(abs, "x").filter(col("x") < 3), "filter", "it stands above map(abs)"),
+        (lambda p: p.map(abs, "x").filter(col("x") < 3), "filter", "it is above map(abs)"),
         (lambda p: p.filter(col("x") < 3, on_error=cedar.Skip(refill=True)), "filter", "the next row takes the place"),
     ],
 )

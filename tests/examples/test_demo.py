@@ -19,7 +19,7 @@ DEMO = str(Path(__file__).resolve().parents[2] / "examples" / "demo.py")
 @pytest.fixture
 def demo(monkeypatch, capsys, tmp_path):
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # other tests run beside it
+    torch.set_num_threads(1)  # other tests run next to it
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["demo.py", "--folder", str(tmp_path / "demo"), *map(str, arguments)])

@@ -48,7 +48,7 @@ def by_os_fork() -> list[int]:
 
 
 def by_workers_of_a_server() -> list[int]:
-    """As gunicorn with a preloaded application: children that end by themselves, while the parent goes on."""
+    """As gunicorn with a preloaded application: children that end by themselves, while the parent continues."""
     read, write = os.pipe()
     if not os.fork():
         os.write(write, ",".join(map(str, rows())).encode())

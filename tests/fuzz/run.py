@@ -1,7 +1,7 @@
 """Fuzzing: ``python -m tests.fuzz.run --minutes 10`` with atheris where it is installed, guided by coverage.
 
 ``--cases N`` changes files of the corpus at random instead, N in all, which needs nothing: the same N every time.
-Either runs in processes of their own; where one dies or hangs, the target and the number of the case are told.
+Either runs in their own processes; where one dies or hangs, the target and the number of the case are told.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fuzz.targets import TARGETS, Target, corpus
 SECONDS = 10  # that one input may take
 MEMORY = 3 << 30  # that a process may hold: the account of a split is 64 MiB here, the libraries hold the rest
 SHARES = {"footer": 12, "image": 6, "audio": 4, "cache": 4, "state": 0.5, "plan": 2, "checkpoint": 0.5}  # others 1
-_STATE = struct.Struct("<qq")  # the number of the case at hand, findings
+_STATE = struct.Struct("<qq")  # the number of the current case, findings
 
 
 class Hung(BaseException):

@@ -112,7 +112,7 @@ def _odd(x: int) -> bool:
 
 
 def _state(data: bytes) -> None:
-    """A state with a checksum of its own, as somebody would give it who wants it read."""
+    """A state with its own checksum, as something would give it who wants it read."""
     from cedar.engine.delivery.state import seal
 
     found: Any = data

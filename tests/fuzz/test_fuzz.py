@@ -1,4 +1,4 @@
-"""The corpus, and ten thousand changed copies of it; ``make fuzz`` goes on from there."""
+"""The corpus, and ten thousand changed copies of it; ``make fuzz`` continues from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a folder that a job writes: what is committed is there, and nobody else commits beside it."""
+"""The manifest of a folder that a job writes: what is committed is there, and nothing else commits next to it."""
 
 from __future__ import annotations
 

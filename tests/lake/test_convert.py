@@ -83,7 +83,7 @@ def test_what_takes_least_time_is_written(data: Path, tmp_path: Path, monkeypatc
     assert (job["format"], job["layout"]) == ("arrow", "fast")
 
     monkeypatch.setattr(converting, "_measured", lambda *_: pytest.fail("measured again"))
-    again = cedar.convert(data, tmp_path / "out")  # goes on in the format that it began with
+    again = cedar.convert(data, tmp_path / "out")  # continues in the format that it began with
     assert again.written is not None
     assert again.written.resumed == 1
 

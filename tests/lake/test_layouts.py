@@ -72,7 +72,8 @@ def test_what_is_read_fastest_is_chosen(monkeypatch: pytest.MonkeyPatch):
     assert layouts.choose(column, "fast", "disk") == ["plain", "none"]
     costs(lambda size: 1.0)  # all alike: the smallest
     assert tuple(layouts.choose(column, "fast", "disk")) == min(sizes, key=lambda how: (sizes[how], how))
-    costs(lambda size: 1e-6 if size == sizes["plain", "none"] else 2e-6)  # bytes are dear where they come from afar
+    # bytes are expensive where they come from afar
+    costs(lambda size: 1e-6 if size == sizes["plain", "none"] else 2e-6)
     assert layouts.choose(column, "fast", "url") != ["plain", "none"]
 
 

@@ -1,4 +1,4 @@
-"""The files that a sink has under way: one for each folder, ended when full, and gone when they are dropped."""
+"""The files that a sink has in progress: one for each folder, ended when full, and gone when they are dropped."""
 
 from __future__ import annotations
 

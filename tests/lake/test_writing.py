@@ -443,7 +443,7 @@ def memory() -> Iterator[Any]:
 
 
 def _waiting(count: int) -> tuple[cedar.Pipeline, threading.Event, threading.Event]:
-    """Rows that wait in the middle, when that is, and what lets them go on."""
+    """Rows that wait in the middle, when that is, and what lets them continue."""
     inside, go = threading.Event(), threading.Event()
 
     def waits(x: int) -> int:
@@ -570,7 +570,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(data: Path, tmp_path: Path
     said = str(caught.value)
     assert "part-00001.parquet': [Errno 28] No space left on device" in said
     assert "1 file(s) with 100 rows are done, and stay" in said
-    assert "it goes on" in said
+    assert "it continues" in said
     assert names(tmp_path / "out") == ["part-00000.parquet"]
     written = rows_of(data).write(tmp_path / "out", rows_per_file=100)
     assert written.resumed == 1
@@ -639,7 +639,7 @@ def test_a_job_that_wrote_nothing_binds_nobody(data: Path, tmp_path: Path):
         ({"x": b"a"}, {"format": "jsonl"}, "column 'x' is large_binary, and JSON has no such values"),
         ({"x": [float("nan")]}, {"format": "jsonl"}, "column 'x' has a NaN"),
         ({"x": "a"}, {"format": "tar"}, "a column 'key' of strings"),
-        ({"key": "a", "x": 0.5}, {"format": "tar"}, "members are bytes, texts or whole numbers"),
+        ({"key": "a", "x": 0.5}, {"format": "tar"}, "members are bytes, texts or integers"),
         ({"key": "a.b", "x": b""}, {"format": "tar"}, "key 'a.b' cannot name a sample"),
         ({"key": "../a", "x": b""}, {"format": "tar"}, "key '../a' cannot name a sample"),
         ({"key": "a", "X": b""}, {"format": "tar"}, "'X' cannot be an extension"),

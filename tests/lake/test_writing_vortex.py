@@ -1,4 +1,4 @@
-"""Jobs that write Vortex files: their rows, their checksums, and what is left of a job that was ended."""
+"""Jobs that write Vortex files: their rows, their checksums, and the rest of a job that was ended."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_steps_are_close_to_what_no_placement_can_be_below(sigma: float, rows: i
     for _ in range(100):
         costs = draw.lognormal(5, sigma, 8 * rows)
         slowest.append(max(costs[slots].sum() for slots in placed(list(costs.reshape(8, rows)))) / costs.sum() * 8)
-        ordered = np.sort(costs)  # the largest row has others beside it, at best the smallest
+        ordered = np.sort(costs)  # the largest row has others next to it, at best the smallest
         bounds.append(max(1.0, (ordered[-1] + ordered[: rows - 1].sum()) / costs.sum() * 8))
     assert np.mean(slowest) < np.mean(bounds) + 0.03
 

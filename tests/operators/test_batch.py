@@ -45,7 +45,7 @@ def test_a_short_batch_is_filled_up_and_says_which_rows_are_real():
 
 def test_what_is_no_batch_is_refused():
     for size in (0, -1, True, 2.5, "2"):
-        with pytest.raises(PipelineError, match="whole number of rows, at least 1"):
+        with pytest.raises(PipelineError, match="integer of rows, at least 1"):
             Batch(size)
     with pytest.raises(PipelineError, match="last='short'"):
         Batch(2, "short")

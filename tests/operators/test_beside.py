@@ -1,4 +1,6 @@
-"""Kernels that were never compiled on a machine: nobody waits, another process compiles them, the bits are the same."""
+"""Kernels that were never compiled on a machine: nothing waits, another process compiles them, the bits are the
+same.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +95,9 @@ def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path)
 
 PARENT = """
 import sys, time
-from cedar.operators import beside
+from cedar.operators import next to
 sys.path.insert(0, sys.argv[1])
-beside._process("kernels_that_take_long", ["doubled"])
+next to._process("kernels_that_take_long", ["doubled"])
 time.sleep(600)
 """
 
@@ -111,7 +113,7 @@ def test_a_process_that_compiles_ends_with_the_one_that_wanted_it_however_that_e
 
 
 def _cmdline(pid: str) -> bytes:
-    """Empty of one that has ended and that nobody waited for."""
+    """Empty of one that has ended and that nothing waited for."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -131,7 +133,7 @@ def test_who_asks_to_wait_waits(fresh, monkeypatch):
 
 
 def gone_without(name: str, caplog) -> str:
-    """The warning of a run that gets no kernels, and goes on."""
+    """The warning of a run that gets no kernels, and continues."""
     assert eventually(lambda: beside.kernels(name, "doubled") is not None or not beside.under_way())
     assert not beside.under_way()
     assert [beside.kernels(name, "doubled") for _ in range(3)] == [None] * 3
@@ -193,7 +195,7 @@ def test_a_long_compilation_is_told_once(fresh, monkeypatch):
     monkeypatch.setattr(beside, "_SILENT", 0.0)
     until_there(fresh("kernels_told"))
     assert len(said) == 2
-    assert "compiling kernels beside the run" in said[0]
+    assert "compiling kernels next to the run" in said[0]
     assert "kernels are compiled" in said[1]
 
 
@@ -201,12 +203,12 @@ SCRIPT = """
     import subprocess, sys
     import numpy as np
     import cedar
-    from cedar.operators import beside, image, native
+    from cedar.operators import next to, image, native
 
     compiling = []
     if sys.argv[1] == "none are kept":
         native.load = lambda module: None
-        beside._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
+        next to._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
 
     rng = np.random.default_rng(0)
     rows = [{"image": rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)} for _ in range(24)]
@@ -219,7 +221,7 @@ SCRIPT = """
     with p.batch(8).loader(seed=1, executor="threads") as loader:
         for number, batch in enumerate(loader):
             if number == 0:
-                print(beside.under_way())
+                print(next to.under_way())
             print(batch["image"].astype("f4").tobytes().hex())
     for process in compiling:
         process.kill()

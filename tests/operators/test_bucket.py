@@ -97,9 +97,9 @@ def test_bad_input(columns, text):
     [
         ((1, 2), (1, 1), "2 boundaries make 3 buckets"),
         ((2, 1), (1, 1, 1), "do not ascend"),
-        ((0,), (1, 1), "whole number"),
-        ((1,), (1, 0), "whole number"),
-        (3, (1,), "list of whole numbers"),
+        ((0,), (1, 1), "integer"),
+        ((1,), (1, 0), "integer"),
+        (3, (1,), "list of integers"),
     ],
 )
 def test_bad_arguments(boundaries, sizes, text):

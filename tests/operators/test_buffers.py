@@ -1,4 +1,4 @@
-"""What stream operators share: units that wait, pieces cut anew, and tasks under way."""
+"""What stream operators share: units that wait, pieces cut again, and tasks in progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cache: the operator; what is kept, and where, is tested beside the stores."""
+"""cache: the operator; what is kept, and where, is tested next to the stores."""
 
 from __future__ import annotations
 

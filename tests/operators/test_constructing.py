@@ -1,4 +1,4 @@
-"""Constructing: instances of users' classes begin with generators of their own."""
+"""Constructing: instances of users' classes begin with their own generators."""
 
 from __future__ import annotations
 

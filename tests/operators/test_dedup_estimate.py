@@ -146,7 +146,7 @@ def test_a_feature_that_would_cost_its_group_more_than_it_saves_stays_apart():
         (lambda p: p.dedup("a"), "groups are lists of column names"),
         (lambda p: p.dedup([]), "a group without columns"),
         (lambda p: p.dedup([["a"], []]), "a group without columns"),
-        (lambda p: p.dedup([[1]]), "1 is no column name"),
+        (lambda p: p.dedup([[1]]), "1 is not a column name"),
     ],
 )
 def test_what_cannot_be_a_group_is_refused(build, message):

@@ -101,7 +101,7 @@ def test_a_fused_kernel_blames_the_operator_that_failed() -> None:
 
 CHAINS: list[list[RowOperator]] = [
     [with_columns(s=col("s").cast(pl.Int64)), FilterExpression(col("a") > 1), with_columns(a=col("a") * 2)],
-    [with_columns(n=col("s").cast(pl.Int64)), Drop(("n",)), with_columns(a=col("a") * 2)],  # nobody reads n
+    [with_columns(n=col("s").cast(pl.Int64)), Drop(("n",)), with_columns(a=col("a") * 2)],  # nothing reads n
     [with_columns(n=col("s").cast(pl.Int64)), with_columns(n=col("a")), FilterExpression(col("n") > 1)],
     [with_columns(n=col("s").cast(pl.Int64)), select("a", b="a"), FilterExpression(col("b") > 1)],
     [with_columns(n=col("s").cast(pl.Int64)), rename({"n": "m"}), with_columns(n=col("a")), Drop(("m",))],
@@ -139,7 +139,7 @@ def test_fusing_and_block_size_never_show(rows: list[dict[str, Any]], chain: int
 
 
 def _texts(given_block: Block) -> Any:
-    """A block without the messages of its dead slots, which count the rows at hand."""
+    """A block without the messages of its dead slots, which count the current rows."""
     columns = {name: repr(values(given_block, name)) for name in given_block.columns}
     return columns, given_block.types, given_block.keys.hash(0).tolist(), sorted(given_block.dead)
 

@@ -1,7 +1,7 @@
 """Every kind of node of the table, on every type: is it row-wise where it says so, and does it fail where it does not?
 
-What users' blocks meet is tried, through the kernel: a row alone, two, many, in another order, in a slice, beside nulls
-and beside none, and in a process that has met other categories before.
+What users' blocks meet is tried, through the kernel: a row alone, two, many, in another order, in a slice, next to
+nulls and next to none, and in a process that has met other categories before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FORMS = list(forms())
 
 
 def table(x: pl.Series) -> pl.DataFrame:
-    """A column with nulls in it, and operands beside it."""
+    """A column with nulls in it, and operands next to it."""
     null = pl.Series("x", [None], dtype=x.dtype)
     x = pl.concat([x[:1], null, x[1:], null])
     n = len(x)
@@ -104,7 +104,7 @@ class Judged:
         self.judgment = judge(self.expr, types)
 
     def values(self, rows: list[int] | slice) -> list[str]:
-        """Of some rows, in a block of their own; a slice shares the memory of the others.
+        """Of some rows, in their own block; a slice shares the memory of the others.
 
         Categories do not enter blocks: texts do, and become categories by a cast.
         """
@@ -124,7 +124,7 @@ class Judged:
         return found[:1] if frame.height == 1 and len(found) == 2 else found
 
     def alone(self) -> tuple[list[str | None], list[str]]:
-        """What each row gives in a block of its own, None where it fails, and the errors."""
+        """What each row gives in its own block, None where it fails, and the errors."""
         found: list[str | None] = []
         errors = []
         for row in range(self.frame.height):

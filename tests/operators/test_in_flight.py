@@ -1,4 +1,4 @@
-"""Functions that are awaited: many rows at a time, in order, in a loop of their own."""
+"""Functions that are awaited: many rows at a time, in order, in their own loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks: what a task writes of where it is; what others make of it is tested beside the recovery of processes."""
+"""Marks: what a task writes of where it is; what others make of it is tested next to the recovery of processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.toy_blocks import block
 
 @pytest.fixture
 def place(tmp_path: Path) -> SlotAddress:
-    """A slot of a page that nobody else reads."""
+    """A slot of a page that nothing else reads."""
     token = b"t" * TOKEN
     (tmp_path / "page").write_bytes(token + bytes(4 * SLOT - TOKEN))
     return SlotAddress(str(tmp_path / "page"), token, 2, os.getpid())

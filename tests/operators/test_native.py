@@ -119,7 +119,7 @@ def test_where_the_folder_of_the_code_cannot_be_written_they_are_kept_for_the_us
     os.remove(path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(native.Folder, "_make", _refused)
-    with pytest.raises(OSError, match="neither beside their code nor"):
+    with pytest.raises(OSError, match="neither next to their code nor"):
         native.keep(module, codes, sources)
     monkeypatch.setattr(native.Folder, "_make", lambda self: _refused(self) if self._shared else _make(self))
     for base in (tmp_path / "cache", "/proc/none"):  # the user's cache, then a folder among the temporary ones

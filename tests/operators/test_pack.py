@@ -112,7 +112,7 @@ def test_rows_that_were_cut_before_are_told_apart():
     assert len({key for key, _ in units}) == len(units)
 
 
-@pytest.mark.parametrize(("arguments", "text"), [((0,), "whole number"), ((4, (), "worst"), "fit='worst'")])
+@pytest.mark.parametrize(("arguments", "text"), [((0,), "integer"), ((4, (), "worst"), "fit='worst'")])
 def test_bad_arguments(arguments, text):
     with pytest.raises(PipelineError, match=text):
         Pack(*arguments)

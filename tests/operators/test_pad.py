@@ -94,8 +94,8 @@ def test_rows_of_a_resized_batch_have_no_keys() -> None:
     ("make", "message"),
     [
         (lambda: Pad((3,), 2), "no column name"),  # type: ignore[arg-type]
-        (lambda: Pad(("ids",), -1), "whole number"),
-        (lambda: Pad(("ids",), 2.5), "whole number"),  # type: ignore[arg-type]
+        (lambda: Pad(("ids",), -1), "integer"),
+        (lambda: Pad(("ids",), 2.5), "integer"),  # type: ignore[arg-type]
         (lambda: Pad(("ids",), 2, "x"), "number"),  # type: ignore[arg-type]
     ],
 )

@@ -89,5 +89,5 @@ def test_counts():
 
 @pytest.mark.parametrize("n", [-1, 0.5, "2"])
 def test_bad_n(n):
-    with pytest.raises(PipelineError, match="whole number"):
+    with pytest.raises(PipelineError, match="integer"):
         Repeat(n)

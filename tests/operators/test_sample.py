@@ -167,7 +167,7 @@ def test_counts_schema_and_arguments():
         Sample().batched(True)
     with pytest.raises(PipelineError, match="name of a column"):
         Sample([1, 2])
-    with pytest.raises(PipelineError, match="whole number"):
+    with pytest.raises(PipelineError, match="integer"):
         Sample(n=-1)
 
 

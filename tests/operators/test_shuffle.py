@@ -38,7 +38,7 @@ def test_fewer_blocks_hold_the_same_rows(parts, dead, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shuffle, "_GROUP_BYTES", size)
         fewer = shuffle._in_fewer(holder)
-    assert all(not block.columns for block in holder), "nobody else holds what was joined"
+    assert all(not block.columns for block in holder), "nothing else holds what was joined"
     assert len(fewer) <= min(len(rows), -(-expected.columns["wide"].nbytes // size))
     found = concat_blocks(fewer)
     assert list(found.columns) == list(expected.columns)

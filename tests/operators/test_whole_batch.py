@@ -44,8 +44,8 @@ RESULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[Any], Any], 
     "text": (lambda b: "".join(b["s"]), str, "342"),
     "an object": (lambda b: Pair(b["x"].max()), lambda v: v.a, 4),
     "a mapping": (lambda b: UserDict(x=b["x"]), lambda v: v["x"].tolist(), [3, 4, 2]),
-    "keys that are no text": (lambda b: {0: b["x"]}, lambda v: v[0].tolist(), [3, 4, 2]),
-    "a number beside columns": (lambda b: {"x": b["x"], "n": 7}, lambda v: v["n"], 7),
+    "keys that are not text": (lambda b: {0: b["x"]}, lambda v: v[0].tolist(), [3, 4, 2]),
+    "a number next to columns": (lambda b: {"x": b["x"], "n": 7}, lambda v: v["n"], 7),
 }
 
 

@@ -19,7 +19,7 @@ from cedar.profile import Machine, OperatorProfile, Profile
 
 
 def table(*names: str, rows: int = 4) -> cedar.Pipeline:
-    """A pipeline over columns of whole numbers."""
+    """A pipeline over columns of integers."""
     return cedar.from_arrow(pa.table({name: pa.array(range(rows), pa.int64()) for name in names}))
 
 

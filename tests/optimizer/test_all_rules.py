@@ -56,7 +56,7 @@ def test_the_result_of_all_rules_together_is_that_of_the_pipeline_as_written() -
 def test_limit_and_dead_columns_do_not_undo_each_other() -> None:
     p = table("a", "b", "c", "d")
     for i in range(8):
-        p = p.with_columns(**{f"n{i}": col("a").cast(pl.Int8)})  # which may fail, and stays though nobody reads it
+        p = p.with_columns(**{f"n{i}": col("a").cast(pl.Int8)})  # which may fail, and stays though nothing reads it
     p = p.filter(col("n0") > 0).take(5).select("a").batch(2)
     assert sum(n.operator.name == "select" for n in walk(planner(p.node).begin().root)) < 12
     assert len(planner(p.node).begin().sweeps) < len(list(walk(p.node)))

@@ -135,7 +135,7 @@ def test_a_function_that_reads_what_another_one_leaves_in_a_global(files: str) -
         return end(p.map(work, "x", into="y", dtype=int).filter(third, "x").select("a", "b", "y"))
 
     loader = same(make)
-    # A check beside the run may take from the global what the run was about to take: then it finds a difference. On a
+    # A check next to the run may take from the global what the run was about to take: then it finds a difference. On a
     # slow machine the run may end before.
     taken, found = bool(loader._plans.history), refusals(loader)
     assert taken or not found or "all of it" in found, found
@@ -258,7 +258,7 @@ def longer(u: str) -> bool:
 
 
 def there(u: str | None) -> bool:
-    return u is not None and work(len(u)) >= 0  # dear, so that the other one goes first
+    return u is not None and work(len(u)) >= 0  # expensive, so that the other one goes first
 
 
 FAILING: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
@@ -563,7 +563,7 @@ def test_a_search_that_raises(files: str, monkeypatch: pytest.MonkeyPatch, caplo
         loader = same(lambda: plain_pipeline(files))
         assert len(list(loader)) > 0, "the next epoch"
     assert len(warnings_of(caplog)) == 1, warnings_of(caplog)
-    assert "the run goes on" in warnings_of(caplog)[0]
+    assert "the run continues" in warnings_of(caplog)[0]
 
 
 @pytest.mark.heavy
@@ -587,7 +587,7 @@ def test_nobody_waits_for_a_plan(files: str, monkeypatch: pytest.MonkeyPatch) ->
     try:
         wanted = [plain(b["id"]) for b in plain_pipeline(files).loader(plan="off")]
         loader = plain_pipeline(files).loader(workers=2)
-        assert [plain(b["id"]) for b in loader] == wanted, "an epoch ends while the search goes on"
+        assert [plain(b["id"]) for b in loader] == wanted, "an epoch ends while the search continues"
         assert begun.is_set()
         assert [plain(b["id"]) for b in loader] != wanted, "the next epoch runs, too"
         assert sum(t.name == "cedar-plan" for t in threading.enumerate()) == 1, "there is no second one meanwhile"
@@ -604,7 +604,7 @@ def planning_threads() -> list[threading.Thread]:
 
 @pytest.fixture
 def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set once a plan is being compared beside the run; that takes a while."""
+    """Set once a plan is being compared next to the run; that takes a while."""
     begun, difference = threading.Event(), FirstRows.difference
 
     def slowly(self: FirstRows, plan: Any, *going: Any) -> Any:
@@ -639,7 +639,7 @@ def until(checking: threading.Event, iterator: Iterator[Any]) -> int:
 
 
 def settled(calls: list[int]) -> bool:
-    """No call comes any more, once those under way have ended."""
+    """No call comes any more, once those in progress have ended."""
     for thread in threading.enumerate():
         if thread.name.startswith("cedar") and thread.name != "cedar-plan":
             thread.join(LIMIT)

@@ -1,4 +1,4 @@
-"""The cost model, by hand."""
+"""The cost model, manually."""
 
 from dataclasses import dataclass
 

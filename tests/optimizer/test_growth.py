@@ -35,7 +35,7 @@ def calls(work: Callable[[], Any]) -> int:
 
 
 def unread(n):
-    """Results that nobody reads, each of the one before it."""
+    """Results that nothing reads, each of the one before it."""
     p = table("a", "b").with_columns(c0=col("a") + 1)
     for i in range(n):
         p = p.with_columns(**{f"c{i + 1}": col(f"c{i}") + 1})

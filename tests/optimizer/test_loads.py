@@ -1,4 +1,4 @@
-"""What was measured of operators: work, and waiting that is none."""
+"""What was measured of operators: work, and invalid waiting."""
 
 from __future__ import annotations
 

@@ -128,4 +128,4 @@ def test_a_step_that_costs_more_is_not_taken():
     assert refused.why == "down: it would cost 891% more"
     root, (done,) = rewritten(p, sinks)
     assert line(root) == "read -> map(f) -> filter(b > 1)"
-    assert done.applied, "before anything is measured nobody knows"
+    assert done.applied, "before anything is measured nothing knows"

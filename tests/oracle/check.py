@@ -295,7 +295,7 @@ class _Check:
             binding = self._bound(twins.written())
             done, fell_back = self._run(binding, twins.plan(self.plan.root))
         except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-            what = f": {_first_line(error)}" if self.functions else ""  # of rows that nobody has, nothing is shown
+            what = f": {_first_line(error)}" if self.functions else ""  # of rows that nothing has, nothing is shown
             return Difference(f"{type(error).__name__} that the order as written does not raise{what}")
         if strict and fell_back:
             return Difference("an error that the order as written does not raise")

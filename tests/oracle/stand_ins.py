@@ -33,7 +33,7 @@ from tests.oracle.sample_rows import SampleRows, values_of
 
 _FEW = 4  # sizes up to it stay
 _FAILS = 5  # one call in so many, where rows that fail are skipped
-_LARGE = 64  # values of a tensor, above which a stand-in for it is an object: nobody waits for made-up pixels
+_LARGE = 64  # values of a tensor, above which a stand-in for it is an object: nothing waits for made-up pixels
 
 
 class NoStandIn(Exception):
@@ -50,7 +50,7 @@ class TwinGraphs:
         skips: whether rows may be skipped where a node fails.
         functions: those of the user stay as they are.
         instead: operators of the pipeline as written that others stand for, by the id of their node.
-        without: columns that the sample rows do not have; nobody but the optimizer names them.
+        without: columns that the sample rows do not have; nothing but the optimizer names them.
         vague: labels of operators whose stand-ins promise less than they do: that they commute with others, by their
             algebra, or that they work row by row, as transforms do. A difference may be the stand-ins' own.
     """

@@ -54,7 +54,7 @@ def test_the_first_check_calls_no_function(path: str) -> None:
 
 
 def test_a_changed_order_is_checked_with_the_functions_on_rows_of_the_source(path: str) -> None:
-    """What functions do beside what they declare shows on real rows alone."""
+    """What functions do next to what they declare shows on real rows alone."""
     count = iter(range(10**6))
     p = cedar.read_parquet(path).map(lambda y: next(count), "y", dtype=int).filter(col("u") > 9).batch(4)
     plan = plan_of(p.node)

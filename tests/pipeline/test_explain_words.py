@@ -14,6 +14,6 @@ def test_expressions_are_shown_as_they_were_written():
     # fmt: on
     logical = written.explain().partition("COST")[0]
     assert 'filter(col("x") * 2 % 10 < 8)' in logical
-    twice = rows().filter(col("x") > 1).filter(col("x") > 2).explain()  # nobody knows which of them is which
+    twice = rows().filter(col("x") > 1).filter(col("x") > 2).explain()  # nothing knows which of them is which
     assert '(col("x")) > (1)' in twice
     assert '(col("x")) > (2)' in twice

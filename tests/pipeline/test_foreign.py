@@ -67,7 +67,7 @@ def test_answers_name_what_exists(table: dict[str, str]) -> None:
         for function in re.findall(r"\bcedar\.(\w+)(?=\(| |,|$)", answer):
             assert hasattr(cedar, function), (name, answer)
     for name in table if table is not KEYWORDS and table is not CALLS else ():
-        assert not hasattr(P if table is METHODS else cedar, name), f"{name} is no foreign name any more"
+        assert not hasattr(P if table is METHODS else cedar, name), f"{name} is not a foreign name any more"
 
 
 CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {

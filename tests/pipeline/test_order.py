@@ -94,7 +94,7 @@ def drawn(p: cedar.Pipeline, **options: Any) -> list[int]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("n", [None, 500, 4000])
 def test_samples_come_in_random_order_the_same_wherever_they_are_drawn(n: int | None, tmp_path: Any) -> None:
-    """Rows of classes lie in folders; copies of a row do not stand side by side, and each rank gets a mix."""
+    """Rows of classes are in folders; copies of a row do not stand side by side, and each rank gets a mix."""
     pq.write_table(FOLDERS, tmp_path / "t.parquet", row_group_size=100)
     p = cedar.read_parquet(str(tmp_path / "t.parquet")).sample("w", n, seed=1)
     first = drawn(p, executor="inline")
@@ -127,7 +127,7 @@ def test_samples_are_without_replacement_unless_they_have_weights() -> None:
     p = cedar.from_arrow(FOLDERS)
     assert sorted(drawn(p.sample())) == list(range(3000)) != drawn(p.sample())
     assert len(set(drawn(p.sample(n=1500)))) == len(set(drawn(p.sample(fraction=0.5)))) == 1500
-    assert len(set(drawn(p.filter(col("x") < 900).sample(fraction=0.5)))) == 450, "of rows that nobody counted"
+    assert len(set(drawn(p.filter(col("x") < 900).sample(fraction=0.5)))) == 450, "of rows that nothing counted"
     assert len(set(drawn(p.sample(n=3000, replace=True)))) < 2500
     assert len(set(drawn(p.sample("w", 2000, replace=False)))) == 2000
     assert len(drawn(p.sample(fraction=1.5, replace=True))) == 4500

@@ -53,7 +53,7 @@ def test_ranks_come_from_the_environment_unless_told(monkeypatch: pytest.MonkeyP
     assert len(list(loader)) == 2
     assert rows().count() == 20, "sinks see every row, whatever the rank"
     monkeypatch.setenv("RANK", "one")
-    with pytest.raises(PipelineError, match="not whole numbers"):
+    with pytest.raises(PipelineError, match="not integers"):
         rows().loader()
 
 
@@ -69,7 +69,7 @@ def test_half_a_rank_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("rank", "world"), [("0", 1), (0, "1"), (0.0, 1), (True, 2)])
 def test_a_rank_that_is_no_whole_number_is_refused(rank: Any, world: Any) -> None:
-    with pytest.raises(PipelineError, match="are not whole numbers"):
+    with pytest.raises(PipelineError, match="are not integers"):
         rows().loader(rank=rank, world=world)
     assert rows().loader(rank=np.int64(0), world=np.int64(1)).rank.world == 1
 
@@ -80,5 +80,5 @@ def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
         return [b["x"].tolist() for b in shuffled.loader(seed=whole(3), epoch=whole(1), workers=whole(2))]
 
     assert batches(np.int64) == batches(np.uint8) == batches(int)
-    with pytest.raises(PipelineError, match="whole number"):
+    with pytest.raises(PipelineError, match="integer"):
         rows().batch(np.float64(4))  # type: ignore[arg-type]

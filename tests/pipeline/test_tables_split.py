@@ -121,7 +121,7 @@ def test_explode_and_flat_map_keep_their_side_of_a_split() -> None:
     for pipeline in (below, above):
         with pipeline.loader(plan="off") as plain, pipeline.loader(executor="inline") as planned:
             assert [r["items"] for r in plain] == [r["items"] for r in planned]
-    assert len({row["x"] for row in above}) > len({row["x"] for row in below})  # items are rows of their own
+    assert len({row["x"] for row in above}) > len({row["x"] for row in below})  # items are their own rows
 
 
 @pytest.mark.parametrize("by", [None, "u"])

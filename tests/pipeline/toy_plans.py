@@ -30,7 +30,7 @@ def decode(x):
 
 
 def common(log):
-    """The pipeline that everybody has, its rewritten graph, and what was measured of it."""
+    """The pipeline that every worker has, its rewritten graph, and what was measured of it."""
     pipeline = log.filter(col("label") == 1).map(decode, "x", into="u", dtype=int).shuffle(seed=1).batch(32)
     nodes = list(walk(pipeline.node))
     current = Node(Scan(nodes[0].operator.source, ("label", "x"), (nodes[1],)), origin=nodes[0], place="threads")

@@ -1,4 +1,4 @@
-"""Plans that do not fit a pipeline are refused with the place; text that is no plan ends in an error."""
+"""Plans that do not fit a pipeline are refused with the place; text that is not a plan ends in an error."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def step(number, **changes):
     ("edit", "match"),
     [
         (step(0, at=99), "a step at node 99, which is not there"),
-        (step(0, at=-1), "'at' is -1, not a whole number"),
+        (step(0, at=-1), "'at' is -1, not an integer"),
         (step(0, at=True), "'at' is True"),
         (step(0, **{"pass": "x"}), "'pass' is 'x'"),
         (step(0, **{"pass": 9}), "not in the order of their passes"),
@@ -118,7 +118,7 @@ def step(number, **changes):
         (lambda f: f.update(executor=4), "'executor' is 4"),
         (lambda f: f.update(decisions=[{"rule": 1}]), "'rule' is 1"),
         (lambda f: f.update(cedar_plan=2), "version 2, this release reads 3"),
-        (lambda f: f.pop("cedar_plan"), "is no plan"),
+        (lambda f: f.pop("cedar_plan"), "is not a plan"),
     ],
 )
 def test_an_edited_plan_that_cannot_be_is_refused(edit, match):

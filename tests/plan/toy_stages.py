@@ -1,4 +1,4 @@
-"""Pipelines that are lowered by hand, for tests of physical plans."""
+"""Pipelines that are lowered manually, for tests of physical plans."""
 
 from __future__ import annotations
 

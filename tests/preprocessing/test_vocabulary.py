@@ -112,7 +112,7 @@ def test_a_vocabulary_is_the_same_after_a_file(tmp_path, values):
 def test_what_is_no_vocabulary_is_said(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     for call in (lambda: Vocabulary.load(tmp_path / "x.parquet"), lambda: Vocabulary.load(tmp_path / "none.parquet")):
-        with pytest.raises(SourceError, match="is no vocabulary"):
+        with pytest.raises(SourceError, match="is not a vocabulary"):
             call()
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="no vocabularies"):

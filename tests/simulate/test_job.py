@@ -1,4 +1,4 @@
-"""A model and a cluster as data: steps with quantiles, failures, runs beside it."""
+"""A model and a cluster as data: steps with quantiles, failures, runs next to it."""
 
 import random
 import statistics
@@ -94,7 +94,7 @@ def test_times_may_come_from_a_run(tmp_path):
     with pytest.raises(CedarError, match="is of another grid"):
         job(pipeline=replace(GRID, stages=1), times=replace(TIMES)).against(path)
     (tmp_path / "none.json").write_text("{}")
-    with pytest.raises(CedarError, match=r"none.json is no report.json of a run"):
+    with pytest.raises(CedarError, match=r"none.json is not a report.json of a run"):
         job().against(str(tmp_path / "none.json"))
 
 

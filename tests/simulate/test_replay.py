@@ -1,4 +1,4 @@
-"""The simulator: other systems by hand-worked numbers, traces, and what is lost and done while they are replayed."""
+"""The simulator: other systems manually-worked numbers, traces, and what is lost and done while they are replayed."""
 
 import math
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_what_a_system_cannot_live_through_takes_for_ever():
     broken = Problem(5, 4, 2, neighbors | {Worker(0, 3), Worker(4, 3)})
     assert bamboo_time(broken) == math.inf
     halves = Problem(4, 2, 2, frozenset({Worker(0, 0), Worker(1, 0), Worker(2, 0), Worker(3, 1)}))
-    assert oobleck_time(halves) == (4 + 3 - 1) * 4, "a pipeline of less than half its workers does not go on"
+    assert oobleck_time(halves) == (4 + 3 - 1) * 4, "a pipeline of less than half its workers does not continue"
     assert resilient_time(replace(TOY, dead=every)) < math.inf
 
 

@@ -64,7 +64,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: Any
         with pytest.raises(PipelineError) as caught:
             use()
         assert "belongs to another user" in str(caught.value)
-        assert "give a directory of your own" in str(caught.value)
+        assert "give your own directory" in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
@@ -79,7 +79,7 @@ def test_a_directory_that_others_can_write_is_refused(mode: int, tmp_path: Path)
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("x")
-    with pytest.raises(PipelineError, match="is no directory"):
+    with pytest.raises(PipelineError, match="is not a directory"):
         Store().get(Key("g", "0"), str(tmp_path / "kept"))
 
 

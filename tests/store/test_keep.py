@@ -28,7 +28,7 @@ def test_what_is_not_what_it_should_be_is_removed_and_said(tmp_path: Path, caplo
     place = place_beside(str(tmp_path / "a"), 1 << 20)
     save(place, NAME, lambda _: {"x": 1})
     assert load(place, NAME, lambda entry: entry.about["y"]) is None
-    assert "is not used, and is made again" in caplog.text
+    assert "is not used, and is rebuilt" in caplog.text
     assert load(place, NAME, lambda entry: entry.about["x"]) is None, "it was removed"
 
 

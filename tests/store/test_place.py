@@ -59,7 +59,7 @@ def test_what_cannot_be_used_is_removed(make: Make, monkeypatch: pytest.MonkeyPa
     place.put(NAMES[0], body(b"some"), {"a": "1"})
     with pytest.raises(OtherVersion):
         place.get(NAMES[0], {"a": "2"})
-    assert place.get(NAMES[0], {"a": "1"}), "whoever needs it replaces it"
+    assert place.get(NAMES[0], {"a": "1"}), "any code that needs it replaces it"
     monkeypatch.setattr("cedar.store.place.opened", torn)
     with pytest.raises(Damaged):
         place.get(NAMES[0], {"a": "1"})

@@ -1,4 +1,6 @@
-"""Files that appear whole: of several writers one has the name, with no hard links, and whoever is killed when."""
+"""Files that appear whole: of several writers one has the name, with no hard links, and any code that is killed
+when.
+"""
 
 from __future__ import annotations
 

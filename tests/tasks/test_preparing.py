@@ -22,7 +22,7 @@ WORK: Part = ("operator", (1,))
     [
         (0, 1.0, [(WORK, 3.0, 1.0), (("import", ()), 2.0, 1.0)]),  # this thread's own
         (1, 2.0, [(WORK, 3.0, 2.0), (("import", ()), 2.0, 0.0)]),  # it waits for another's
-        (1, 4.0, [(WORK, 4.0, 4.0), (("import", ()), 1.0, 0.0)]),  # it works beside that
+        (1, 4.0, [(WORK, 4.0, 4.0), (("import", ()), 1.0, 0.0)]),  # it works next to that
     ],
 )
 def test_what_was_prepared_leaves_the_part_that_met_it(
@@ -46,7 +46,7 @@ def lines(p: cedar.Pipeline, executor: str) -> set[str]:
 
 @pytest.mark.parametrize("executor", ["inline", "threads", pytest.param("processes", marks=pytest.mark.heavy)])
 def test_imports_of_functions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
-    """The import of a module goes on while it imports others."""
+    """The import of a module continues while it imports others."""
     (tmp_path / f"outer_{executor}.py").write_text(f"import inner_{executor}")
     (tmp_path / f"inner_{executor}.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))

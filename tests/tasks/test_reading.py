@@ -1,4 +1,4 @@
-"""A split through a chain: keys of its rows, blocks that are handed over early, and sources that fail."""
+"""A split through a chain: keys of its rows, blocks that are delivered early, and sources that fail."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def crew(crews):
 
 @pytest.fixture
 def served():
-    """The port of a store in a process of its own."""
+    """The port of a store in its own process."""
     process, port = store.start("127.0.0.1", 0, KEY)
     yield port
     process.kill()

@@ -118,7 +118,7 @@ def test_a_hundred_thousand_spans_are_drawn_and_moved_through(report, tmp_path):
             }
             return (performance.now() - start) / 1000 / 10;
         }""")
-        assert seconds < 5  # it answers at all; how fast is no test's affair
+        assert seconds < 5  # it answers at all; how fast is not a test's affair
         drawn = page.evaluate("""() => {
             const canvas = document.querySelector('canvas');
             const pixels = canvas.getContext('2d').getImageData(200, 0, 50, 16 * 18).data;

@@ -1,4 +1,4 @@
-"""inspect: a row's cells hold what a run makes of it, and beside it stands what was drawn for it there."""
+"""inspect: a row's cells hold what a run makes of it, and next to it stands what was drawn for it there."""
 
 import io
 import subprocess

@@ -57,7 +57,7 @@ def test_a_fork_leaves_the_address_to_its_parent():
     loader = numbers().loader(serve="127.0.0.1:0", executor="inline")
     child = os.fork()
     if not child:
-        faulthandler.dump_traceback_later(20, exit=True)  # as somebody who waits for a thread that is not there
+        faulthandler.dump_traceback_later(20, exit=True)  # as something who waits for a thread that is not there
         loader.close()
         del loader
         gc.collect()
@@ -75,7 +75,7 @@ def test_a_token_of_ones_own(monkeypatch):
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", 8080])
 def test_an_address_that_is_none(address):
-    with pytest.raises(cedar.PipelineError, match="is no address") as caught:
+    with pytest.raises(cedar.PipelineError, match="is not an address") as caught:
         numbers().loader(serve=address)
     assert caught.value.site.file == __file__
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_served_has_a_page_and_gives_traces(tmp_path, capsys):
             next(batches)
         found = json.loads(got["trace"])
         assert sum(event["name"] == "map(add_one)" for event in found["traceEvents"]) > 0
-        assert loader._metrics.time.recording is None  # nobody asks any more
+        assert loader._metrics.time.recording is None  # nothing asks any more
         (tmp_path / "now.json").write_text(got["trace"])
         cedar.view_trace(tmp_path / "now.json")
 

@@ -10,7 +10,7 @@ from benchmarks.peers.workload import Work, Workload
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "auto": {},
-    "processes": {"executor": "processes"},  # beside "auto", which begins on threads
+    "processes": {"executor": "processes"},  # next to "auto", which begins on threads
     "as written": {"plan": "off", "executor": "inline"},  # what "auto" is compared with, not part of the table
 }
 

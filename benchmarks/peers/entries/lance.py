@@ -21,7 +21,7 @@ def place(work: Work) -> Path:
 
 
 def convert(work: Work) -> None:
-    """The log as a Lance data set, as Lance writes it unless told otherwise."""
+    """The log as a Lance data set, as Lance writes it unless set otherwise."""
     assert isinstance(work, ClickLog)
     lance: Any = importlib.import_module("lance")
     dataset: Any = importlib.import_module("pyarrow.dataset")

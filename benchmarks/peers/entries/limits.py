@@ -1,4 +1,5 @@
-"""What bounds everybody: parts of the work alone, and all of it split ideally over two processes; nothing is delivered.
+"""What bounds every worker: parts of the work alone, and all of it split ideally over two processes; nothing is
+delivered.
 
 The two processes are forked where nothing runs yet, and each takes every other batch's worth of rows. "loop" is the
 plain loop of one process, which delivers its batches.
@@ -28,7 +29,7 @@ def run(workload: Workload, work: Work, setting: str) -> Iterable[Any]:
 
 
 def loop(work: Work) -> Iterator[Any]:
-    """One after the other, as anybody would write it first."""
+    """One after the other, as anyone would write it first."""
     if isinstance(work, Chunks):
         return work.assemble(work.chunk(i) for i in range(len(work)))
     assert isinstance(work, Rows)

@@ -18,7 +18,7 @@ from benchmarks.peers.workloads.text import Text
 
 
 def convert(work: Work) -> None:
-    """Shards of 64 MB, as the library cuts them unless told otherwise."""
+    """Shards of 64 MB, as the library cuts them unless set otherwise."""
     streaming: Any = importlib.import_module("streaming")
     if not place(work, "mds").exists():
         partial, sample = place(work, "mds.part"), Sample(work)

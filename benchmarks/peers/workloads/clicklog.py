@@ -64,7 +64,7 @@ class ClickLog(Chunks):
         return np.concatenate(kept)
 
     def reference(self, row: int) -> Row:
-        """By hand, value by value."""
+        """Manually, value by value."""
         file_row = row
         for i in range(len(self)):
             file, group = self.groups[i]

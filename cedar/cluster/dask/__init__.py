@@ -15,7 +15,7 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
 
     Raises:
         PipelineError: an asynchronous client.
-        WorkerError: nobody answers, versions differ, or there is no worker.
+        WorkerError: no answer, versions differ, or there is no worker.
     """
     from cedar.cluster.dask.clients import check, client_again, client_at
     from cedar.cluster.dask.executor import DaskExecutor

@@ -28,7 +28,7 @@ def client_at(address: str) -> Any:
     """The client of a scheduler; TLS is as Dask's configuration has it.
 
     Raises:
-        WorkerError: nobody answers, versions differ, or there is no worker.
+        WorkerError: no answer, versions differ, or there is no worker.
     """
     client = reached(address)
     check(client, address)
@@ -73,7 +73,7 @@ def reached(where: Any) -> Any:
     """The client of a scheduler, which may have no worker yet; a client is its own.
 
     Raises:
-        WorkerError: nobody answers.
+        WorkerError: no answer.
     """
     if not isinstance(where, str):
         return where
@@ -117,7 +117,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
         raise WorkerError(
             f"the Dask scheduler does not answer: {str(error) or type(error).__name__}",
             done="nothing was run",
-            fix="look whether its process runs, and at the network; cedar.dask.scheduler-silent in Dask's "
+            fix="check whether its process runs, and at the network; cedar.dask.scheduler-silent in Dask's "
             "configuration is how long to wait",
         ) from error
 
@@ -161,10 +161,10 @@ def check(client: Any, address: str) -> None:
 
 
 def connected(address: str, name: str = "cedar") -> Any:
-    """A client of its own; with the keys of a cluster that cedar started, else as Dask's configuration has it.
+    """Its own client; with the keys of a cluster that cedar started, else as Dask's configuration has it.
 
     Raises:
-        WorkerError: nobody answers.
+        WorkerError: no answer.
     """
     from distributed.comm.addressing import parse_address, parse_host_port
 

@@ -35,7 +35,7 @@ from cedar.operators.base import Env
 from cedar.tasks.code import Code
 
 _log = logging.getLogger("cedar")
-_LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled beside the loop that talks to the cluster
+_LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled next to the loop that talks to the cluster
 _ROOM_SECONDS = 0.05  # between two looks at whether there is room
 _HELD = 256 << 20  # bytes of results that lie here untaken; others stay on their workers until they are next
 
@@ -60,7 +60,7 @@ class DaskExecutor(Executor):
         self._local = local
         self._run = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        self._tasks: dict[int, Task] = {}  # under way, by number
+        self._tasks: dict[int, Task] = {}  # in progress, by number
         self._code: dict[str, asyncio.Future[None]] = {}  # sent to all workers, by key
         self.ended = False
         self._shut = threading.Event()
@@ -157,11 +157,11 @@ class DaskExecutor(Executor):
         )
 
     def pending(self) -> list[Task]:
-        """Calls under way, the earliest first."""
+        """Calls in progress, the earliest first."""
         return [task for task in list(self._tasks.values()) if not task.over]
 
     def lose(self, why: str) -> None:
-        """The cluster is gone: everything under way waits for it to come back, or fails."""
+        """The cluster is gone: everything in progress waits for it to come back, or fails."""
         with self._lock:
             if self._returning:
                 return
@@ -175,11 +175,11 @@ class DaskExecutor(Executor):
 
     @property
     def waits(self) -> float:
-        """Changes as time passes while it is waited for: that has a limit of its own."""
+        """Changes as time passes while it is waited for: that has its own limit."""
         return time.monotonic() if self._returning else 0.0
 
     def _return(self, why: str) -> None:
-        """Connect again, and submit what is under way to the scheduler that is there now."""
+        """Connect again, and submit what is in progress to the scheduler that is there now."""
         gone = WorkerError(f"the Dask scheduler at {self.address} is gone: {why}")
         try:
             client = client_again(self.address, gone, self._limit, self._shut)
@@ -193,7 +193,7 @@ class DaskExecutor(Executor):
                 self._held_back.clear()
                 self.watch = Watch(self)
                 self._returning = False
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else looks
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing else looks
             self.lost = error if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
             self._returning = False
             self.lose("")
@@ -202,7 +202,7 @@ class DaskExecutor(Executor):
             self._in_loop(self._begin(task, heavy=True))
 
     def desert(self, limit: float) -> None:
-        """There are no workers: everything under way fails."""
+        """There are no workers: everything in progress fails."""
         error = WorkerError(
             f"the Dask cluster at {self.address} has had no worker for {limit:g} s",
             done="the epoch was stopped; the state is that of the last batch received",
@@ -235,7 +235,7 @@ class DaskExecutor(Executor):
             packed = await _aside(task.make) if heavy else task.make()
             await self._try(task, packed)
             self.watch.begin()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
+        except BaseException as error:  # noqa: BLE001 - the code that waits for the result gets it
             self._fail(task, error)
 
     async def again(self, task: Task) -> None:
@@ -277,7 +277,7 @@ class DaskExecutor(Executor):
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
     async def _give(self, task: Task, future: Any, wanted: Wanted) -> None:
-        """A worker has no code, such as a new one: it gets it, and the task is tried again in place of this try."""
+        """A worker has no code, such as a new one: it gets it, and the task is retried in place of this try."""
         try:
             packed = await _aside(task.make)
             for code in packed.code:
@@ -286,7 +286,7 @@ class DaskExecutor(Executor):
             await self._try(task, packed)
             task.tries[:] = [one for one in task.tries if one.future is not future]  # it was answered
             future.release()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
+        except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
             self._fail(task, error)
 
     async def _follow(self, task: Task, future: Any) -> None:
@@ -315,7 +315,7 @@ class DaskExecutor(Executor):
     async def _fetched(self, future: Any) -> Any:
         """A result, straight from the worker that has it, or through the scheduler where that one is out of reach.
 
-        The client's own ``gather`` puts several fetches into one, and one that is given up ends those beside it, or
+        The client's own ``gather`` puts several fetches into one, and one that is given up ends those next to it, or
         all that ever come after it: https://github.com/dask/distributed, ``Client._gather``.
 
         Raises:
@@ -362,7 +362,7 @@ class DaskExecutor(Executor):
             return
         others = any(one.future is not future and not one.following.done() for one in task.tries)
         if others and isinstance(self._told(error), WorkerDied):
-            return  # another try is still under way
+            return  # another try is still in progress
         self._fail(task, error)
 
     def _fail(self, task: Task, error: BaseException) -> None:
@@ -390,7 +390,7 @@ class DaskExecutor(Executor):
         )
 
     def _over(self, number: int, _delivery: Future[Any]) -> None:
-        """Nobody waits for it any more: the cluster forgets its tries."""
+        """Nothing waits for it any more: the cluster forgets its tries."""
         task = self._tasks.pop(number)
         if task.delivery.cancelled():
             _begins(task.delivery)  # which tells those who wait for it among others
@@ -407,7 +407,7 @@ class DaskExecutor(Executor):
                 one.future.release()
 
     async def _release(self, future: Any) -> None:
-        """Once the scheduler knows of it: it takes up new tasks aside, and one let go of before stays for good."""
+        """Once the scheduler knows of it: it takes up new tasks aside, and one let go of before stays permanently."""
         try:
             while future.status == "pending":
                 known = await self.client.scheduler.get_task_status(keys=[future.key])
@@ -425,7 +425,7 @@ _parents: list[DaskExecutor] = []  # kept in a forked child, where nothing of th
 
 
 def _after_fork() -> None:
-    """Tasks under way are the parent's, and so is who waits for them."""
+    """Tasks in progress are the parent's, and so is who waits for them."""
     global _running  # noqa: PLW0603 - another thread may have been at it
     _parents.extend(_running)
     _running = weakref.WeakSet()
@@ -451,14 +451,14 @@ async def _finished(future: Any) -> None:
 
 
 async def _aside(work: Callable[[], Any]) -> Any:
-    """Beside the loop, in the thread that Dask has for that."""
+    """Next to the loop, in the thread that Dask has for that."""
     from distributed.utils import offload
 
     return await offload(work)
 
 
 def _heard(fetch: asyncio.Future[Any]) -> None:
-    """Whoever wanted it may be gone: an error of it is no news."""
+    """Any code that wanted it may be gone: an error of it is no news."""
     if not fetch.cancelled():
         fetch.exception()
 
@@ -467,7 +467,7 @@ def _begins(delivery: Future[Any]) -> bool:
     """Whether it may get an answer; not where it was cancelled, maybe by another thread right now."""
     try:
         return delivery.set_running_or_notify_cancel()
-    except RuntimeError:  # somebody else asked first
+    except RuntimeError:  # another process asked first
         return False
 
 

@@ -23,7 +23,7 @@ _LAST = 1.0  # seconds for the workers to end by themselves
 _LOOK = 1.0  # seconds between two looks at whether the parent lives
 _CONFIG: dict[str, Any] = {
     "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is given up, and another may be started
-    "distributed.scheduler.allowed-failures": 0,  # a task whose worker died is told at once; recovery is the run's
+    "distributed.scheduler.allowed-failures": 0,  # report a task whose worker died at once; the run recovers it
     # No pickled block on disk: blocks are taken by the run as they finish, and its look-ahead bounds them.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
@@ -97,11 +97,11 @@ def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) ->
 
 
 def _no_http(*_: Any, **__: Any) -> None:
-    """No HTTP server: Dask's would answer whoever connects, and has nothing to show without a dashboard."""
+    """No HTTP server: Dask's would answer anyone who connects, and has nothing to show without a dashboard."""
 
 
 def _quiet_worker() -> Any:
-    """A worker, in a process of its own, without an HTTP server."""
+    """A worker, in its own process, without an HTTP server."""
     from functools import partial
 
     from distributed import Nanny

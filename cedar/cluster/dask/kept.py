@@ -1,6 +1,6 @@
 """What cache() keeps on a service: blocks of a split in the workers' memory, for every job that needs the same ones.
 
-Making them is a task of its own, whose key tells what is computed from which data. So Dask runs it once, whoever asks
+Making them is its own task, whose key tells what is computed from which data. So Dask runs it once, the caller
 and however many do, and the rest of each job's work depends on it.
 """
 

@@ -1,9 +1,9 @@
-"""Keys of the clusters that cedar starts: nobody connects who does not hold the key made for that very cluster.
+"""Keys of the clusters that cedar starts: no client connects who does not hold the key made for that very cluster.
 
 A cluster's scheduler, workers and clients share one key and its certificate, and each asks the other for it (mutual
 TLS).
 The key stays in the memory of the process that started the cluster; that of a service, which other processes of this
-user are to find by its address, lies in a file of mode 0600 as long as the service runs.
+user are to find by its address, is in a file of mode 0600 as long as the service runs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _published(address: str) -> dict[str, str] | None:
         if facts.st_uid != os.geteuid() or others:
             raise WorkerError(
                 f"the keys of the service at {address} are in a file that others can reach: {path}",
-                done="nothing was run", fix="start the service again; nobody but you should have its key",
+                done="nothing was run", fix="start the service again; only you should have its key",
             )  # fmt: skip
         try:
             keys = json.load(file)

@@ -42,7 +42,7 @@ class LocalHost:
     They are fresh interpreters that never see the user's ``__main__``, and end with this process.
 
     Args:
-        asked: what the host is told, plain JSON.
+        asked: the host's settings, plain JSON.
         module: whose ``main`` runs in it.
 
     Raises:

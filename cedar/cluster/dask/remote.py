@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The code of that key is not in this worker: it is to be sent, and the call made again."""
+    """The code of that key is not in this worker: it is to be sent, and the call is retried."""
 
     key: str
     worker: str
@@ -105,7 +105,7 @@ def stamp() -> str:
 
 
 def keep(key: str, pickled: bytes) -> None:
-    """Code, for calls to come. Dask's own replicas would be thinned out to one, and fetched again and again."""
+    """Code, for calls to come. Dask's own replicas would be thinned out to one, and fetched repeatedly."""
     while len(_code) >= _MOST_CODE:
         _code.pop(next(iter(_code)), None)
     _code[key] = pickled

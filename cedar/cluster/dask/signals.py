@@ -17,7 +17,7 @@ class Signal:
         run: stands for the loader's run of an epoch.
         job, rank: whose it is.
         buffered: finished results that the trainer has not taken yet.
-        ahead: how many it would have at most, those under way included.
+        ahead: how many it would have at most, those in progress included.
         waiting: share of the time in which the trainer waited for a result, 0 to 1.
         rows_per_second: that arrived.
         busy: seconds of workers per second that its results took: how many workers it keeps busy.
@@ -54,6 +54,6 @@ def whose() -> tuple[str, int]:
 
     try:
         rank = find_rank(None, None, False, None).rank
-    except CedarError:  # the environment says two things; the loader was told which
+    except CedarError:  # the environment is ambiguous; the loader was given the rank
         rank = 0
     return str(dask.config.get("cedar.job", None) or f"{_script()}@{socket.gethostname()}"), rank

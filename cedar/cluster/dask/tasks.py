@@ -23,7 +23,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._here: dict[int, tuple[weakref.ref[Any], int]] = {}  # results that somebody still holds, with their bytes
+        self._here: dict[int, tuple[weakref.ref[Any], int]] = {}  # results that something still holds, with their bytes
         self._waiters = 0
         self.waiting = 0.0  # seconds that the consumer waited
         self.busy = 0.0  # seconds of workers
@@ -48,7 +48,7 @@ class Meter:
         return self._waiters > 0 or not self._here
 
     def arrived(self, result: Any, nbytes: int, seconds: float) -> None:
-        """A result that took a worker so many seconds; whoever takes it, takes it apart and drops it."""
+        """A result that took a worker so many seconds; any code that takes it, takes it apart and drops it."""
         number = id(result)
         try:
             reference = weakref.ref(result, lambda _: self._here.pop(number, None))
@@ -100,7 +100,7 @@ class Task:
 
     @property
     def over(self) -> bool:
-        """Nobody waits for it any more."""
+        """Nothing waits for it any more."""
         return self.delivery.done()
 
 

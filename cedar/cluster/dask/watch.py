@@ -1,4 +1,6 @@
-"""Watch: looks at the cluster once a second while tasks are under way, for workers and schedulers that fall silent."""
+"""Watch: looks at the cluster once a second while tasks are in progress, for workers and schedulers that fall
+silent.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class Watch:
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Look, as long as anything is under way; called in the client's loop."""
+        """Look, as long as anything is in progress; called in the client's loop."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
@@ -93,7 +95,7 @@ class Watch:
                     return
             except OSError as error:
                 _log.info("the Dask scheduler could not be asked: %s", error)
-            except Exception:  # noqa: BLE001 - the next look may be a better one, and nobody else looks
+            except Exception:  # noqa: BLE001 - the next look may be a better one, and nothing else looks
                 _log.warning("a look at the Dask cluster failed", exc_info=True)
 
     async def _look_after(self, tasks: list[Task]) -> bool:
@@ -133,7 +135,7 @@ class Watch:
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
     def _deserted(self) -> bool:
-        """There has been no worker for too long: everything under way fails."""
+        """There has been no worker for too long: everything in progress fails."""
         if self._all - self._silent:
             self._empty_since = None
             return False
@@ -157,7 +159,7 @@ class Watch:
         silent = [bool(at) and self._silent.issuperset(at) for _, at in places]
         finished = [state == "memory" for state, _ in places]
         helpless = all(map(any, zip(silent, finished, strict=True))) and not self._executor.waits_for_room(task)
-        if not helpless or not self._all - self._silent:  # where nobody is heard of, nobody can help
+        if not helpless or not self._all - self._silent:  # where nothing is heard of, nothing can help
             task.stuck_since = None
             return False
         now = time.monotonic()

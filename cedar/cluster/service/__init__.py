@@ -21,8 +21,8 @@ class Service:
     for all jobs that read the same data in the same way. There are ``workers`` processes, and up to ``max_workers``
     while a trainer waits for data.
 
-    Nobody connects without the key that is made for this service. Programs of the same user on this machine find it by
-    the address, in a file of mode 0600 that goes with the service; beyond loopback, Dask's configuration names
+    No client connects without the key that is made for this service. Programs of the same user on this machine find
+    it by the address, in a file of mode 0600 that goes with the service; beyond loopback, Dask's configuration names
     certificates.
 
     Args:
@@ -34,7 +34,7 @@ class Service:
         patience: seconds for which fewer workers must do before some of them go.
 
     Raises:
-        PipelineError: figures that are none, or a host beyond loopback without certificates.
+        PipelineError: invalid figures, or a host beyond loopback without certificates.
         WorkerError: it does not start.
 
     Examples:
@@ -58,7 +58,7 @@ class Service:
 
         most = _bounds(workers, max_workers)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-            raise PipelineError(f"port={port!r}: a whole number from 0 to 65535", site=user_site())
+            raise PipelineError(f"port={port!r}: an integer from 0 to 65535", site=user_site())
         if host not in _LOOPBACK:
             _check_tls(host)
         asked = {
@@ -99,7 +99,7 @@ class Service:
         """The status of the service at an address; works while jobs run.
 
         Raises:
-            WorkerError: nobody answers.
+            WorkerError: no answer.
             PipelineError: the scheduler there is no service.
         """
         from cedar.cluster.dask.clients import ask, connected
@@ -112,7 +112,7 @@ class Service:
             client.close()
         if answer is None:
             raise PipelineError(
-                f"the Dask scheduler at {address} is no service",
+                f"the Dask scheduler at {address} is not a service",
                 fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
             )
         return answer
@@ -144,7 +144,7 @@ def _bounds(workers: int, max_workers: int | None) -> int:
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, most))
     if not whole or not 1 <= workers <= most:
         raise PipelineError(
-            f"workers={workers!r}, max_workers={max_workers!r}: whole numbers, at least 1, the second no smaller one",
+            f"workers={workers!r}, max_workers={max_workers!r}: integers, at least 1, the second no smaller one",
             site=user_site(),
         )
     return most

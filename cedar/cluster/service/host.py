@@ -11,7 +11,7 @@ from cedar.cluster.service.scaling import ServiceScaling
 
 
 def main(text: str, parent: int, reported: int) -> None:
-    """See ``cedar.cluster.dask.host.main``; beside what that is told, ``most`` workers and ``keep_bytes``."""
+    """See ``cedar.cluster.dask.host.main``; it also takes ``most`` workers and ``keep_bytes``."""
     host.main(text, parent, reported, serve)
 
 

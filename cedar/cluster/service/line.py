@@ -22,14 +22,14 @@ _found: dict[str, tuple[str, int]] = {}  # where the services at these addresses
 
 
 class Line:
-    """A connection of its own: by the service's keys, to the machine of its scheduler.
+    """Its own connection: by the service's keys, to the machine of its scheduler.
 
     Args:
         service: its address, or a Dask client.
 
     Raises:
         PipelineError: the scheduler there is no service.
-        WorkerError: nobody answers.
+        WorkerError: no answer.
         OSError: it does not take the connection.
     """
 
@@ -105,7 +105,7 @@ def is_service(where: Any) -> bool:
     """Whether the scheduler at an address, or that of a Dask client, is a service where ranks can meet.
 
     Raises:
-        WorkerError: nobody answers.
+        WorkerError: no answer.
     """
     try:
         _place(where)
@@ -121,7 +121,7 @@ def _place(where: Any) -> tuple[str, int]:
         listener = ask(client, client.run_on_scheduler, listening)
         if listener is None:
             raise PipelineError(
-                f"the Dask scheduler at {address} is no service, and ranks cannot meet there",
+                f"the Dask scheduler at {address} is not a service, and ranks cannot meet there",
                 fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
             )
         _found[address] = tuple(listener)

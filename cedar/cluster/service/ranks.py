@@ -1,6 +1,6 @@
 """Ranks that meet at a service: they find the end of an epoch together, and leave each other words.
 
-Each rank of a run has a connection of its own, on which each line is a message in JSON. What the service knows of a
+Each rank of a run has its own connection, on which each line is a message in JSON. What the service knows of a
 rank goes with its connection, and a run goes with its last rank. So what a stranger with a key can make it hold is
 bounded by the number of connections, by what they may send before a line ends, and by the words that are kept.
 """
@@ -45,8 +45,8 @@ class Member:
 class Run:
     """One epoch of ranks that end it together.
 
-    Words count for a session, which is another one whenever somebody comes or goes. Once all have spoken of the first
-    block the run has begun, and takes nobody any more.
+    Words count for a session, which is another one whenever a rank comes or goes. Once all have spoken of the first
+    block the run has begun, and takes no other rank any more.
     """
 
     def __init__(self, name: str, world: int) -> None:
@@ -58,7 +58,7 @@ class Run:
         self._said: dict[int, dict[int, int | None]] = {}
 
     def changed(self) -> None:
-        """Somebody came or went: what was said before does not count, and all say it again when all are there."""
+        """A rank came or went: what was said before does not count, and all say it again when all are there."""
         if self.begun:
             return
         self.session += 1
@@ -105,7 +105,7 @@ class Hub:
 
     def __init__(self, words_bytes: int = _WORDS) -> None:
         self.connections = self.unread = 0
-        self.runs: dict[str, list[Run]] = {}  # the first of a name is under way; others wait for it to be over
+        self.runs: dict[str, list[Run]] = {}  # the first of a name is in progress; others wait for it to be over
         self._words: OrderedDict[str, str] = OrderedDict()
         self._words_bytes, self._most_bytes = 0, words_bytes
 
@@ -133,7 +133,7 @@ class Hub:
                 self._drop(name)
                 member.send({"got": None})
             case _:
-                raise RefusedMessage("a message that is none")
+                raise RefusedMessage("an invalid message")
 
     def leave(self, member: Member) -> None:
         """Its connection is closed."""
@@ -165,7 +165,7 @@ class Hub:
             before.send(
                 {
                     "error": f"another process came as rank {rank} of {world}. Where two jobs run the same script and "
-                    "pipeline, give each a name of its own: cedar.job in Dask's configuration"
+                    "pipeline, give each its own name: cedar.job in Dask's configuration"
                 }
             )
         member.rank, member.run = rank, run
@@ -182,7 +182,7 @@ class Hub:
         ranks = ", ".join(map(str, sorted(first.members)))
         return (
             f"other processes are in this epoch as rank(s) {ranks} of {run.world}: an earlier start of this job that "
-            "did not end, or another job of the same script and pipeline, which needs a name of its own: cedar.job in "
+            "did not end, or another job of the same script and pipeline, which needs its own name: cedar.job in "
             "Dask's configuration"
         )
 
@@ -206,7 +206,7 @@ def _run_of(member: Member) -> Run:
 
 
 def _size(name: str, word: str) -> int:
-    return sys.getsizeof(name) + sys.getsizeof(word) + 200  # with what a dict needs beside them
+    return sys.getsizeof(name) + sys.getsizeof(word) + 200  # with what a dict needs next to them
 
 
 class Connection(asyncio.Protocol):
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         except RefusedMessage as error:
             self._end(str(error))
         except (ValueError, RecursionError):
-            self._end("a message that is no JSON")
+            self._end("a message that is not JSON")
 
     def pause_writing(self) -> None:
         """See ``asyncio.Protocol``: who does not read is not heard."""
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """Listens for ranks, beside a scheduler and as it does, once it is asked where."""
+    """Listens for ranks, next to a scheduler and as it does, once it is asked where."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -305,7 +305,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 async def listening(dask_scheduler: Any) -> tuple[str, int] | None:
-    """Runs in the scheduler: where ranks connect; None where it is no service."""
+    """Runs in the scheduler: where ranks connect; None where it is not a service."""
     service = dask_scheduler.extensions.get("cedar")
     if service is None:
         return None

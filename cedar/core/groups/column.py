@@ -1,7 +1,7 @@
 """The group column: a column of a block whose rows repeat. Each distinct row is held once; an inverse says where.
 
 The columns of one group share one ``Sharing``, by identity. Cutting and taking rows touches the inverse alone; rows
-that nobody refers to any more are let go where they would outweigh the others, and when a block is pickled. Blocks of
+that nothing refers to any more are let go where they would outweigh the others, and when a block is pickled. Blocks of
 different origin are joined without comparing them; ``canonical`` then holds every distinct row once again, in the order
 of first occurrence, so that how rows were cut into blocks does not show in a batch.
 """
@@ -48,7 +48,7 @@ class Sharing:
 
     @cached_property
     def narrow(self) -> tuple[Sharing, Selection]:
-        """The sharing without rows that nobody refers to, and which rows those are that stay; None where all do."""
+        """The sharing without rows that nothing refers to, and which rows those are that stay; None where all do."""
         if not len(self.inverse):
             return (self, None) if not self.stored_rows else (Sharing(self.inverse, 0, self.together), slice(0, 0))
         low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
@@ -65,7 +65,7 @@ class Sharing:
 
     @cached_property
     def first(self) -> Index:
-        """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nobody refers to."""
+        """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nothing refers to."""
         return firsts(self.inverse, self.stored_rows)
 
     def at(self, index: Any) -> tuple[Sharing, Selection]:
@@ -84,7 +84,7 @@ class GroupColumn:
     Args:
         values: an Arrow array of the held rows.
         sharing: the same object for all columns of a group.
-        fresh: the values are those that the rows were told apart by.
+        fresh: the values are those that the rows were distinguished by.
 
     Examples:
         >>> import pyarrow as pa
@@ -125,12 +125,12 @@ class GroupColumn:
         return _kept(self, *self.sharing.at(slice(start, stop)))
 
     def narrow(self) -> GroupColumn:
-        """Without the held rows that nobody refers to."""
+        """Without the held rows that nothing refers to."""
         return _kept(self, *self.sharing.narrow)
 
     def __reduce__(self) -> tuple[Any, ...]:
         sharing, rows = self.sharing.narrow
-        if isinstance(rows, slice):  # of a slice, what is beside it would be pickled too
+        if isinstance(rows, slice):  # of a slice, what is next to it would be pickled too
             rows = np.arange(rows.start, rows.stop)
         small = _kept(self, sharing, rows)
         return GroupColumn, (small.values, small.sharing, small.fresh)
@@ -210,7 +210,7 @@ def plain(column: Column) -> Column:
 
 
 def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
-    """The rows at ``index`` of every column; those of a group go on sharing."""
+    """The rows at ``index`` of every column; those of a group continue sharing."""
     arrays = [column for column in columns.values() if isinstance(column, pa.Array)]
     if len(arrays) == len(columns):
         return dict(zip(columns, take_arrays(arrays, index), strict=True))
@@ -218,7 +218,7 @@ def take_each(columns: Mapping[str, Column], index: Index) -> dict[str, Column]:
 
 
 def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, Column]:
-    """Rows ``start`` to ``stop`` of every column, without a copy; those of a group go on sharing."""
+    """Rows ``start`` to ``stop`` of every column, without a copy; those of a group continue sharing."""
 
     def together(arrays: list[pa.Array]) -> list[pa.Array]:
         return [array.slice(start, stop - start) for array in arrays]
@@ -265,7 +265,7 @@ def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> 
 
 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """The columns of several blocks, one after the other; what shares in all of them goes on sharing."""
+    """The columns of several blocks, one after the other; what shares in all of them continues sharing."""
     known: dict[tuple[int, ...], Sharing] = {}
     joined: dict[str, Column] = {}
     for name in parts[0]:

@@ -121,7 +121,7 @@ def _combined(views: Sequence[pa.Array]) -> tuple[Codes, int, list[pa.Array]]:
 
 
 def _further(codes: Codes, count: int, view: pa.Array) -> tuple[Codes, int, pa.Array]:
-    """The numbers of rows told apart by one more view too, how many there are, and its distinct values."""
+    """The numbers of rows distinguished by one more view too, how many there are, and its distinct values."""
     encoded = view.dictionary_encode()
     more, others = as_ints(encoded.indices, np.int32).astype(np.int64), len(encoded.dictionary)
     if count <= 1:
@@ -233,7 +233,7 @@ def list_offsets(array: pa.Array) -> Codes:
 
 
 def as_ints(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Numbers as they lie in memory, taken for those of a dtype of the same width; nulls may be anything."""
+    """Numbers as they are in memory, taken for those of a dtype of the same width; nulls may be anything."""
     data = array.buffers()[1]
     if data is None or not len(array):
         return np.empty(0, dtype=dtype)

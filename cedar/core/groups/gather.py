@@ -41,7 +41,7 @@ def gather(values: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
 
 
 def stretches(starts: Any, lengths: Any) -> tuple[Any, Any]:
-    """Where values stand that lie in stretches, in NumPy: (places int64[total], offsets int64[stretches + 1]).
+    """Where values stand that are in stretches, in NumPy: (places int64[total], offsets int64[stretches + 1]).
 
     Examples:
         >>> places, offsets = stretches(np.array([7, 2]), np.array([2, 1]))

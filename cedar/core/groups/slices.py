@@ -97,7 +97,7 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
     """
     lengths = np.diff(offsets)
     shifts = _shifts(values.view(f"u{values.dtype.itemsize}"), offsets, most)
-    alone = shifts < 0  # the row begins a run of its own
+    alone = shifts < 0  # the row begins its own run
     before = np.concatenate([[0], lengths[:-1]]) if len(lengths) else lengths
     new = np.where(alone, lengths, lengths - (before - shifts))  # values that a row adds to the end
     ends = np.cumsum(new)

@@ -15,12 +15,12 @@ class ListFeature:
 
     Args:
         name: its column, a list of int64.
-        length: mean length; lengths are drawn anew with the values (Poisson).
+        length: mean length; lengths are drawn again with the values (Poisson).
         repeats: d, the chance that the list of a row is that of the row before it in its session.
         shift: where it changes, this many ids go at the front and as many come at the end (a history that slides, of a
             length that stays within a session); 0: a new list takes its place.
         ids: ids are 0 .. ids - 1.
-        group: features of one group change in the same rows; "" is a group of its own.
+        group: features of one group change in the same rows; "" is its own group.
     """
 
     name: str
@@ -79,7 +79,7 @@ class ClickLog:
         }  # fmt: skip
         for name, (value, least) in whole.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _bad(f"{name}={value!r}", f"a whole number, at least {least}")
+                raise _bad(f"{name}={value!r}", f"an integer, at least {least}")
         if not 0 <= self.repeats <= 1:
             raise _bad(f"repeats={self.repeats!r}", "a share, 0 to 1")
         if self.skew < 0 or not 0 < self.minutes < 60:

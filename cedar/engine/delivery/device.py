@@ -1,7 +1,7 @@
 """Movers: how the tensors of a batch get to a device.
 
 A copy has two halves. ``begin`` runs in the loader's copying thread, ahead of the caller; ``end`` runs in the caller's
-thread when it takes the batch. On CUDA ``begin`` copies to page-locked memory and from there, on a stream of its own,
+thread when it takes the batch. On CUDA ``begin`` copies to page-locked memory and from there, on its own stream,
 to the device; ``end`` makes the caller's stream wait for that, not the caller. Other devices copy in ``begin``.
 """
 
@@ -32,7 +32,7 @@ class Mover(Protocol):
 
 
 def check_device(device: Any, format: str, site: Site | None) -> None:
-    """Raises PipelineError for what is no device, or none that is here."""
+    """Raises PipelineError for what is not a device, or none that is here."""
     if device is None:
         return
     if format not in ("torch", "tuple"):
@@ -74,7 +74,9 @@ def _device(device: Any, site: Site | None) -> Any:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise PipelineError(
-            f"device={device!r} is no torch device: {str(error).splitlines()[0]}", site=site, fix='for example "cuda:0"'
+            f"device={device!r} is not a torch device: {str(error).splitlines()[0]}",
+            site=site,
+            fix='for example "cuda:0"',
         ) from error
 
 
@@ -96,7 +98,7 @@ class PlainMover:
 
 
 class CudaMover:
-    """Through page-locked memory, on a stream of its own.
+    """Through page-locked memory, on its own stream.
 
     torch keeps page-locked memory for the batches that follow, and gives it out again when the copy from it is done.
 

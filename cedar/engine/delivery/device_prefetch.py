@@ -25,7 +25,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners
 
 AHEAD = 2  # batches on the device besides the one at work: one that is there, one that is on its way
-_LOOK = 60  # seconds between looks whether anybody is still there
+_LOOK = 60  # seconds between checks whether anyone is still there
 _PATIENCE = 1  # seconds for the thread to end; a user's function may hold it longer, and it ends after that
 
 
@@ -35,9 +35,9 @@ class _Copied:
 
     Args:
         block: what it was made of: its keys, and the rows that were skipped.
-        columns: in their format; None where there is nothing to hand over.
+        columns: in their format; None where there is nothing to deliver.
         begun: for the mover.
-        entry: the state of the data epoch once this is handed over.
+        entry: the state of the data epoch once this is delivered.
         cpu: seconds of the thread that it took.
     """
 
@@ -54,7 +54,7 @@ class _Failed:
 
 
 class AheadEpoch:
-    """Stands where a ``DataEpoch`` stands: what it says of the position is of what the caller received.
+    """Is where a ``DataEpoch`` stands: what it says of the position is of what the caller received.
 
     One thread pulls the batches and begins their copies, ``AHEAD`` of them before the caller asks. It alone touches the
     flows; what is counted, judged and remembered for the state happens in the caller's thread, batch by batch.
@@ -70,7 +70,7 @@ class AheadEpoch:
         agreement: Agreement | None = None,
     ) -> None:  # fmt: skip
         self.epoch = epoch
-        self.moved = False  # something was handed over
+        self.moved = False  # something was delivered
         self._pid, self._getpid = os.getpid(), os.getpid
         self._stopped = threading.Event()
         plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
@@ -89,11 +89,11 @@ class AheadEpoch:
         return self._data.begin()
 
     def entry(self) -> dict[str, Any]:
-        """This epoch's part of a state, after what was handed over."""
+        """This epoch's part of a state, after what was delivered."""
         return self._entry
 
     def closed(self) -> dict[str, Any]:
-        """This epoch's part of a state once all its values were handed over."""
+        """This epoch's part of a state once all its values were delivered."""
         return self._data.closed()
 
     @property
@@ -112,7 +112,7 @@ class AheadEpoch:
         """The batches of the epoch, on the device, in order.
 
         Raises:
-            CedarError: what the thread met, when all batches before that were handed over.
+            CedarError: what the thread met, when all batches before that were delivered.
         """
         self._thread.start()
         try:
@@ -148,12 +148,12 @@ class AheadEpoch:
             return outcome
 
     def leave(self) -> None:
-        """Nothing more is asked of it; the runner goes on with something else."""
+        """Nothing more is asked of it; the runner continues with something else."""
         self._left = True
         self._end()
 
     def stop(self) -> None:
-        """End the run under way; what was copied ahead is let go."""
+        """End the run in progress; what was copied ahead is let go."""
         if not self._left:
             self._end(self._runner.others or self._runner)
 

@@ -1,4 +1,4 @@
-"""What code written for a DataLoader asks of a loader, beside iterating it."""
+"""What code written for a DataLoader asks of a loader, next to iterating it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Epochs(Protocol):
 
 
 class EpochSampler:
-    """Stands where a DataLoader has its sampler: trainers tell that the epoch that begins.
+    """Is where a DataLoader has its sampler: trainers tell that the epoch that begins.
 
     A loader that stands in this epoch stays where it is: it may have been resumed in the middle of it.
 
@@ -31,14 +31,14 @@ class EpochSampler:
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch ``epoch`` begins, or goes on."""
+        """Epoch ``epoch`` begins, or continues."""
         self._loader._passes = False
         if epoch != self._loader.epoch:
             self._loader.set_epoch(epoch)
 
 
 class ByRank:
-    """The states of a loader's ranks under names of their own, each one text: see ``Loader.stateful``.
+    """The states of a loader's ranks under their own names, each one text: see ``Loader.stateful``.
 
     Args:
         loader: of this rank.
@@ -52,12 +52,12 @@ class ByRank:
         self._world = world or ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state; beside it, to be loaded over, names for those of the run that saved."""
+        """This rank's state; next to it, to be loaded over, names for those of the run that saved."""
         text = json.dumps(self._loader.state_dict())
         return {_name(rank, self._world): text for rank in self._ranks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; raises as ``Loader.load_state_dict`` does."""
+        """Continue from there; raises as ``Loader.load_state_dict`` does."""
         states = [json.loads(state[_name(rank, self._world)]) for rank in self._ranks]
         self._loader.load_state_dict(states)
 

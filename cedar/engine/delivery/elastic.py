@@ -1,4 +1,4 @@
-"""Elastic: a job whose ranks change while an epoch is under way.
+"""Elastic: a job whose ranks change while an epoch is in progress.
 
 A change is a resume without a stop. The ranks of the new world meet, those that were there before bring their states,
 and rank 0 makes of these the one state that a resume at another number of ranks makes; each rank takes its part of it.
@@ -79,7 +79,8 @@ class Elastic:
         meeting = self.meeting if meeting is None else meeting
         return f"{self._name}/{meeting or _NO_MEETING}/{kind}/{rank}"
 
-    # ---- what is told before anybody is gone -------------------------------------------------------------------------
+    # ---- what ranks report before any of them ends
+    # -------------------------------------------------------------------------
 
     def tells(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
         """Whether the others cannot know where this rank began an epoch, unless it tells them."""
@@ -94,7 +95,7 @@ class Elastic:
                 words.set(self._at("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
 
     def leave(self, state: State | None, rank: int, world: int, site: Site | None) -> None:
-        """Leave this rank's state to those that go on."""
+        """Leave this rank's state to those that continue."""
         words = self._words(rank, world, site)
         if words is not None and state is not None:
             with talk(site):
@@ -123,7 +124,7 @@ class Elastic:
                 raise PipelineError(
                     "reshard(): these ranks cannot tell each other where they stand",
                     site=site,
-                    done="nothing was dealt anew",
+                    done="nothing was redistributed",
                     fix="give loader(agree=), a folder that all ranks see, the address of a service, or a store of "
                     "torch.distributed that outlives each of them; or initialize torch.distributed for the new ranks "
                     "before reshard()",
@@ -140,7 +141,7 @@ class Elastic:
         meeting, made = Meeting(words, self._name, rank, world, self._timeout, site).outcome(said, make)
         if "error" in made:
             problem, fix = made["error"]
-            raise ResumeError(problem, site=site, done="nothing was dealt anew", fix=fix)
+            raise ResumeError(problem, site=site, done="nothing was redistributed", fix=fix)
         self._deals, self.meeting = made["deals"], meeting
         return made["state"]  # type: ignore[no-any-return]
 
@@ -202,9 +203,9 @@ class Elastic:
         here = other["epoch"], other["world"], other["begun"]["step"]
         if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # of an earlier start
             raise ResumeError(
-                f"rank {rank} of {other['world']} is gone, and it had not told where it began epoch {other['epoch']}",
-                fix="go on from the last checkpoint: load_state_dict() with the states of all ranks; with "
-                "loader(agree=) what ranks tell outlives a group that is made anew",
+                f"rank {rank} of {other['world']} ended and did not report where it began epoch {other['epoch']}",
+                fix="continue from the last checkpoint: load_state_dict() with the states of all ranks; with "
+                "loader(agree=) what ranks tell outlives a group that is rebuilt",
             )
         return entry["begun"]  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""What a loader hands over: the last step of a batch."""
+"""What a loader delivers: the last step of a batch."""
 
 from __future__ import annotations
 

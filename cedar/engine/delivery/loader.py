@@ -40,7 +40,7 @@ class Loader(ByStep, Resharding, Generic[T]):
     """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
 
     ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
-    the epoch again; after ``load_state_dict`` it goes on where the state says.
+    the epoch again; after ``load_state_dict`` it continues where the state says.
 
     Examples:
         >>> import cedar
@@ -109,8 +109,8 @@ class Loader(ByStep, Resharding, Generic[T]):
                         "this process was forked in the middle of the iteration, whose threads and workers are the "
                         "parent's",
                         site=self._site,
-                        done="no row was delivered here; the parent goes on",
-                        fix=f"iterate the loader anew in this process, or {forks.START}",
+                        done="no row was delivered here; the parent continues",
+                        fix=f"iterate the loader again in this process, or {forks.START}",
                     )
                 if self._generation != mine:
                     raise PipelineError(
@@ -164,7 +164,7 @@ class Loader(ByStep, Resharding, Generic[T]):
         self._mark_beginning()
 
     def _restart(self) -> None:
-        """After a break the epoch starts again, unless all of it was received; after a loaded state it goes on."""
+        """After a break the epoch starts again, unless all of it was received; after a loaded state it continues."""
         steps, begun = self._options.steps, self._begun
         if self._step >= steps if steps is not None else self._step > 0 and left(self._here()) == 0:
             self._pass_on()
@@ -238,7 +238,7 @@ class Loader(ByStep, Resharding, Generic[T]):
 
     def _tell_of_none(self) -> None:
         """An epoch that had no batch ends, unless it was gone through before."""
-        own = self._batched and self._options.encode is None  # pieces of files are no batches of the user's
+        own = self._batched and self._options.encode is None  # pieces of files are not batches of the user's
         if own and self._step == self._begun["step"]:
             _log.warning(
                 "epoch %d has no batch for rank %d of %d: no rows are left, or fewer than a batch, or other ranks have "

@@ -124,7 +124,7 @@ class Locator:
                 yield (step, i, keys.ref(found)) if piece.batch else (step + i, 0, keys.ref(found))
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
         self._replays.close()
 
 

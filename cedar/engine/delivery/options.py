@@ -23,10 +23,10 @@ from cedar.plan.planner import Planner
 
 
 class Observer:
-    """Is told how a run goes.
+    """Observes the progress of a run.
 
     Args:
-        position: what of the epoch is done, and all of it or None, in one unit; given by whoever has a loader.
+        position: what of the epoch is done, and all of it or None, in one unit; given by any code that has a loader.
     """
 
     position: Callable[[], tuple[int, int | None]] | None = None
@@ -35,7 +35,7 @@ class Observer:
         """A loader is made, with these counters."""
 
     def update(self, metrics: Metrics) -> None:
-        """Rows, or a batch, are about to be handed over."""
+        """Rows, or a batch, are about to be delivered."""
 
     def ended(self) -> None:
         """An iteration is over, whatever ended it."""
@@ -81,7 +81,7 @@ class Options:
 
 
 def checked(options: Options, site: Site | None) -> Options:
-    """The options, their whole numbers of type int.
+    """The options, their integers of type int.
 
     Raises:
         PipelineError: at ``site``; they are not what they should be.
@@ -92,12 +92,12 @@ def checked(options: Options, site: Site | None) -> Options:
     for name in ("workers", "steps"):
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PipelineError(f"{name}={value!r}: a whole number, at least 1", site=site)
+            raise PipelineError(f"{name}={value!r}: an integer, at least 1", site=site)
     options = replace(options, timeout=_limit(options.timeout, site))
     for name, least in (("seed", None), ("epoch", 0)):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            raise PipelineError(f"{name}={value!r}: a whole number{', at least 0' if least == 0 else ''}", site=site)
+            raise PipelineError(f"{name}={value!r}: an integer{', at least 0' if least == 0 else ''}", site=site)
     if options.deal not in ("auto", "global"):
         raise PipelineError(
             f"deal={options.deal!r} is not known",
@@ -114,7 +114,7 @@ def checked(options: Options, site: Site | None) -> Options:
         raise PipelineError(
             f"order={options.order!r} is not known",
             site=site,
-            fix='"exact" delivers rows in order, "any" delivers them as they are done',
+            fix='"exact" delivers rows in order, "any" delivers them as they finish',
         )
     if options.on_error is not None and not isinstance(options.on_error, Skip):
         raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
@@ -170,7 +170,7 @@ def _check_turns(binding: Binding, options: Options) -> None:
         )
     if options.steps is not None and last_mode(binding.root) == "keep":
         raise PipelineError(
-            f'{label}: with steps= and last="keep" some ranks go on with the next epoch before others, apart',
+            f'{label}: with steps= and last="keep" some ranks continue with the next epoch before others, apart',
             site=node.site,
             fix='use last="drop" or "pad"',
         )

@@ -101,7 +101,7 @@ class Parts(DataLoaderLike):
         self._agreed: Agreement | None = None
 
     def _watch(self, memory: int | None) -> None:
-        """Somebody watches the run, or its memory is bound: what is queued is known then."""
+        """A caller watches the run, or its memory is bound: what is queued is known then."""
         observer = self._options.observer
         if observer is not None or memory is not None:
             self._untaken = self._untaken or UntakenResults()
@@ -153,7 +153,7 @@ class Parts(DataLoaderLike):
         return runner, others
 
     def _stop(self) -> None:
-        """End an iteration, which somebody may still hold, such as the traceback of an error in the loop."""
+        """End an iteration, which a caller may still hold, such as the traceback of an error in the loop."""
         self._job.instances.end()
         if self._agreed is not None:
             self._agreed.stop()

@@ -99,11 +99,11 @@ class Replay:
             raise PipelineError(
                 f"step {step}: steps up to {self._committed} are committed",
                 site=self.site,
-                fix="commit a step only when nobody will ask for it again",
+                fix="commit a step only when nothing will ask for it again",
             )
         if step < self.begun["step"]:
             raise PipelineError(
-                f"step {step}: the epoch was dealt anew to {world} rank(s) at step {self.begun['step']}",
+                f"step {step}: the epoch was redistributed to {world} rank(s) at step {self.begun['step']}",
                 site=self.site,
             )
         if self._steps is not None and step >= self._steps:
@@ -166,7 +166,7 @@ class Replay:
             self._flows.pop(next(iter(self._flows)))
 
     def close(self) -> None:
-        """Let go of the open flows."""
+        """Release the open flows."""
         self._flows.clear()
         self.runner.close()
 
@@ -183,7 +183,7 @@ class Replays:
     """The replay of the epoch that a loader stands in.
 
     Args:
-        job: of the loader; batches are made again as the pipeline was written, whatever the plan.
+        job: of the loader; batches are rebuilt as the pipeline was written, whatever the plan.
         options: of the loader: batches are made where it makes them, as a row that ends processes must not meet ours,
             but in the caller's thread where that is in this process.
         site: for errors.
@@ -220,7 +220,7 @@ class Replays:
         )
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
         if self._current is not None and self._pid == self._getpid():
             self._current.close()
             self._current = None

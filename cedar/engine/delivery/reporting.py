@@ -65,7 +65,7 @@ class Reporting(LoaderPosition):
         return int(units)
 
     def position(self) -> tuple[int, int | None]:
-        """How many units of this epoch were handed over, batches or rows, and how many there are, where that is known.
+        """How many units of this epoch were delivered, batches or rows, and how many there are, where that is known.
 
         Examples:
             >>> import cedar

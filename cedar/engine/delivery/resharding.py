@@ -1,4 +1,4 @@
-"""A loader whose ranks change while an epoch is under way."""
+"""A loader whose ranks change while an epoch is in progress."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from cedar.plan.graph import Node, digest, topology
 
 
 class Resharding(LoaderPosition):
-    """The rest of an epoch, dealt anew."""
+    """The rest of an epoch, redistributed."""
 
     def __init__(self, root: Node, options: Options) -> None:
         super().__init__(root, options)
         self._elastic = self._make_elastic()
 
     def reshard(self, rank: int | None, world: int) -> None:
-        """Go on as another rank, of another number of ranks: the rest of the epoch is dealt anew, every row once.
+        """Continue as another rank, of another number of ranks: the rest of the epoch is redistributed, every row once.
 
         All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
-        new, with a loader of the same pipeline and seed that was not iterated. A loop that is under way goes on with
+        new, with a loader of the same pipeline and seed that was not iterated. A loop that is in progress continues
+        with
         this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, the store
         of torch.distributed where that is initialized for the new ranks, or the service they read through; see
         docs/ranks.md.
@@ -44,7 +45,7 @@ class Resharding(LoaderPosition):
         Raises:
             PipelineError: a rank outside its world, or ranks that cannot talk.
             ResumeError: the ranks stand at different steps, or are of different pipelines.
-            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one stands where it stood.
+            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one is where it stood.
 
         Examples:
             >>> import cedar
@@ -67,7 +68,7 @@ class Resharding(LoaderPosition):
         self._check_exact("reshard()", site)
         rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
         if rank >= world:
-            raise PipelineError(f"reshard({rank}, {world}): a rank lies between 0 and world - 1", site=site)
+            raise PipelineError(f"reshard({rank}, {world}): a rank is between 0 and world - 1", site=site)
         if self._options.split_batches:
             check_slices(self._binding, world, site)
         merged = self._elastic.change(state, self.epoch, self._tells(), rank, world, site)

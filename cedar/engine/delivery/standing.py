@@ -45,11 +45,11 @@ class LoaderPosition(Parts):
         self._new = True  # nothing was asked of it yet
         self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
         self._changed: list[str] = []  # what is to be said of these files
-        self._dealt = False  # the rest of the epoch, anew, under an iteration
+        self._dealt = False  # the rest of the epoch, again, under an iteration
         self._begin_epoch(self._options.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Stand at the beginning of an epoch; with ``steps``, the data go on where they were."""
+        """Stand at the beginning of an epoch; with ``steps``, the data continue where they were."""
         self.epoch = epoch
         self._step = 0
         self._total: tuple[int, int | None] | None = None  # units of an epoch, once asked for
@@ -63,13 +63,13 @@ class LoaderPosition(Parts):
         self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
-        """The entries of the data epochs under way, as of what the caller received."""
+        """The entries of the data epochs in progress, as of what the caller received."""
         if self._live is not None and self._live.moved:
             self._open[str(self._live.epoch)] = self._live.entry()
         return copied(self._open)  # type: ignore[no-any-return]
 
     def _mark_beginning(self) -> None:
-        """Steps count from here: the epoch's beginning, or where it was dealt anew to other ranks."""
+        """Steps count from here: the epoch's beginning, or where it was redistributed to other ranks."""
         self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
@@ -103,7 +103,7 @@ class LoaderPosition(Parts):
         """Stand at the beginning of epoch ``epoch``, 0 or above; where a state was loaded that stands in it, there.
 
         Code written for a DataLoader tells the epoch before each ``for``, also when it was resumed in the middle of it.
-        A state after the last batch of epoch 3 is the beginning of epoch 4; who sets epoch 3 gets what is left of
+        A state after the last batch of epoch 3 is the beginning of epoch 4; who sets epoch 3 gets the rest of
         that, which is nothing.
         """
         epoch = whole(epoch, "set_epoch(epoch)")
@@ -117,7 +117,7 @@ class LoaderPosition(Parts):
             return
         if epoch == self.epoch and (self._resumed or not self._started):
             self._passes = False
-            return  # it stands there, maybe with what was left over of the epoch before
+            return  # it is there, maybe with what was left over of the epoch before
         self._read_as_now()
         self._begin_epoch(epoch)
 
@@ -169,7 +169,7 @@ class LoaderPosition(Parts):
             raise ResumeError("the code of a function or an expression of the pipeline changed", site=site)
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Go on where a state says, at the next ``for``.
+        """Continue where a state says, at the next ``for``.
 
         Args:
             state: what ``state_dict()`` returned, on this rank. Where row counts are known, that of any rank will do,
@@ -233,7 +233,7 @@ class LoaderPosition(Parts):
             self._made_of(root, options)
 
     def _made_of(self, root: Node, options: Options) -> None:
-        """Go on as another loader, which stands at the beginning of this epoch; a rank stays what it is."""
+        """Continue as another loader, which is at the beginning of this epoch; a rank stays what it is."""
         kept = {name: self.__dict__[name] for name in ("_now", "_changed", "_site", "_elastic", "_kept", "_started")}
         epoch, generation = self.epoch, self._generation
         self.close()
@@ -273,7 +273,7 @@ class LoaderPosition(Parts):
 
     def _pass_on(self) -> None:
         """From the end of an epoch to the beginning of the next."""
-        if self._options.steps is None:  # else the epoch of the data goes on
+        if self._options.steps is None:  # else the epoch of the data continues
             self._close(self._here())
         self._finish_epoch()
 

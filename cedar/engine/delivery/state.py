@@ -1,7 +1,7 @@
 """The state of a loader: a few KiB of JSON, in coordinates of the logical pipeline.
 
-A state says what its rank has received. Each data epoch that is under way has an entry: who had taken how much of it in
-earlier worlds, and where this rank is. States of N ranks merge into one from which M ranks go on.
+A state says what its rank has received. Each data epoch that is in progress has an entry: who had taken how much of
+it in earlier worlds, and where this rank is. States of N ranks merge into one from which M ranks continue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Identity:
     operators: list[str]  # the name of each of the first, and the beginning of the digest of its parameters
     marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
     counts: str | None = None  # stands for the rows that filters leave of each split, where they are counted
-    any_order: bool = False  # rows come as they are done
+    any_order: bool = False  # rows come as they finish
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
     listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # as of ``as_saved.told``
@@ -66,7 +66,7 @@ class Identity:
                 list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
             ]
             listings = [told(operator.source) for operator in reads]
-        else:  # a state is small, however many sources there are: runs of them are told apart
+        else:  # a state is small, however many sources there are: runs of them are distinguished
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
@@ -150,7 +150,7 @@ class Identity:
         if self.code != state["code"]:
             warnings.warn(
                 "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
-                "go on where they were, the rest of the epoch uses the new code",
+                "continue where they were, the rest of the epoch uses the new code",
                 stacklevel=3,
             )
 
@@ -206,10 +206,14 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
         try:
             state = json.loads(state)
         except (ValueError, RecursionError) as error:
-            raise ResumeError("the state is no JSON", site=site, fix="give what state_dict() returned") from error
+            raise ResumeError(
+                "the state is not valid JSON", site=site, fix="pass the value that loader.state_dict() returned"
+            ) from error
     if not isinstance(state, dict) or "cedar" not in state:
         raise ResumeError(
-            f"this is no state of a loader but {type(state).__name__}", site=site, fix="give what state_dict() returned"
+            f"expected a state from loader.state_dict(), got {type(state).__name__}",
+            site=site,
+            fix="pass the value that loader.state_dict() returned",
         )
     if is_count(state["cedar"]) and state["cedar"] > PACKED:
         raise ResumeError(
@@ -324,7 +328,7 @@ def _part_of(entry: dict[str, Any] | None, rank: int, world: int) -> dict[str, A
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
-    """One state from those of all ranks: what is left of each data epoch under way, to be dealt anew.
+    """One state from those of all ranks: the rest of each data epoch in progress, to be redistributed.
 
     Raises:
         ResumeError: ranks are missing, twice there, or of different runs; or rows came in any order.
@@ -335,7 +339,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             "rows before others",
             site=site,
             done="nothing was loaded",
-            fix=f'go on with {states[0]["world"]} ranks to the epoch\'s end, or use order="exact"',
+            fix=f'continue with {states[0]["world"]} ranks to the epoch\'s end, or use order="exact"',
         )
     world = states[0]["world"]
     ranks = sorted(s["rank"] for s in states)
@@ -349,7 +353,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     epoch = min(s["epoch"] for s in states)
     for name, differ in (
         ("world", any(s["world"] != world for s in states)),
-        # A rank that ran out before the others stands at the beginning of the next epoch.
+        # A rank that ran out before the others is at the beginning of the next epoch.
         ("epoch", any(s["epoch"] > epoch + (s["step"] == 0) for s in states)),
     ):
         if differ:
@@ -417,7 +421,7 @@ def _merge_entries(
         if entry is None or entry["deal"] is None:
             taken.append(EVERYTHING if done else 0)
             if not done:
-                hint = [None, 0]  # somebody has not begun, so units are left from the first on
+                hint = [None, 0]  # something has not begun, so units are left from the first on
             continue
         (units, below, at), skip = entry["deal"]
         taken.append(units + skip)

@@ -1,6 +1,6 @@
 """What a state holds, field by field: read once, where it comes in, so that all else may take it as it is.
 
-A state is JSON that anybody may have written. Positions inside it are of the operators' own making: whether one fits a
+A state is JSON that anyone may have written. Positions inside it are of the operators' own making: whether one fits a
 pipeline is asked of its streams (``Stream.fits``), here only that they are lists of counts.
 """
 
@@ -107,7 +107,7 @@ _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _so
 
 
 def _entry(value: Any) -> bool:
-    """A data epoch under way; before it, what was left over of another."""
+    """A data epoch in progress; before it, what was left over of another."""
     for _ in range(_DEPTH):
         if not _ENTRY(value):
             return False
@@ -123,7 +123,7 @@ def _entry(value: Any) -> bool:
 
 
 def _open(value: Any) -> bool:
-    """The data epochs under way, by their number."""
+    """The data epochs in progress, by their number."""
     return _dict_of(_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 

@@ -44,7 +44,7 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(state: dict[str, Any]) -> dict[str, Any]:
-    """The state without ``packed``, which anybody may have written.
+    """The state without ``packed``, which anyone may have written.
 
     Raises:
         ValueError: what is wrong with ``packed``.

@@ -23,7 +23,7 @@ from cedar.tasks.chain import Step
 
 @dataclass(frozen=True)
 class Units:
-    """Hands over rows, batches or blocks.
+    """Delivers rows, batches or blocks.
 
     Args:
         account: counts rows, and those that were skipped.
@@ -78,7 +78,7 @@ class Units:
             yield block.slots - 1, None
 
     def count(self, block: Block, total: float | None) -> None:
-        """A whole block is about to be handed over; raises beyond a budget."""
+        """A whole block is about to be delivered; raises beyond a budget."""
         slots = len(block.keys.row)
         self.account.add(block, range(slots), slots - len(block.dead), total)
 

@@ -2,8 +2,8 @@
 
 Where the number of units is known, ranks take contiguous runs: the epoch is cut into rounds, each round into one run
 per rank, so that a rank reads little of what others keep. Where it is unknown, ranks take turns unit by unit. With
-``last=None`` the units that do not fill a step on all ranks are cut anew, into one shorter batch for each. A state
-saved by N ranks is a list of how many units each had taken, so the rest can be dealt anew to M.
+``last=None`` the units that do not fill a step on all ranks are cut again, into one shorter batch for each. A state
+saved by N ranks is a list of how many units each had taken, so the rest can be redistributed to M.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf
             raise ResumeError(
                 f"balance() deals the rows of whole steps, and the ranks had taken {taken} batches",
                 done="nothing was read",
-                fix="save the states of all ranks at the same step, or go on with the same number of ranks",
+                fix="save the states of all ranks at the same step, or continue with the same number of ranks",
             )
     intervals = remaining(total, history, last, rows_of)
     return int(intervals[0][0]) if intervals else 0

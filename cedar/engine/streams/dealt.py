@@ -27,10 +27,10 @@ class Share:
         rank, world: this rank's number and how many there are.
         chunk: least units of a contiguous run.
         last: the pipeline's mode at the end, as of ``deal_mode``.
-        history: what earlier worlds had taken when the epoch was dealt anew.
+        history: what earlier worlds had taken when the epoch was redistributed.
         turns: ranks take turns, unit by unit, though counts may be known: what is below moves rows between the units
             of a step.
-        apart: ranks may end one unit apart, whatever ``last`` is, as somebody else sees to their end.
+        apart: ranks may end one unit apart, whatever ``last`` is, as another process sees to their end.
     """
 
     rank: int = 0
@@ -46,11 +46,11 @@ class DealtStream(Stream):
     """The units of ``source`` that belong to a rank.
 
     ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where ranks take
-    runs, because counts are known, and any unit can be found there. In a run whose rows come as they are done there is
+    runs, because counts are known, and any unit can be found there. In a run whose rows come as they finish there is
     a position below.
 
     Args:
-        alone: it is a lane, of which nobody asks how long it is.
+        alone: it is a lane, of which nothing asks how long it is.
     """
 
     def __init__(self, source: Stream, share: Share, alone: bool = False) -> None:
@@ -268,7 +268,7 @@ class _TurnsFlow(Flow):
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # mine, until its round is known to be full
-        self._round: list[Piece] = []  # all of the round at hand
+        self._round: list[Piece] = []  # all of the current round
         self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.apart
         self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
         self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
@@ -293,7 +293,7 @@ class _TurnsFlow(Flow):
             number = self._number
             owner = self._stream.owner(number)
             one = piece.slice(unit, unit + 1)
-            if _empty(one):  # nobody gets a batch, but somebody must count the rows that were skipped
+            if _empty(one):  # nothing gets a batch, but something must count the rows that were skipped
                 if owner is not None and owner[1] == self._stream.share.rank and owner[0] >= self._taken:
                     self._skipped.append(Piece(one.rows, [owner[0], one.position(), number], 0, True, False))
                 continue
@@ -339,7 +339,7 @@ class _TurnsFlow(Flow):
         self._ready.extend(self._skipped)
 
     def _share(self, last: list[Piece], rows: int) -> None:
-        """Cut the units of the last round anew, into one batch of so many rows for each rank.
+        """Cut the units of the last round again, into one batch of so many rows for each rank.
 
         Rows are taken by turns, so that no rank has all those of a bucket of long rows, whose batches are small.
         """

@@ -1,6 +1,7 @@
-"""What a rank holds of the lanes of an epoch, as states have it; merged and dealt anew when the ranks change.
+"""What a rank holds of the lanes of an epoch, as states have it; merged and redistributed when the ranks change.
 
-Splits that nobody had begun are dealt anew where that is known of all lanes. What was begun goes on as it is: lanes are
+Splits that nothing had begun are redistributed where that is known of all lanes. What was begun continues as it is:
+lanes are
 given to ranks whole, and those that do not come out even are shared by several ranks, which all read such a lane and
 take turns at its units. So no rank is without work, and every unit has one owner.
 """
@@ -116,7 +117,7 @@ def _joined(group: list[LaneState]) -> LaneState:
 
 
 def _anew(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
-    """Its units are dealt anew; all that are left are found from ``place`` on, [_, position below, number there]."""
+    """Its units are redistributed; all that are left are found from ``place`` on, [_, position below, number there]."""
     history = [*lane.history, turn] if any(turn[2]) else lane.history
     position = None if place is None else [[0, place[1], place[2]], 0]
     return lane._replace(history=history, position=position)
@@ -150,7 +151,7 @@ def dealt_anew(
 
 
 def _shared_out(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
-    """As many lanes for each rank, and what is left of them to be shared by several."""
+    """As many lanes for each rank, and the rest of them to be shared by several."""
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
     if rest:

@@ -101,7 +101,7 @@ class Lane(NamedTuple):
     Args:
         number, of: which one, of how many.
         past: how the epoch was dealt before.
-        stop: it ends after so many splits, as the others were dealt anew; None where it keeps all of them.
+        stop: it ends after so many splits, as the others were redistributed; None where it keeps all of them.
         turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
         history: what was taken of it when its units were dealt to other ranks, as of ``deal``.
     """

@@ -1,8 +1,8 @@
-"""ReadyStream: rows as they are done, where nobody asked for an order: ``loader(order="any")``.
+"""ReadyStream: rows as they finish, where nothing asked for an order: ``loader(order="any")``.
 
 The units of a stream are numbered in their order. Tasks are small, and the first one that is done comes next; so one
-slow row holds up its own task, and nothing else. A position says which units were handed over: all before a number, and
-some runs after it. Of those there are no more than tasks under way, however far the others went ahead.
+slow row holds up its own task, and nothing else. A position says which units were delivered: all before a number, and
+some runs after it. Of those there are no more than tasks in progress, however far the others went ahead.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _END = 1 << 62
 
 
 class ReadyStream(Stream):
-    """The units of ``inner``, as they are done.
+    """The units of ``inner``, as they finish.
 
-    ``at`` is [the position below of the first unit that was not handed over, its number, the runs after it that were,
+    ``at`` is [the position below of the first unit that was not delivered, its number, the runs after it that were,
     the run that comes next or None, the splits that a lane has begun or None].
 
     Args:
@@ -45,7 +45,7 @@ class ReadyStream(Stream):
 
     @property
     def stage(self) -> StageStream | None:
-        """Whose tasks are taken as they are done; None where the units below come in order only."""
+        """Whose tasks are taken as they finish; None where the units below come in order only."""
         return self.inner if isinstance(self.inner, StageStream) and self.inner.any_order else None
 
     def start(self) -> At:
@@ -132,7 +132,7 @@ class _ReadyFlow(Flow):
         self._stream = stream
         self._taken: list[Run] = [(a, b) for a, b in taken]  # after the base, in order
         self._early: dict[int, Piece] = {}  # done, and waiting for their turn
-        self._run: Run | None = None if run is None else (run[0], run[1])  # comes first: some of it was handed over
+        self._run: Run | None = None if run is None else (run[0], run[1])  # comes first: some of it was delivered
         cuts = np.unique(np.array([*self._taken, *([] if run is None else [run])], dtype=np.int64))
         stage = stream.stage
         below = (stream.inner if stage is None else stage.source).open(position, lap)
@@ -142,7 +142,7 @@ class _ReadyFlow(Flow):
     def _rebase(self, piece: Piece) -> At | None:
         stage = self._stream.stage
         assert stage is not None
-        at, skip = self._numbered.position(self._base)  # where another plan goes on, if all under way are through
+        at, skip = self._numbered.position(self._base)  # where another plan continues, if all in progress are through
         return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
 
     def limit(self, units: int) -> None:

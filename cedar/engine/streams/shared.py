@@ -1,6 +1,6 @@
 """SharedStream: a sub-pipeline with several consumers is read once while they keep together.
 
-Consumers that drift further apart than the buffer allows go on alone from where they are; the rows are the same.
+Consumers that drift further apart than the buffer allows continue alone from where they are; the rows are the same.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Branch(Flow):
         self._trunk.flow.limit(units)
 
     def leave(self) -> None:
-        """Go on alone, from the next piece."""
+        """Continue alone, from the next piece."""
         trunk = self._trunk
         trunk.consumers.remove(self)
         position = trunk.pieces[self.number - trunk.first].position()

@@ -74,7 +74,7 @@ class SplitFlow(Flow):
             reader.advance()
 
     def _fenced(self) -> bool:
-        """The next window, or split where nobody counts windows, is for the next plan."""
+        """The next window, or split where nothing counts windows, is for the next plan."""
         place = self._place
         if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
             return False
@@ -105,7 +105,7 @@ class _SplitTask:
 
     Args:
         left: its rows, where they were counted.
-        hurries: nobody has anything yet: all blocks but the last are handed over before it ends.
+        hurries: nothing has anything yet: all blocks but the last are delivered before it ends.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class _SplitTask:
         self._split, self._left = split, left
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
-        self._taken = self._skip = 0  # blocks and rows that were handed over
+        self._taken = self._skip = 0  # blocks and rows that were delivered
         self._handed = _HandedBlocks() if hurries else None
         self.exhausted = False
         hand = None if self._handed is None else self._handed.hand
@@ -139,7 +139,7 @@ class _SplitTask:
     def take(self) -> Iterator[Piece]:
         if self._handed is not None:
             block = self._runner.result(self._handed.blocks[self._taken], "reading a split")
-            self._handed.blocks[self._taken] = Future()  # so that nobody keeps the block
+            self._handed.blocks[self._taken] = Future()  # so that nothing keeps the block
             if block is not None:
                 self._taken += 1
                 yield from self._pieces([block], last=False)
@@ -165,13 +165,13 @@ class _SplitTask:
 
 
 class _HandedBlocks:
-    """Blocks that a task hands over while it goes on, in its thread."""
+    """Blocks that a task delivers while it continues, in its thread."""
 
     def __init__(self) -> None:
         self.blocks: list[Future[Block | None]] = [Future()]  # the last one is to come, or None
 
     def hand(self, number: int, block: Block) -> None:
-        """A block; those that were handed over before come again where a task is begun anew."""
+        """A block; those that were delivered before come again where a task is started again."""
         if number == len(self.blocks) - 1:
             self.blocks.append(Future())
             self.blocks[-2].set_result(block)
@@ -221,7 +221,7 @@ class _Chunks:
         return self._futures[0].done()
 
     def advance(self) -> None:
-        """Keep one read under way, and at most two chunks waiting."""
+        """Keep one read in progress, and at most two chunks waiting."""
         runner = self._tasks.runner
         most = 3 if runner.bound is None else min(3, runner.ahead_of(self._size))
         if self.exhausted or len(self._futures) >= most or (self._futures and not self._futures[-1].done()):

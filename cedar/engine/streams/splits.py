@@ -117,7 +117,7 @@ class SplitStream(Stream):
         permute: seed of the permutation of splits; None keeps their order.
         keeps_rows: the steps neither add nor remove rows.
         lane: reads the splits of one lane only.
-        windowed: somebody above works window by window.
+        windowed: an operator above works window by window.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class SplitStream(Stream):
 
     @cached_property
     def _by_key(self) -> tuple[bool, ...]:
-        """Whether the lane's rows are told by their keys, as of ``dealt_by_key``; in all passes as in the first."""
+        """Whether the lane's rows are selected by their keys, as of ``dealt_by_key``; in all passes as in the first."""
         if self.lane is None:
             return ()
         return dealt_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
@@ -247,7 +247,7 @@ class SplitStream(Stream):
         return Layout(order, ends, before, starts)
 
     def keeps(self, layout: Layout, place: int) -> int | None:
-        """How many splits a lane keeps that has begun this one: those to the window's end; None where nobody asks."""
+        """How many splits a lane keeps that has begun this one: those to the window's end; None where nothing asks."""
         if not self.tells:
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))
@@ -300,7 +300,7 @@ class SplitStream(Stream):
 def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
     """Where windows end: at the split that makes one as large as the limit, behind each streaming one, and at the end.
 
-    Sizes are added one by one: other orders would round otherwise, and windows are the same for ever.
+    Sizes are added one by one: other orders would round otherwise, and windows are the same forever.
     """
     ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
     filled = 0.0

@@ -78,7 +78,7 @@ class StageStream(Stream):
 
     @property
     def any_order(self) -> bool:
-        """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they are done."""
+        """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they finish."""
         return self.keeps_rows and self.per_row
 
     def start(self) -> At:
@@ -160,11 +160,11 @@ class StageFlow(Flow):
         self._tasks: deque[_Task] = deque()
         self._held: deque[Piece] = deque()  # cut, not yet submitted
         self._ended = False
-        self._short = False  # there are fewer tasks under way than there may be, for want of rows
+        self._short = False  # there are fewer tasks in progress than there may be, for want of rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
         self._begun = False
-        self._hurries = True  # whoever opened it waits for the first one
+        self._hurries = True  # any code that opened it waits for the first one
         self._units = 0  # cut so far: a flow begins where a batch does
         self._room: Room | None = None
 
@@ -196,7 +196,7 @@ class StageFlow(Flow):
     def pull_ready(self, wait: bool, wanted: int | None) -> Pulled:
         """As ``pull``, of any task that is done: the first of those, or the one that begins with unit ``wanted``.
 
-        The flow below numbers its units by their positions. Where ``wanted`` is not under way yet, others come.
+        The flow below numbers its units by their positions. Where ``wanted`` is not in progress yet, others come.
         """
         untaken = self._runner.untaken
         while True:
@@ -252,7 +252,7 @@ class StageFlow(Flow):
         while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
-            except Fenced:  # what is under way comes first
+            except Fenced:  # what is in progress comes first
                 self._ended = self._fenced = True
                 return
             if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._fences(piece):

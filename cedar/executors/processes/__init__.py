@@ -20,7 +20,7 @@ from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import call_shipped, same
 
-_IDLE = 120.0  # seconds after which a pool that nobody uses goes when another one is asked for
+_IDLE = 120.0  # seconds after which a pool that nothing uses goes when another one is asked for
 _pools: dict[int, Pool] = {}
 _used: dict[int, float] = {}
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -103,7 +103,7 @@ def warm(workers: int) -> Pool:
 
 
 def fresh() -> Pool:
-    """A pool of one worker that has done nothing yet; whoever takes it shuts it down."""
+    """A pool of one worker that has done nothing yet; any code that takes it shuts it down."""
     pool = Pool(1)
     with _lock:
         _apart.add(pool)
@@ -129,7 +129,7 @@ def _drop_idle(now: float) -> None:
 
 
 def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, float]:
-    """What a task costs beside its work, measured on a warm worker: seconds per task, and bytes per second.
+    """What a task costs next to its work, measured on a warm worker: seconds per task, and bytes per second.
 
     Args:
         sample_bytes: of the block that is sent there and back; above 0.

@@ -1,5 +1,5 @@
-"""ForkServer: a process of ours that forks workers, seen from here. There is one, begun anew where what workers inherit
-has changed.
+"""ForkServer: a process of ours that forks workers, seen from here. There is one, started again where what workers
+inherit has changed.
 
 So a worker starts in milliseconds, and workers share the memory of what is imported.
 """
@@ -187,7 +187,7 @@ class ForkServer:
         self.forget(0)
 
     def forget(self, pid: int) -> None:
-        """Nobody asks for this worker any more."""
+        """Nothing asks for this worker any more."""
         with self._lock:
             self._workers.discard(pid)
             self._ended.pop(pid, None)

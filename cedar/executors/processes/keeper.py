@@ -105,7 +105,7 @@ class Keeper(threading.Thread):
             self._serve(self._start(), first)
         except (EOFError, OSError) as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may wait forever
             why = f"{type(error).__name__}: {error}"
         started, self.ready = self.ready, False
         with self._starting:
@@ -143,7 +143,7 @@ class Keeper(threading.Thread):
             raise EOFError
         try:
             message = work.message(worker.known)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
+        except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
             work.future.set_exception(error)
             return
         if not self._sent:
@@ -173,7 +173,7 @@ class Keeper(threading.Thread):
             work.future.set_result(answer.value)
 
     def _bury(self, works: list[Work], death: WorkerDied) -> None:
-        """The work at hand fails; what waited behind it goes to another worker."""
+        """The current work fails; what waited behind it goes to another worker."""
         self._sent.clear()
         if works:
             self._queue.give_back(works[1:])
@@ -195,4 +195,4 @@ def _tell(record: logging.LogRecord) -> None:
 
 
 _log = logging.getLogger("cedar")
-_handlers_failed: set[type[Exception]] = set()  # that were told of
+_handlers_failed: set[type[Exception]] = set()  # that were reported

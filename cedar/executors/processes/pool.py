@@ -41,12 +41,12 @@ class Pool(Executor):
         return self.enter(Work(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """The same, before all that wait: for a call that was lost, and that somebody may wait for."""
+        """The same, before all that wait: for a call that was lost, and that a caller may wait for."""
         return self.enter(Work(Future(), fn, args, {}), first=True)
 
     def enter(self, work: Work, first: bool = False) -> Future[Any]:
         """A call, behind all that wait or before them; what it returns is ``work.future``."""
-        if not self._closed:  # asked before the lock: after a fork, nobody is there to release it
+        if not self._closed:  # asked before the lock: after a fork, nothing is there to release it
             with self._changed:
                 if not self._closed:
                     (self._waiting.appendleft if first else self._waiting.append)(work)
@@ -70,7 +70,7 @@ class Pool(Executor):
         return [worker for worker in workers if worker is not None]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the workers, at once; tasks under way end in WorkerDied."""
+        """End the workers, at once; tasks in progress end in WorkerDied."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()

@@ -67,7 +67,7 @@ class WorkerProcess:
             self._process.kill()
             try:
                 code = self._process.wait(_LAST)
-            except TimeoutError:  # nobody can: it goes once the kernel lets it
+            except TimeoutError:  # nothing can: it goes once the kernel lets it
                 return f"{self._why or 'killed by SIGKILL'}, and still there: it waits in the kernel"
         if self._why:
             return f"{self._why}, ended by SIGKILL"

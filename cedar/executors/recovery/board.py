@@ -67,7 +67,7 @@ class Board:
         return SlotAddress(self._path, self._token, number, self._owner)
 
     def give(self, place: SlotAddress) -> None:
-        """Nobody writes to the slot any more."""
+        """Nothing writes to the slot any more."""
         with self._lock:
             self._free.append(place.number)  # the one that rested longest is taken next
 

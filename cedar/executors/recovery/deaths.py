@@ -22,7 +22,7 @@ class Death:
     Args:
         how: exit code or signal, and out of memory where the kernel says so.
         operators: of the task, or what of them was at work.
-        row: the row at hand, the first of several (``rows``), or None where nobody knows.
+        row: the current row, the first of several (``rows``), or None if unknown.
         rows: how many rows it may have been.
         then: the task was run again; the process was a trial; the row or its block ended fresh processes, and is a bad
             row or block; or the task was given up.
@@ -35,7 +35,7 @@ class Death:
     then: Then = "run again"
 
     def describe(self, row: RowRef | None) -> str:
-        """In words; ``row`` is the one at hand, named for people."""
+        """In words; ``row`` is the current one, named for people."""
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
             "run again": "its task was run again", "tried": "it was on trial",

@@ -24,7 +24,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def rest_at_exit() -> None:
-    """A daemon thread that iterates while the program ends does so with it, without a traceback of its own."""
+    """A daemon thread that iterates while the program ends does so with it, without its own traceback."""
     ends = pools._shutdown or not threading.main_thread().is_alive()  # pools take nothing more a moment before
     if threading.current_thread().daemon and ends:
         threading.Event().wait()

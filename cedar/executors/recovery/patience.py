@@ -1,4 +1,4 @@
-"""Patience: how long a run waits for what does not get on, and how it tells."""
+"""Patience: how long a run waits for what does not make progress, and how it tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST = 2.0  # looks: more between two of them is time in which whoever looks did not run itself
+_LONGEST = 2.0  # looks: more between two of them is time in which any code that looks did not run itself
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Patience:
         stopped: in which a process is stopped (by a signal), until it is taken to stay so.
         frozen: in which no thread of a process runs, though one has to every second.
         look: between two looks.
-        clock: seconds that only go on.
+        clock: seconds that only continue.
     """
 
     timeout: float | None = None
@@ -38,7 +38,7 @@ class StallTimer:
     Time in which the one who looks was stopped itself, as by Ctrl-Z or with all of its container, does not count.
 
     Args:
-        clock: seconds that only go on.
+        clock: seconds that only continue.
         look: between two looks.
 
     Examples:
@@ -99,7 +99,7 @@ def _switches(status: str) -> int:
 
 
 def why_stopped(pulse: Pulse, seconds: float, patience: Patience, beats: bool) -> str:
-    """Why a process that has stood so for some seconds will not go on by itself; empty where it may.
+    """Why a process that has stood so for some seconds will not continue by itself; empty where it may.
 
     A traced one belongs to a debugger.
 

@@ -40,14 +40,14 @@ class WorkersDied(WorkerError):
 class Recovery:
     """For the tasks of one run in other processes, whatever executor starts them: one supervisor for all.
 
-    It knows the tasks under way, sends again what was lost, tries suspects, looks for processes that stand still,
+    It knows the tasks in progress, sends again what was lost, tries suspects, looks for processes that stand still,
     and keeps to a budget of deaths. Tasks are given up once it is closed.
 
     Args:
         executor: the one to submit to, asked for each time.
         deaths: where they are written down.
         marks: the executor's workers are processes of this machine, whose marks can be seen.
-        patience: how long to wait for what does not get on.
+        patience: how long to wait for what does not make progress.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Recovery:
         self._thread: threading.Thread | None = None
         self._patience = patience or Patience()
         self._watch = Watch(self._patience)
-        self._tasks: set[Task] = set()  # under way
+        self._tasks: set[Task] = set()  # in progress
         self._pace = self._patience.look  # seconds between two looks at what may hang
         self._blind = False  # it could not be seen once, which was said
         self._done = 0
@@ -82,14 +82,14 @@ class Recovery:
         return task
 
     def progress(self) -> object:
-        """Changes whenever a task is done, is lost, or goes on to another row or block."""
+        """Changes whenever a task is done, is lost, or continues to another row or block."""
         board = the_board()
         with self._lock:
             places = [task.place for task in self._tasks if task.place is not None]
         return self._done, self._deaths.count, [board.read(place) for place in places]
 
     def at_work(self) -> list[RunningTask]:
-        """The tasks under way that have begun, as far as that can be seen; else all that were sent."""
+        """The tasks in progress that have begun, as far as that can be seen; else all that were sent."""
         board, running, sent = the_board(), [], []
         with self._lock:
             tasks = [(task, task.place) for task in self._tasks]
@@ -199,7 +199,7 @@ class Recovery:
                 self._look()
 
     def _drop(self) -> None:
-        """Nobody waits for what was lost."""
+        """Nothing waits for what was lost."""
         with suppress(queue.Empty):
             while True:
                 lost = self._lost.get_nowait()
@@ -221,7 +221,7 @@ class Recovery:
                 self._survived(task)
             else:
                 self._again(task, cause)
-        except Exception as failed:  # noqa: BLE001 - whoever waits for the task gets it
+        except Exception as failed:  # noqa: BLE001 - the code that waits for the task gets it
             _answer(task, failed, None)
 
     def _again(self, task: Task, error: BaseException) -> None:
@@ -285,7 +285,7 @@ class Recovery:
                 f"reading {task.work.reads or 'a split'} ended the worker {task.deaths} times: {how}",
                 row=mark.ref,
                 done=_STOPPED,
-                fix="look whether the file is damaged, or too large for the memory; leave it out to go on",
+                fix="check whether the file is damaged, or too large for the memory; leave it out to continue",
             )
         if task.hopeless or task.deaths >= _MOST_OF_ONE or self._deaths.in_a_row >= _MOST:
             times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"

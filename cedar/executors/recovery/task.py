@@ -11,7 +11,7 @@ from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, Slo
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
-_SAME = 6  # deaths at the same place, where no row can be told from others there
+_SAME = 6  # deaths at the same place, where no row can be known from others there
 _TRIALS = 5  # without a result, one after the other
 _TIMES = 2  # processes that a row or a block ends before it is to blame
 
@@ -63,8 +63,8 @@ class Task(Future[Result]):
         self.attempt: Future[Any] | None = None
         self.place: SlotAddress | None = None
         self.killed = 0.0  # when this attempt's process was ended because a row took too long
-        self.ended = ""  # why it was ended, where that is no row's fault
-        self.silent = ""  # why it was ended, where it did not get on
+        self.ended = ""  # why it was ended, where that is not a row's fault
+        self.silent = ""  # why it was ended, where it did not make progress
         self.sent = 0.0  # when this attempt was
         self.lost = 0.0  # when it was last found to be lost
         self.deaths = 0
@@ -81,7 +81,7 @@ class Task(Future[Result]):
         self._bad: tuple[BadRow, ...] = ()
 
     def cancel(self) -> bool:
-        """Nobody waits for it any more."""
+        """Nothing waits for it any more."""
         done = super().cancel()
         if done and self.attempt is not None:
             self.attempt.cancel()
@@ -93,7 +93,9 @@ class Task(Future[Result]):
         return self.trial is not None or self.acquitted > 0
 
     def marks(self, patience: float = 0.0, fine: bool = False) -> Marks | None:
-        """For the next attempt, in its slot; it marks rows where somebody looks whether they get on (``patience``)."""
+        """For the next attempt, in its slot; it marks rows where a caller checks whether they make progress
+        (``patience``).
+        """
         self._fine = fine or self.work.fine or self.deaths > 0 or patience > 0
         if self.place is None:
             self.trial = None
@@ -184,7 +186,7 @@ class Task(Future[Result]):
 
     @property
     def hopeless(self) -> bool:
-        """Workers die where no row can be told from the others, or trial after trial finds nothing."""
+        """Workers die where no row can be known from the others, or trial after trial finds nothing."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same >= _SAME or self.acquitted >= _TRIALS
 

@@ -1,4 +1,4 @@
-"""Trial: a fresh process runs the row at hand when a worker died, and nothing else; then the block that it is in.
+"""Trial: a fresh process runs the current row when a worker died, and nothing else; then the block that it is in.
 
 Whether the process lives tells whether the row is to blame, or its block. ``task`` draws the conclusions.
 """
@@ -82,7 +82,7 @@ def _slots(block: Block, suspect: Mark) -> list[int]:
 
 
 def _up_to(steps: Sequence[Step], operator: int) -> tuple[Step, ...]:
-    """The steps until that of an operator; none where reading was under way."""
+    """The steps until that of an operator; none where reading was in progress."""
     if operator == READING:
         return ()
     last = next((i for i, step in enumerate(steps) if operator in step.operators), len(steps) - 1)

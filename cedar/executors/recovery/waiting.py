@@ -1,4 +1,6 @@
-"""Waiting: for a result, with a word on who waits for what where nothing gets on, and an end where that lasts."""
+"""Waiting: for a result, with a word on who waits for what where nothing makes progress, and an end where that
+lasts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunningTask:
-    """A task under way: what it is called, where it runs, and since when; ``row`` is the one at hand, where known."""
+    """A task in progress: what it is called, where it runs, and since when; ``row`` is the current one, where known."""
 
     label: str
     where: str
@@ -45,8 +47,8 @@ class Waiting:
 
     Args:
         patience: how long.
-        progress: changes whenever something gets on.
-        at_work: the tasks under way.
+        progress: changes whenever something makes progress.
+        at_work: the tasks in progress.
         ends: processes that stand still are ended, and their tasks run again.
     """
 
@@ -65,7 +67,7 @@ class Waiting:
         """Until one of the futures is done.
 
         Raises:
-            WorkerError: nothing got on for too long, and nothing can be ended.
+            WorkerError: nothing made progress for too long, and nothing can be ended.
         """
         if any(future.done() for future in futures):
             return
@@ -120,7 +122,7 @@ class LocalTasks:
     """The tasks of this process: in its threads, or in the caller's own.
 
     Args:
-        patience: with a limit, rows are marked, so that it shows whether they get on.
+        patience: with a limit, rows are marked, so that it shows whether they make progress.
         named: what a call with these arguments is at work on, for people.
     """
 
@@ -132,7 +134,7 @@ class LocalTasks:
         self.done = 0
 
     def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
-        """Call it, in this thread; with a limit, in one beside it, which is left behind where it hangs."""
+        """Call it, in this thread; with a limit, in one next to it, which is left behind where it hangs."""
         number = next(self._numbers)
         call = self._calls[number] = _Call(args, threading.current_thread().name, time.monotonic())
         try:
@@ -154,11 +156,11 @@ class LocalTasks:
 
     @property
     def busy(self) -> bool:
-        """A task is under way."""
+        """A task is in progress."""
         return bool(self._calls)
 
     def progress(self) -> object:
-        """Changes whenever a task is done, or goes on to another row."""
+        """Changes whenever a task is done, or continues to another row."""
         return self.done, tuple(self._seen(call) for call in list(self._calls.values()))
 
     def _seen(self, call: _Call) -> object:

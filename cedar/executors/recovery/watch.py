@@ -21,7 +21,7 @@ class Member(Protocol):
     pid: int
 
     def kill(self, why: str = "") -> None:
-        """End it; ``why`` is told to those whose tasks it had."""
+        """End it; ``why`` becomes the error of its tasks."""
 
 
 class Watch:
@@ -37,7 +37,7 @@ class Watch:
 
         Args:
             members: processes of the executor that can be seen from here.
-            tasks: under way; what their marks say of other processes of this machine is looked at, too.
+            tasks: in progress; what their marks say of other processes of this machine is looked at, too.
         """
         at = {task: seen for task in tasks if (seen := _elsewhere(task)) is not None}
         self._end_overdue(at)

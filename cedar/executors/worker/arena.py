@@ -123,7 +123,8 @@ class Outbox:
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
-        """Where the buffer's bytes lie now; None where there is no room. The reader may read when it is told.
+        """Where the buffer's bytes lie now; None where there is no room. The reader may read once it receives the
+        address.
 
         Raises:
             OSError: the file system is full. From now on the arena stays within what it has.
@@ -145,7 +146,7 @@ class Outbox:
         return start
 
     def free(self, starts: Iterable[int]) -> None:
-        """The reader no longer needs what lies there."""
+        """The reader no longer needs what is there."""
         for start in starts:
             self._slots.free(start)
 
@@ -181,7 +182,7 @@ class Inbox:
         self.file = -1
         self.number = number
         self.capacity = capacity
-        self.released: deque[int] = deque()  # starts of slots that nobody reads any more, to be told
+        self.released: deque[int] = deque()  # starts of slots that nothing reads any more, to be reported
         self.retired = False
         self.file = _nameless()
         try:
@@ -195,7 +196,7 @@ class Inbox:
             _inboxes.add(self)
 
     def view(self, start: int, size: int) -> memoryview:
-        """What lies there, without a copy. The slot is released with the last object that refers to the memory."""
+        """What is there, without a copy. The slot is released with the last object that refers to the memory."""
         with forking:
             self._read.add(start)
         whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
@@ -214,7 +215,7 @@ class Inbox:
         return bool(self._read)
 
     def close(self) -> None:
-        """The descriptor has been handed over; the memory stays."""
+        """The descriptor has been delivered; the memory stays."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
@@ -236,7 +237,7 @@ def _nameless() -> int:
 # that is in use at a fork, nothing is released any more, and the reader makes another one.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-forking = threading.Lock()  # whoever holds it keeps this process from being forked
+forking = threading.Lock()  # any code that holds it keeps this process from being forked
 
 
 def _before_fork() -> None:

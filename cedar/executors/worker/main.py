@@ -233,7 +233,9 @@ def _enter(folder: str | None) -> None:
 
 
 def _limit_threads() -> None:
-    """A worker is one core's worth: what has no environment variable for it is told here, once it is there."""
+    """A worker is one core's worth: libraries without an environment variable are limited here, once they are
+    loaded.
+    """
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and cv2.getNumThreads() > 1:
         cv2.setNumThreads(1)

@@ -23,7 +23,7 @@ REPLY = struct.Struct("<iii")  # what it says, of which process, and its status
 READY, FORKED, FAILED, ENDED = range(4)  # FAILED: with the error's number in place of a process
 _DESCRIPTORS = 3  # come with a request, at most: the worker's end of its wire, its stdout, its stderr
 
-# Imported before the first worker is forked, and whenever nobody has asked for one for a second. Not polars, which
+# Imported before the first worker is forked, and whenever nothing has asked for one for a second. Not polars, which
 # starts a thread when it is imported.
 _AT_ONCE = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
 _LATER = ("pyarrow.compute", "pyarrow.parquet")
@@ -90,13 +90,14 @@ class _Server:
                 self._say(ENDED, pid, os.waitstatus_to_exitcode(status))
 
     def _answer(self) -> bool:
-        """Fork a worker; False where nobody will ask again."""
+        """Fork a worker; False where nothing will ask again."""
         request, descriptors, *_ = socket.recv_fds(self._control, REQUEST.size, _DESCRIPTORS)
         if not request:
             return False
         server = os.getpid()
         try:
-            with warnings.catch_warnings():  # of forks beside threads of Arrow's allocator; workers have what users set
+            # of forks next to threads of Arrow's allocator; workers have what users set
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:

@@ -81,15 +81,15 @@ def encode(message: Any) -> list[memoryview]:
 
 
 def decode(parts: Sequence[Any]) -> Any:
-    """The message; its arrays lie in the parts."""
+    """The message; its arrays are in the parts."""
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from a process of ours, never from a file
 
 
 class Wire:
     """One end of a pair of connected sockets; any thread may send, one receives.
 
-    Large buffers go through an arena of the receiver, and lie there until nothing refers to them any more. What finds
-    no room there goes through the socket: nobody waits for room.
+    Large buffers go through an arena of the receiver, and are there until nothing refers to them any more. What finds
+    no room there goes through the socket: nothing waits for room.
 
     Examples:
         >>> import socket

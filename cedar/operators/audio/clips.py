@@ -83,7 +83,7 @@ class ClipTransform(Transform):
 
 
 class ClipChain:
-    """Runs audio transforms row by row: what lies between them never is in memory for more than one row."""
+    """Runs audio transforms row by row: what is between them never is in memory for more than one row."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
         made = {name for link in below for name in link.writes}
@@ -114,7 +114,7 @@ class _Step:
 
 
 class _ClipColumn:
-    """The results of a link that nobody overwrites."""
+    """The results of a link that nothing overwrites."""
 
     def __init__(self, kind: ColumnType, rows: int) -> None:
         self.kind = kind
@@ -259,14 +259,14 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
     """A row's value as float32.
 
     Raises:
-        BadClip: it is no array of floats of so many dimensions.
+        BadClip: it is not an array of floats of so many dimensions.
     """
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim not in dims:
         reported = (
             f"an array {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         )
         raise BadClip(
-            f"{reported} is no float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
+            f"{reported} is not a float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
         )
     return value if value.dtype == np.float32 else value.astype(np.float32)
 
@@ -297,7 +297,7 @@ def finite(clip: Clip) -> Clip:
 def check_number(
     name: str, parameter: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
 ) -> None:
-    """Refuse a parameter that is no number from ``low`` to ``high``; ``open``: above ``low``.
+    """Refuse a parameter that is not a number from ``low`` to ``high``; ``open``: above ``low``.
 
     Raises:
         PipelineError: at the user's line.
@@ -310,19 +310,19 @@ def check_number(
 
 
 def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
-    """Refuse a parameter that is no whole number of at least ``low``.
+    """Refuse a parameter that is not an integer of at least ``low``.
 
     Raises:
         PipelineError: at the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise PipelineError(
-            f"audio.{name}({parameter}={value!r}): a whole number of at least {low} is expected", site=user_site()
+            f"audio.{name}({parameter}={value!r}): an integer of at least {low} is expected", site=user_site()
         )
 
 
 def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuse a parameter that is none of the choices.
+    """Refuse an invalid parameter of the choices.
 
     Raises:
         PipelineError: at the user's line.

@@ -46,7 +46,7 @@ def open_flac(data: memoryview) -> Flac | None:
     """A FLAC file; None where its header does not say how long it is.
 
     Raises:
-        BadClip: it is no FLAC file, or claims more than it can hold.
+        BadClip: it is not a FLAC file, or claims more than it can hold.
     """
     with _stream(data) as stream:
         frames, rate, channels = int(stream.totalPCMFrameCount), int(stream.sampleRate), int(stream.channels)

@@ -255,7 +255,7 @@ def mel_filters(
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """Filters by bin: a bin lies between two corners, so it belongs to two bands at most.
+    """Filters by bin: a bin is between two corners, so it belongs to two bands at most.
 
     Args:
         low: the first bin of any weight; ``high`` is past the last one.

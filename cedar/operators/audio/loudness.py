@@ -14,7 +14,7 @@ from cedar.operators.algebra import pointwise
 from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_choice, check_number, clip_type, finite
 from cedar.operators.draws import Draws
 
-_MOST = 200.0  # dB: beyond is no gain that anyone means
+_MOST = 200.0  # dB: beyond is not a gain that anyone means
 
 
 class _SameShape(ClipTransform):

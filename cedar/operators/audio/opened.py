@@ -49,13 +49,13 @@ def most_samples() -> int:
     """The limit: 2^28 samples, or what the environment variable CEDAR_MAX_SAMPLES says.
 
     Raises:
-        PipelineError: it holds no whole number above 0.
+        PipelineError: it holds no integer above 0.
     """
     text = os.environ.get(_VARIABLE)
     if text is None:
         return DEFAULT_MOST
     if not text.strip().isdecimal() or not int(text):
-        raise PipelineError(f"{_VARIABLE}={text!r}: a whole number above 0 is expected", site=user_site())
+        raise PipelineError(f"{_VARIABLE}={text!r}: an integer above 0 is expected", site=user_site())
     return int(text)
 
 

@@ -63,7 +63,7 @@ class Resample(ClipTransform):
             raise PipelineError(f"audio.resample reads {wants}, not {len(types)} columns", fix="name them in map")
         clip_type(self, types[0])
         if len(types) == 2 and types[1] != UNKNOWN and not _whole(types[1]):
-            raise self.unfit(types[1], "rates as whole numbers")
+            raise self.unfit(types[1], "rates as integers")
         return OBJECT
 
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
@@ -89,7 +89,7 @@ def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Cl
 
 
 def check_quality(name: str, quality: Any) -> None:
-    """Refuse what is no quality of soxr's."""
+    """Refuse what is not a quality of soxr's."""
     check_choice(name, "quality", quality, QUALITIES)
 
 

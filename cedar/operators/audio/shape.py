@@ -31,7 +31,7 @@ from cedar.operators.draws import Draws
 class Crop(ClipTransform):
     """``length`` samples from ``start`` on; a shorter clip gives what it has.
 
-    Directly above ``decode`` it reads no more of a WAV file of whole numbers than that. Put it below ``resample``,
+    Directly above ``decode`` it reads no more of a WAV file of integers than that. Put it below ``resample``,
     which then has less to do; the samples near the cut are not those of a crop above it, since a filter looks around.
 
     Args:
@@ -75,7 +75,7 @@ class Crop(ClipTransform):
 class RandomCrop(ClipTransform):
     """``length`` samples at a random place, equally likely anywhere; a shorter clip stays whole.
 
-    Directly above ``decode`` it reads no more of a WAV file of whole numbers than that. For parts of long FLAC files
+    Directly above ``decode`` it reads no more of a WAV file of integers than that. For parts of long FLAC files
     see ``decode_random``.
 
     Args:

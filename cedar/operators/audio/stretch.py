@@ -35,7 +35,7 @@ class TimeStretch(ClipTransform):
     """A clip ``speed`` times as fast, its pitch unchanged: samples / speed, rounded, come out.
 
     The phase vocoder as ``librosa.effects.time_stretch`` has it: the magnitudes of two frames are interpolated, and
-    phases go on by what they advanced between them. At speed 1 the clip comes back as it is.
+    phases continue by what they advanced between them. At speed 1 the clip comes back as it is.
 
     Args:
         speed: above 1 is faster; from 0.01 to 100.

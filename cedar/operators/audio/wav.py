@@ -1,4 +1,4 @@
-"""WAV: the samples lie in the file as they are, so they are read in place.
+"""WAV: the samples are in the file as they are, so they are read in place.
 
 Format: Microsoft and IBM, Multimedia Programming Interface and Data Specifications 1.0 (1991), with
 WAVE_FORMAT_EXTENSIBLE.
@@ -92,12 +92,12 @@ def _samples(data: memoryview, at: int, size: int, form: tuple[int, ...]) -> Wav
     if size > available:
         raise BadClip(f"WAV: the header claims {size:,} bytes of samples, the file holds {available:,}: truncated")
     if size % align:
-        raise BadClip(f"WAV: {size:,} bytes are no whole number of frames of {align} bytes: damaged")
+        raise BadClip(f"WAV: {size:,} bytes are not integer of frames of {align} bytes: damaged")
     return Wav(size // align, rate, channels, data[at : at + size], _KINDS[number, bits])
 
 
 def _floats(raw: memoryview, kind: str) -> Clip:
-    """Samples in [-1, 1): what is whole numbers is divided by a power of two."""
+    """Samples in [-1, 1): what is integers is divided by a power of two."""
     if kind == "<i2":
         made: Clip = np.multiply(np.frombuffer(raw, kind), np.float32(2**-15), dtype=np.float32)
         return made

@@ -1,7 +1,7 @@
 """Operators on images: decode, crop, resize, flip, colors, with the semantics of torchvision.transforms.v2.
 
 ``p.map(image.decode(), "bytes", into="image").map(image.random_resized_crop(224), "image")``. Images are uint8 arrays
-of shape (height, width, channels) until ``to_float``. Spatial operators take boxes beside the images, which follow:
+of shape (height, width, channels) until ``to_float``. Spatial operators take boxes next to the images, which follow:
 ``p.map(image.horizontal_flip(), "image", "boxes")``.
 """
 

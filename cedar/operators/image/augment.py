@@ -173,10 +173,10 @@ class TrivialAugment(_Augment):
 
 
 def _whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
-    """Refuse what is no whole number within bounds.
+    """Refuse what is not an integer within bounds.
 
     Raises:
         PipelineError: at the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): a whole number, {low} .. {high}", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): an integer, {low} .. {high}", site=user_site())

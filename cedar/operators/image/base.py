@@ -15,7 +15,7 @@ class ImageChain:
     """Image by image: decode, crop, resize and flip without a copy in between, then the pixels of all at once."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Those that go on with the same image; columns beside it (boxes, labels) go along."""
+        """Those that continue with the same image; columns next to it (boxes, labels) go along."""
         from cedar.operators.image.decode import Decode
 
         return not isinstance(above.transform, Decode) and above.reads[0] == below[-1].writes[0] == above.writes[0]

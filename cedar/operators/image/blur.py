@@ -18,7 +18,7 @@ from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
 from cedar.operators.image.spatial import check_share, drawn
 from cedar.operators.image.spatial import pair as whole_pair
 
-_LEAST = 2.0**-25  # smaller weights are left out: float32 does not see them beside 1
+_LEAST = 2.0**-25  # smaller weights are left out: float32 does not see them next to 1
 
 
 @resampling
@@ -31,7 +31,7 @@ class GaussianBlur(PixelTransform):
     the rows, in float32, each product and sum rounded once (fused), in the order of the weights; rounded to uint8 once,
     halves to the even number. Borders are mirrored (without the border itself), as often as a small image needs.
 
-    torchvision sums the products of both directions at once, so that here and there a value that lies between two whole
+    torchvision sums the products of both directions at once, so that here and there a value that is between two whole
     numbers is rounded to the other one.
 
     Args:

@@ -23,7 +23,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
-    """Refuse columns beside the images that are not boxes, and lists with an entry for each box.
+    """Refuse columns next to the images that are not boxes, and lists with an entry for each box.
 
     Raises:
         PipelineError: for the first of them.
@@ -32,9 +32,11 @@ def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
         if isinstance(kind, ObjectType) or (i and isinstance(kind, TensorType) and kind.shape):
             continue
         if i == 0 and not _is_boxes(kind):
-            raise transform.unfit(kind, "boxes beside the images: lists of four floats, or objects of shape (boxes, 4)")
+            raise transform.unfit(
+                kind, "boxes next to the images: lists of four floats, or objects of shape (boxes, 4)"
+            )
         if i and not (isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)):
-            raise transform.unfit(kind, "lists beside the boxes, an entry for each box")
+            raise transform.unfit(kind, "lists next to the boxes, an entry for each box")
 
 
 def _is_boxes(kind: Any) -> bool:
@@ -76,7 +78,7 @@ def _boxes(value: Any) -> tuple[Boxes, str]:
     try:
         array = np.asarray(value, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        return none, f"boxes that are no numbers: {error}"
+        return none, f"boxes that are not numbers: {error}"
     if array.size == 0:
         return none, ""
     if array.ndim != 2 or array.shape[1] != 4:

@@ -21,7 +21,7 @@ Fill = float | tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class Crop(Spatial):
-    """Cut out a part of each image; boxes beside it are shifted and clamped to it: torchvision's functional.crop.
+    """Cut out a part of each image; boxes next to it are shifted and clamped to it: torchvision's functional.crop.
 
     Args:
         top: the first row, may be negative with ``fill``.
@@ -54,7 +54,7 @@ class Crop(Spatial):
         if not whole or self.height < 1 or self.width < 1:
             raise PipelineError(
                 f"crop({self.top!r}, {self.left!r}, {self.height!r}, {self.width!r}): "
-                "four whole numbers, height and width above 0",
+                "four integers, height and width above 0",
                 site=user_site(),
             )
         _fix_fill(self, "crop")
@@ -71,7 +71,7 @@ class Crop(Spatial):
 
 @dataclass(frozen=True)
 class CenterCrop(Spatial):
-    """Cut out the middle of each image; boxes beside it follow: torchvision.transforms.v2.CenterCrop.
+    """Cut out the middle of each image; boxes next to it follow: torchvision.transforms.v2.CenterCrop.
 
     Args:
         size: (height, width), or one number for both.
@@ -105,7 +105,7 @@ class CenterCrop(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         size = np.array(self.size, dtype=np.int64)
-        # Padded by half of what is missing, rounded down, the middle lies at half of what is over, rounded to even.
+        # Padded by half of what is missing, rounded down, the middle is at half of what is over, rounded to even.
         before = np.maximum(size - sizes, 0) // 2
         room = np.maximum(sizes, size) - size
         corner = np.rint(room / 2).astype(np.int64) - before

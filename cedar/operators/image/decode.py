@@ -24,7 +24,7 @@ class Decode(ImageTransform):
     JPEG (by libjpeg-turbo), PNG (by libpng) and WebP (by libwebp); GIF, BMP, TIFF and what else Pillow reads: their
     first frame. docs/images.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
 
-    Where a crop follows, what lies below it in a JPEG file is not decoded; the pixels are the same. Where a part
+    Where a crop follows, what is below it in a JPEG file is not decoded; the pixels are the same. Where a part
     shrinks by 2 or more, a run with ``exact=False`` decodes at 1/2, 1/4 or 1/8 of the sides; pixels differ a little.
 
     Args:
@@ -32,7 +32,7 @@ class Decode(ImageTransform):
             Pillow's); "UNCHANGED" (1 to 4 channels, as in the file; CMYK and palettes become RGB).
         exif: turn the image upright as its EXIF orientation says.
         strict: fail on any damage in a JPEG file that the decoder reports. By default, as in Pillow and torchvision,
-            a file that is cut off fails, but one that the decoder can go on with gives what it makes of it.
+            a file that is cut off fails, but one that the decoder can continue with gives what it makes of it.
 
     Raises:
         PipelineError: another mode, a column of anything but bytes, or the extra ``images`` is not installed.

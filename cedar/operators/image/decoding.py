@@ -16,7 +16,7 @@ Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 
 _LUMA = (19595, 38470, 7471)  # ITU-R 601 in 16 bits, as Pillow's convert("L")
 _END = b"\xff\xd9"
-_WARNINGS = (  # of libjpeg, where it goes on
+_WARNINGS = (  # of libjpeg, where it continues
     "Corrupt JPEG data", "Inconsistent progression", "Invalid SOS parameters", "Premature end of JPEG",
     "Unknown Adobe color", "Warning:",
 )  # fmt: skip
@@ -29,7 +29,7 @@ def decode_image(
     """The image of a file, uint8 (height, width, channels), turned as the header says.
 
     Args:
-        strict: fail on any damage that the JPEG decoder reports, also where it goes on.
+        strict: fail on any damage that the JPEG decoder reports, also where it continues.
         rows: how many rows from the top are needed; there may be more.
         shrink: 1, or 2, 4 or 8: how much smaller than the header says the image of a JPEG file may be decoded. Rows are
             still counted at full size.

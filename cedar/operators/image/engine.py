@@ -171,7 +171,7 @@ def _decode(job: _Job, at: int, end: int) -> None:
 
 def _waits(job: _Job, at: int) -> bool:
     """Images that come to a link are needed one at a time: by spatial operators, at once or behind a pass on bytes."""
-    reported = getattr(job.kind, "channels", None) is not None  # images that may differ are told apart first
+    reported = getattr(job.kind, "channels", None) is not None  # images that may differ are distinguished first
     while reported and at < len(job.links) and _on_bytes(job.links[at]):
         at += 1
     return at < len(job.links) and _family(job.links[at]) is _spatial
@@ -196,7 +196,7 @@ def _spatial(job: _Job, at: int, end: int) -> None:
 
 
 def _moves(job: _Job, link: int, sizes: Sizes) -> RowMoves:
-    """How a link moves the images; columns beside them follow."""
+    """How a link moves the images; columns next to them follow."""
     of = job.links[link]
     assert isinstance(of.transform, Spatial)
     boxes = None

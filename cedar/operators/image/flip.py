@@ -17,7 +17,7 @@ from cedar.operators.image.spatial import Spatial, check_share, drawn
 @spatial
 @dataclass(frozen=True)
 class HorizontalFlip(Spatial):
-    """Mirror an image, left to right, with probability ``p``; boxes beside it too: torchvision's RandomHorizontalFlip.
+    """Mirror an image, left to right, with probability ``p``; boxes next to it too: torchvision's RandomHorizontalFlip.
 
     Args:
         p: 0 .. 1.
@@ -46,7 +46,7 @@ class HorizontalFlip(Spatial):
 @spatial
 @dataclass(frozen=True)
 class VerticalFlip(Spatial):
-    """Mirror an image, top to bottom, with probability ``p``; boxes beside it too: torchvision's RandomVerticalFlip.
+    """Mirror an image, top to bottom, with probability ``p``; boxes next to it too: torchvision's RandomVerticalFlip.
 
     Args:
         p: 0 .. 1.

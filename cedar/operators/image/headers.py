@@ -99,13 +99,13 @@ def max_pixels() -> int:
     """The limit: ``CEDAR_MAX_PIXELS``, else ``MAX_PIXELS``.
 
     Raises:
-        PipelineError: the variable holds no whole number above 0.
+        PipelineError: the variable holds no integer above 0.
     """
     text = os.environ.get("CEDAR_MAX_PIXELS")
     if text is None:
         return MAX_PIXELS
     if not text.strip().isdecimal() or not int(text):
-        raise PipelineError(f"CEDAR_MAX_PIXELS={text!r}: a whole number above 0 is expected", site=user_site())
+        raise PipelineError(f"CEDAR_MAX_PIXELS={text!r}: an integer above 0 is expected", site=user_site())
     return int(text)
 
 

@@ -19,7 +19,7 @@ from cedar.operators.image.moves import RowMoves, full
 from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
-ROUNDS = 50  # of drawing an overlap; each fails with small probability, but nothing may run for ever
+ROUNDS = 50  # of drawing an overlap; each fails with small probability, but nothing may run forever
 _TOGETHER = 1024  # rows whose parts are drawn at once
 
 
@@ -30,7 +30,7 @@ class IouCrop(Spatial):
     Reads images and boxes, and if there are more columns (labels), lists with an entry for each box. An overlap is
     drawn; from 1 on the image stays as it is. Else parts are drawn, each side by itself, until one holds the center of
     a box with which its intersection over union is at least the overlap; after ``trials`` another overlap is drawn.
-    Boxes whose centers lie outside the part go, and their labels with them (torchvision leaves them there, empty,
+    Boxes whose centers are outside the part go, and their labels with them (torchvision leaves them there, empty,
     until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays as it is.
 
     Args:

@@ -47,7 +47,7 @@ def try_parts(
         limits: the smallest scale, the span of scales, the smallest and the largest width : height.
         parts: (rows, 4), to be set: top, left, height, width.
         succeeded: (rows,), to be set: there is one.
-        inside: (boxes,), to be set: those whose centers lie in the part.
+        inside: (boxes,), to be set: those whose centers are in the part.
     """
     smallest, span, narrow, broad = limits
     for row in range(len(sizes)):

@@ -32,7 +32,7 @@ def try_parts(
 def _overlaps(
     part: tuple[int, int, int, int], boxes: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Intersections over unions with the boxes whose centers lie in a part, and which those are."""
+    """Intersections over unions with the boxes whose centers are in a part, and which those are."""
     top, left, tall, wide = part
     centers = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
     low, high = np.array([left, top]), np.array([left + wide, top + tall])

@@ -70,12 +70,12 @@ def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DT
 
 
 def flaw(image: Any) -> str | None:
-    """Why an object is no image; None where it is one."""
+    """Why an object is not an image; None where it is one."""
     if image is None:
         return "there is no image"
     if not isinstance(image, np.ndarray) or image.ndim != 3 or not 1 <= image.shape[2] <= 4:
         shape = f" of shape {image.shape}" if isinstance(image, np.ndarray) else ""
-        return f"{type(image).__name__}{shape} is no image (height, width, channels)"
+        return f"{type(image).__name__}{shape} is not an image (height, width, channels)"
     if image.dtype.name not in DTYPES:
         return f"an image of {image.dtype.name}, not of uint8 or float32"
     return None if image.size else f"an image of no pixels, shape {image.shape}"

@@ -54,7 +54,7 @@ class RowMoves:
         bad: rows that cannot be moved, and why.
         fix: what to do about them.
         kept: for each row the boxes that stay, where some go; None: the row's boxes are left as they are.
-        corner: int64 (rows, 2): where the result's top left lies in the image, for boxes, where ``cut`` and ``pad``
+        corner: int64 (rows, 2): where the result's top left is in the image, for boxes, where ``cut`` and ``pad``
             together do not tell.
     """
 
@@ -209,7 +209,7 @@ class Steps:
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
         """Which move resamples the image first, which part of it (top, left, height, width), and whether mirrored.
 
-        None: no move does, or pixels are added or erased before, or it stands on its head.
+        None: no move does, or pixels are added or erased before, or it is on its head.
         """
         part, mirrored = (0, 0, height, width), False
         for i, (_, own) in enumerate(self._own()):

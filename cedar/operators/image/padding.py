@@ -22,7 +22,7 @@ from cedar.operators.image.spatial import Spatial, check_range, check_share, dra
 
 @dataclass(frozen=True)
 class Pad(Spatial):
-    """Add pixels around each image; boxes beside it are shifted: torchvision.transforms.v2.Pad.
+    """Add pixels around each image; boxes next to it are shifted: torchvision.transforms.v2.Pad.
 
     Args:
         padding: for all sides; (left and right, top and bottom); or (left, top, right, bottom). Not negative.
@@ -49,7 +49,7 @@ class Pad(Spatial):
         given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
         if len(given) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in given):
             raise PipelineError(
-                f"pad({self.padding!r}): 1, 2 or 4 whole numbers from 0 on", site=user_site(),
+                f"pad({self.padding!r}): 1, 2 or 4 integers from 0 on", site=user_site(),
                 fix="to cut pixels off, use crop",
             )  # fmt: skip
         if self.mode not in get_args(PadMode):
@@ -80,7 +80,7 @@ class Pad(Spatial):
 class Expand(Spatial):
     """Put an image at a random place of a larger canvas, with probability ``p``: torchvision's RandomZoomOut, of SSD.
 
-    Both sides grow by one factor, uniform within ``side_range``; boxes beside the image are shifted.
+    Both sides grow by one factor, uniform within ``side_range``; boxes next to the image are shifted.
 
     Args:
         fill: the value of added pixels, or one for each channel.

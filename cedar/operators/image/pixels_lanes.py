@@ -31,7 +31,7 @@ def _unary(name: str) -> Any:
 
 
 floor32 = _unary("floor")
-even32 = _unary("rint")  # to the nearest whole number, halves to the even one
+even32 = _unary("rint")  # to the nearest integer, halves to the even one
 
 
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]

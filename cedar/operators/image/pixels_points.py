@@ -1,6 +1,6 @@
 """Operators on single pixels, compiled: each works in place on a stretch of the channels of an image.
 
-Channels are rows of float32 that hold the whole numbers 0 .. 255 which a uint8 image would hold at that place: so every
+Channels are rows of float32 that hold the integers 0 .. 255 which a uint8 image would hold at that place: so every
 operator rounds and clamps as if it were alone, and nothing is converted in between. The arithmetic is torchvision's.
 """
 
@@ -22,7 +22,7 @@ _TO_RED, _TO_GREEN, _TO_BLUE = _F(2.5), _F(1.5), _F(3.5)
 
 @kernel()
 def brighten(plane: Any, n: Any, factor: Any) -> None:
-    """Times a factor from 0 on, down to a whole number."""
+    """Times a factor from 0 on, down to an integer."""
     for i in range(n):
         plane[i] = floor32(min(plane[i] * factor, _TOP))
 
@@ -50,7 +50,7 @@ def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
 def turn_hue(planes: Any, n: Any, shift: Any) -> None:
     """Add to the hue, in HSV, as a part of the circle.
 
-    With the largest channel ``high``, the others are told apart by where they follow it on the circle; going back, a
+    With the largest channel ``high``, the others are distinguished by where they follow it on the circle; going back, a
     channel is the largest, the smallest or the middle one, by its distance from the sector.
     """
     red, green, blue = planes[0], planes[1], planes[2]

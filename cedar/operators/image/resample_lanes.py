@@ -54,7 +54,7 @@ def _add(builder: Any, total: Any, values: Any, weight: Any) -> None:
 
 
 def _rounded(builder: Any, total: Any) -> Any:
-    """The totals, of which none is below 0, as whole numbers up to 255."""
+    """The totals, of which none is below 0, as integers up to 255."""
     kind = total.type.pointee
     whole = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
     top = _ir.Constant(kind, [255] * kind.count)

@@ -21,7 +21,7 @@ from cedar.operators.image.spatial import Spatial, pair
 @resampling
 @dataclass(frozen=True)
 class Resize(Spatial):
-    """Resample images, and scale boxes beside them: torchvision.transforms.v2.Resize, on PIL images.
+    """Resample images, and scale boxes next to them: torchvision.transforms.v2.Resize, on PIL images.
 
     Args:
         size: (height, width); or one number for the shorter side, the other follows in proportion, rounded down.

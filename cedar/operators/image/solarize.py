@@ -104,7 +104,7 @@ class Posterize(PixelTransform):
     def __post_init__(self) -> None:
         check_share("posterize", "p", self.p)
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
-            raise PipelineError(f"posterize(bits={self.bits!r}): a whole number from 0 to 8", site=user_site())
+            raise PipelineError(f"posterize(bits={self.bits!r}): an integer from 0 to 8", site=user_site())
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:

@@ -199,7 +199,7 @@ class ScaledMoves:
 
     Args:
         size: height and width that the image has by right.
-        start: where in the decoded image it begins: above 0 where a side that is no multiple was turned around.
+        start: where in the decoded image it begins: above 0 where a side that is not a multiple was turned around.
     """
 
     steps: Steps
@@ -215,7 +215,7 @@ class ScaledMoves:
         move = self.steps.moves[at]
         size = move.row(self.steps.row).size
         assert size is not None
-        # Cut first: what lies outside the part does not show at its border.
+        # Cut first: what is outside the part does not show at its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])
         x, wide_at = self._cut(left, wide, 1, image.shape[1])
         box = (y[0], x[0], y[1], x[1])

@@ -1,4 +1,4 @@
-"""What the spatial operators share: they say how each image moves, and boxes beside it move along."""
+"""What the spatial operators share: they say how each image moves, and boxes next to it move along."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
     """Height and width, from both or from one number for both; ValueError for anything else."""
     both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)
     if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
-        raise ValueError(f"{parameter} is {value!r}, not one or two whole numbers above 0")
+        raise ValueError(f"{parameter} is {value!r}, not one or two integers above 0")
     return int(both[0]), int(both[1])
 
 
@@ -122,7 +122,7 @@ def check_share(name: str, parameter: str, value: float) -> None:
         PipelineError: at the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise PipelineError(f"{name}({parameter}={value!r}): a probability lies between 0 and 1", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): a probability is between 0 and 1", site=user_site())
 
 
 def check_range(

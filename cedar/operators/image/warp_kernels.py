@@ -66,5 +66,5 @@ def sharpen_plane(plane: Any, rest: Any) -> None:
                 for j in range(x - 1, x + 2):
                     total += np.int64(source[i, j])
             value = np.float32(source[y, x])
-            mean = np.float32((2 * total + 13) // 26)  # to the nearest whole number: 13ths are never halves
+            mean = np.float32((2 * total + 13) // 26)  # to the nearest integer: 13ths are never halves
             plane[y, x] = np.uint8(np.int32(floor32(max(min(fma32(mean - value, rest, value), _TOP), _ZERO))))

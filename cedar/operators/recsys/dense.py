@@ -81,7 +81,7 @@ class Clamp(Items):
         for limit in (self.low, self.high):
             held = least <= limit <= most and (not whole or float(limit).is_integer())
             if not held and (whole or limit not in (-math.inf, math.inf)):
-                what, other = ("whole numbers", "floats") if whole else ("numbers", "wider floats")
+                what, other = ("integers", "floats") if whole else ("numbers", "wider floats")
                 raise PipelineError(
                     f"Clamp({self.low!r}, {self.high!r}): {kind} does not hold {limit!r}",
                     fix=f"give {what} from {least} to {most}, or cast the column to {other}",
@@ -97,7 +97,7 @@ class Clamp(Items):
 class BoxCox(Items):
     """The power transform of Box and Cox (1964): ln x for ``lam`` 0, else (x ** lam - 1) / lam.
 
-    float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay; a value that is
+    float32 and float16 stay as they are, integers become float64. NaN, nulls and empty lists stay; a value that is
     not above 0 has no result: its row fails.
 
     Examples:
@@ -130,7 +130,7 @@ class BoxCox(Items):
 class Logit(Items):
     """ln(p / (1 - p)), after ``p`` was moved into [eps, 1 - eps].
 
-    float32 and float16 stay as they are, whole numbers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
+    float32 and float16 stay as they are, integers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
     nothing is moved: 0 and 1 become infinite, and a row with a value outside 0 .. 1 fails.
 
     Examples:
@@ -143,7 +143,7 @@ class Logit(Items):
     def __post_init__(self) -> None:
         check_finite("Logit", "eps", self.eps)
         if not 0 <= self.eps <= 0.5:
-            raise PipelineError(f"Logit(eps={self.eps!r}): it lies between 0 and 0.5", site=user_site())
+            raise PipelineError(f"Logit(eps={self.eps!r}): it is between 0 and 0.5", site=user_site())
 
     def item(self, kind: Any) -> pa.DataType:
         return float_type(self, kind)
@@ -163,7 +163,7 @@ class Logit(Items):
 class Onehot(Transform):
     """Numbers to a vector with a 1 at the number of their bucket, as ``Bucketize`` gives it: (rows, len(borders) + 1).
 
-    A null has no bucket: its row fails. NaN is in the last one. The numbers are a column of their own, no lists.
+    A null has no bucket: its row fails. NaN is in the last one. The numbers are their own column, no lists.
 
     Args:
         borders: see ``Bucketize``.
@@ -222,7 +222,7 @@ def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
     """Borders as a tuple, if they are some."""
     values = tuple(borders)
     if any(math.isnan(_float(border)) for border in values or (None,)):
-        raise PipelineError(f"{name}: the borders {values!r:.60} are no numbers", site=user_site(), fix="give some")
+        raise PipelineError(f"{name}: the borders {values!r:.60} are not numbers", site=user_site(), fix="give some")
     for before, after in pairwise(values):
         if after < before:
             raise PipelineError(f"{name}: the borders descend from {before!r} to {after!r}", site=user_site())

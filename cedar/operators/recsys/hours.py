@@ -23,13 +23,13 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 class GetLocalHour(Transform):
     """The hour, 0 .. 23 (int64), of a time in a time zone; of a null it is null.
 
-    Reads one column, the time: a timestamp (one without a zone is UTC) or a whole number of ``unit`` since 1970 in UTC.
+    Reads one column, the time: a timestamp (one without a zone is UTC) or an integer of ``unit`` since 1970 in UTC.
     With ``zone`` None it reads a second one, of the names of zones: a row's own, which must be known ones. A row with a
     time outside the years 1 .. 9999 fails.
 
     Args:
         zone: a name such as "Europe/Berlin", with its summer times up to 2037: Arrow knows none of later years.
-        unit: of whole numbers: "s", "ms", "us" or "ns".
+        unit: of integers: "s", "ms", "us" or "ns".
 
     Raises:
         PipelineError: no such zone or unit.
@@ -57,7 +57,7 @@ class GetLocalHour(Transform):
 
     def result(self, *types: Any) -> ColumnType:
         if not (isinstance(types[0], pa.DataType) and (pt.is_timestamp(types[0]) or is_ids(types[0]))):
-            raise self.unfit(types[0], "timestamps or whole numbers")
+            raise self.unfit(types[0], "timestamps or integers")
         if len(types) > 1 and types[1] != pa.large_string():
             raise self.unfit(types[1], "names of time zones")
         return pa.int64()
@@ -90,7 +90,7 @@ def _check_years(times: pa.Array, unit: str) -> None:
     far = (values < _FIRST * per_second) | (values > _LAST * per_second + per_second - 1)
     rows = np.flatnonzero(far & times.is_valid().to_numpy(zero_copy_only=False))
     if len(rows):
-        fix = "filter such rows first; unit= says what whole numbers count"
+        fix = "filter such rows first; unit= says what integers count"
         why = f"GetLocalHour: {{}} {unit} since 1970 is not in the years 1 to 9999"
         raise BadValues({int(row): why.format(values[row]) for row in rows}, fix)
 

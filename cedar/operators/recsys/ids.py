@@ -29,11 +29,11 @@ class SigridHash(Items):
     and length of a list stay, an empty list stays empty, nulls stay null.
 
     Args:
-        salt: a whole number of 64 bits; other salts give other hashes.
+        salt: an integer of 64 bits; other salts give other hashes.
         max_value: rows of the table, at least 1.
 
     Raises:
-        PipelineError: numbers out of range, or a column of anything but whole numbers or lists of them. uint64 ids
+        PipelineError: numbers out of range, or a column of anything but integers or lists of them. uint64 ids
             count by their bits.
 
     Examples:
@@ -50,7 +50,7 @@ class SigridHash(Items):
 
     def item(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
-            raise self.unfit(kind, "whole numbers or lists of them")
+            raise self.unfit(kind, "integers or lists of them")
         return pa.int64()
 
     def change(self, values: Array) -> Array:
@@ -77,7 +77,7 @@ class PositiveModulus(Items):
 
     def item(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
-            raise self.unfit(kind, "whole numbers or lists of them")
+            raise self.unfit(kind, "integers or lists of them")
         return kind
 
     def change(self, values: Array) -> Array:
@@ -95,7 +95,7 @@ class PositiveModulus(Items):
 @per_value
 @dataclass(frozen=True)
 class MapId(Transform):
-    """Ids, or strings, to whole numbers by a table.
+    """Ids, or strings, to integers by a table.
 
     Each id by itself: order and length of a list stay, an empty list stays empty.
 
@@ -105,7 +105,7 @@ class MapId(Transform):
         null: of nulls, inside lists too, and a null list becomes an empty one; None: nulls stay null.
 
     Raises:
-        PipelineError: keys that are not all whole numbers or all strings, or a column of another type.
+        PipelineError: keys that are not all integers or all strings, or a column of another type.
 
     Examples:
         >>> MapId({7: 0, 9: 1}, default=-1)([9, 8, 7])
@@ -124,7 +124,7 @@ class MapId(Transform):
             raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
         if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:
             raise PipelineError(
-                f"MapId: the table leads from {keys.type}", site=user_site(), fix="from whole numbers, or from strings"
+                f"MapId: the table leads from {keys.type}", site=user_site(), fix="from integers, or from strings"
             )
         keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
         object.__setattr__(self, "table", dict(self.table))

@@ -42,7 +42,7 @@ class Lists:
             bounds = array.offsets.to_numpy()
             start = int(bounds[0])
             return Lists(array.values.slice(start, int(bounds[-1]) - start), bounds - start, None)
-        items = array.flatten()  # without what lies behind null rows
+        items = array.flatten()  # without what is behind null rows
         lengths = np.where(missing, 0, np.diff(array.offsets.to_numpy()))
         return Lists(items, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), missing)
 
@@ -96,7 +96,7 @@ def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
 
 
 def values_of(array: pa.Array) -> Array:
-    """Numbers as they lie in memory; what is in the place of a null is not told."""
+    """Numbers as they are in memory; the value at a null is undefined."""
     kind = np.dtype(array.type.to_pandas_dtype())
     data = array.buffers()[1]
     if data is None or not len(array):
@@ -109,7 +109,7 @@ def is_lists(kind: Any) -> bool:
 
 
 def is_ids(kind: Any) -> bool:
-    """Whole numbers."""
+    """Integers."""
     return isinstance(kind, pa.DataType) and pt.is_integer(kind)
 
 
@@ -123,9 +123,9 @@ def as_int64(values: Array) -> npt.NDArray[np.int64]:
 
 
 def check_whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
-    """Refuse a parameter that is no whole number, or out of range."""
+    """Refuse a parameter that is not an integer, or out of range."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): a whole number from {low} to {high}", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): an integer from {low} to {high}", site=user_site())
 
 
 class Items(Transform):

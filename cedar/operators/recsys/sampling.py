@@ -28,12 +28,12 @@ class Sampling(RowOperator):
 
     The draw of a row is fixed by seed, epoch and row key, whatever the plan; another epoch keeps other rows. With
     ``by``, rows of equal values of that column (a session) stay or go together: so a log that is thinned out keeps its
-    repetition. ``keep`` names a column of booleans (or whole numbers): rows where it is true (not 0) always stay, such
+    repetition. ``keep`` names a column of booleans (or integers): rows where it is true (not 0) always stay, such
     as clicks where only other rows are to be thinned out; with both, a session stays with all rows if it is drawn.
 
     Args:
         rate: 0 .. 1.
-        by: a column of whole numbers or strings; null is a value like any other.
+        by: a column of integers or strings; null is a value like any other.
         keep: see above; a null counts as false.
         named: keys the draws instead of the operator's place in the pipeline.
 
@@ -55,7 +55,7 @@ class Sampling(RowOperator):
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
-            raise PipelineError(f"Sampling({self.rate!r}): a rate lies between 0 and 1", site=user_site())
+            raise PipelineError(f"Sampling({self.rate!r}): a rate is between 0 and 1", site=user_site())
 
     def label(self) -> str:
         return f"sampling({self.rate:g}{f', by={self.by!r}' if self.by else ''})"
@@ -72,7 +72,7 @@ class Sampling(RowOperator):
         for name in (self.by, self.keep):
             if known is not None and name is not None and name not in known:
                 raise missing_column(name, list(known), self.label(), None)
-        for name, fits, wants in ((self.by, _hashed, "whole numbers or strings"), (self.keep, _is_flag, "booleans")):
+        for name, fits, wants in ((self.by, _hashed, "integers or strings"), (self.keep, _is_flag, "booleans")):
             kind = UNKNOWN if known is None or name is None else known[name]
             if kind is not UNKNOWN and not fits(kind):
                 raise PipelineError(f"{self.label()}: column {name!r} of {kind}, not {wants}", fix="cast it first")

@@ -72,7 +72,7 @@ class ComputeScore(Transform):
         for place, kind in enumerate(types):
             scores = self._kinds[place] == "s"
             if not is_lists(kind) or not (is_numbers(kind.value_type) if scores else is_ids(kind.value_type)):
-                raise self.unfit(kind, "lists of numbers" if scores else "lists of whole numbers")
+                raise self.unfit(kind, "lists of numbers" if scores else "lists of integers")
         return pa.float32()
 
     def columns(self, *columns: Column) -> Column:

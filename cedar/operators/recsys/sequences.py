@@ -84,7 +84,7 @@ class _Ids(Transform):
     def result(self, *types: Any) -> ColumnType:
         for kind in types:
             if not (is_lists(kind) and is_ids(kind.value_type)):
-                raise self.unfit(kind, "lists of whole numbers")
+                raise self.unfit(kind, "lists of integers")
         return pa.large_list(pa.int64())
 
     def columns(self, *columns: Column) -> Column:

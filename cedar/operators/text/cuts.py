@@ -1,12 +1,12 @@
 """Cuts: places where a text may be cut before it is tokenized, the ids of the pieces being those of the whole.
 
-A tokenizer with a pre-tokenizer splits the text first, most by a regular expression that is matched again and again
-from left to right, and turns each piece into ids by itself. Where a match begins at a place whatever stands before it,
-and what stands before it matches alike whatever follows, both sides may be encoded by themselves. A *family* names
+A tokenizer with a pre-tokenizer splits the text first, most by a regular expression that is matched repeatedly
+from left to right, and turns each piece into ids by itself. Where a match begins at a place whatever is before it,
+and what is before it matches alike whatever follows, both sides may be encoded by themselves. A *family* names
 pairs of neighboring characters between which that is so, by looking at each alternative of its expression; tests
 compare each table with the library on every short string over the classes.
 
-Only ASCII characters take part, and the space after any other character that is no white space: what another character
+Only ASCII characters take part, and the space after any other character that is not white space: what another character
 counts as depends on a library's version of Unicode.
 """
 
@@ -63,7 +63,7 @@ FAMILIES: dict[str, Pairs] = {
     "spaces": _pairs((*_SOLID, "tab", "line"), ("space",)),
 }  # fmt: skip
 
-# Last bytes of the white space outside ASCII, each with what stands before them.
+# Last bytes of the white space outside ASCII, each with what is before them.
 _WIDE = frozenset(
     c for c in "\x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
     "\u2028\u2029\u202f\u205f\u2060\u3000\ufeff\ufffd"

@@ -35,7 +35,7 @@ _made: OrderedDict[str, Encoder] = OrderedDict()
 
 
 class UnfitIds(Exception):
-    """What a tokenizer gave for some strings is no list of ids: why, by their numbers among the strings."""
+    """What a tokenizer gave for some strings is not a list of ids: why, by their numbers among the strings."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(next(iter(reasons.values()), ""))
@@ -96,12 +96,12 @@ def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
     """Lists of ids, one after the other, and the length of each.
 
     Raises:
-        UnfitIds: an entry that is no list of whole numbers of 32 bits.
+        UnfitIds: an entry that is not a list of integers of 32 bits.
     """
     id_lists = list(lists)
     try:
         counts = np.fromiter(map(len, id_lists), dtype=np.int64, count=len(id_lists))
-        flat = array("i", chain.from_iterable(id_lists))  # takes whole numbers alone, and is as fast as NumPy
+        flat = array("i", chain.from_iterable(id_lists))  # takes integers alone, and is as fast as NumPy
         return np.frombuffer(flat, dtype=np.int32), counts
     except (TypeError, ValueError, OverflowError):
         unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit(ids))}
@@ -115,7 +115,7 @@ def _unfit(ids: Any) -> str | None:
         array("i", iter(ids))
         len(ids)
     except (TypeError, ValueError, OverflowError) as error:
-        return f"the tokenizer gave {str(ids)[:60]!r}, which is no list of ids: {error}"
+        return f"the tokenizer gave {str(ids)[:60]!r}, which is not a list of ids: {error}"
     return None
 
 
@@ -131,7 +131,7 @@ class HuggingFace(Spec):
 
     @staticmethod
     def of(text: str) -> HuggingFace:
-        """Refuses what is no tokenizer, or draws at random.
+        """Refuses what is not a tokenizer, or draws at random.
 
         Raises:
             PipelineError: at the user's line.
@@ -142,7 +142,7 @@ class HuggingFace(Spec):
             library.Tokenizer.from_str(text)
             dropout = spec["model"].get("dropout")
         except Exception as error:
-            raise PipelineError(f"tokenize: this is no tokenizer.json: {error}", site=user_site()) from error
+            raise PipelineError(f"tokenize: this is not a tokenizer.json: {error}", site=user_site()) from error
         if dropout:
             raise PipelineError(
                 f"tokenize: the tokenizer drops merges at random (dropout={dropout})",
@@ -253,7 +253,7 @@ class Function(Spec):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """Equal for functions that do the same, as far as can be told."""
+        """Equal for functions that do the same, as far as can be known."""
         return _digest("function", digest_of(self.fn), str(self.batched))
 
     def make(self) -> Encoder:
@@ -271,7 +271,7 @@ class Function(Spec):
 
     @contextmanager
     def ready(self) -> Iterator[Callable[..., Any]]:
-        """The function, while nobody else uses it if it is an instance."""
+        """The function, while nothing else uses it if it is an instance."""
         if not isinstance(self.fn, type):
             yield self.fn
             return

@@ -101,7 +101,7 @@ def _whole(encoder: Encoder, strings: StringColumn, special: bool, longest: int)
     except UnfitIds as unfit:
         bad = np.flatnonzero(np.isin(rows, list(unfit.reasons)))
         whys = {int(row): unfit.reasons[int(rows[row])] for row in bad}
-        raise BadValues(whys, "mend the tokenizer, or drop such strings beforehand") from None
+        raise BadValues(whys, "fix the tokenizer, or drop such strings beforehand") from None
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return (ids, offsets) if len(counts) == len(strings) else picked(ids, offsets, rows)
 

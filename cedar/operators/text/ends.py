@@ -61,7 +61,7 @@ class Truncate(Transform):
 
 @dataclass(frozen=True)
 class SpecialTokens(Transform):
-    """The same ids before and after each list of whole numbers; empty lists get them too, null lists stay null.
+    """The same ids before and after each list of integers; empty lists get them too, null lists stay null.
 
     Args:
         begin: ids, or names that ``tokenizer`` knows, one or several, to begin each list with.
@@ -93,7 +93,7 @@ class SpecialTokens(Transform):
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
         if not (is_lists(kind) and is_ids(kind.value_type)):
-            raise self.unfit(kind, "lists of whole numbers")
+            raise self.unfit(kind, "lists of integers")
         limits = np.iinfo(kind.value_type.to_pandas_dtype())
         for token in (*self.begin, *self.end):
             if not limits.min <= token <= limits.max:
@@ -101,7 +101,7 @@ class SpecialTokens(Transform):
         return kind
 
     def columns(self, *columns: Column) -> Column:
-        self.result(columns[0].type)  # called by hand, nobody has asked
+        self.result(columns[0].type)  # called manually, nothing has asked
         lists = Lists.of(columns[0])
         items, offsets = with_ends(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
         return lists_from(items, offsets, lists.missing)
@@ -115,6 +115,6 @@ def _ids(tokens: Tokens, spec: Any) -> tuple[int, ...]:
         number = spec.token_to_id(token) if isinstance(token, str) and spec is not None else token
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
             why = "give tokenizer=" if spec is None else "the tokenizer has none of that name"
-            raise PipelineError(f"special_tokens: {token!r} is no id", site=user_site(), fix=why)
+            raise PipelineError(f"special_tokens: {token!r} is not an id", site=user_site(), fix=why)
         numbers.append(int(number))
     return tuple(numbers)

@@ -44,7 +44,7 @@ class StringColumn:
         column = _valid(column, errors)
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         if missing is not None:
-            column = column.fill_null("")  # what lies behind a null is not told
+            column = column.fill_null("")  # the value at a null is undefined
         _, offsets, data = column.buffers()
         if data is None or not len(column):
             return StringColumn(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64), missing)
@@ -102,7 +102,7 @@ def _valid(column: Column, errors: Errors) -> pa.Array:
     if errors == "replace":
         return pa.array([None if value is None else value.decode("utf-8", "replace") for value in raw], text.type)
     wrong = {row: why for row, value in enumerate(raw) if value is not None and (why := _fault(value))}
-    raise BadValues(wrong, 'mend the data, or decode it with errors="replace"')
+    raise BadValues(wrong, 'fix the data, or decode it with errors="replace"')
 
 
 def _fault(value: bytes) -> str | None:

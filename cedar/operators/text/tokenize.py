@@ -114,7 +114,7 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
     """What a user gave as a plain value.
 
     Raises:
-        PipelineError: it is no tokenizer.
+        PipelineError: it is not a tokenizer.
     """
     if tokenizer is None:
         return ByteLevel()
@@ -131,7 +131,7 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
     if callable(tokenizer):
         return Function(tokenizer, batched)
     raise PipelineError(
-        f"tokenize: {type(tokenizer).__name__} is no tokenizer",
+        f"tokenize: {type(tokenizer).__name__} is not a tokenizer",
         site=user_site(),
         fix="a tokenizers.Tokenizer, the path of a tokenizer.json, a tiktoken encoding, or a function of a text",
     )

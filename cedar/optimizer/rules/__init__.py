@@ -4,7 +4,7 @@
 carried, and come after it, since they depend on the order. Where a rule needs figures, it does nothing without.
 ``inexact`` stands first: it asks what follows what in the order as written.
 
-``dedup_place`` stands behind ``scan_filter``, which decides the rows that are grouped.
+``dedup_place`` is after ``scan_filter``, which decides the rows that are grouped.
 """
 
 from cedar.optimizer.facts import Rule

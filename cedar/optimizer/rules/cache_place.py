@@ -18,7 +18,7 @@ from cedar.plan.steps.single import Cache, chain_below, kept_above
 
 _AUTO = "auto"
 _BETTER = 1.1  # of what is saved: less is not worth a move, since figures have noise
-_WORTH = 0.05  # of the time of an epoch: what a cache that nobody asked for must save
+_WORTH = 0.05  # of the time of an epoch: what a cache that nothing asked for must save
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     """``cache("auto")`` moves within the operators right above a source, below the first random one, or goes.
 
     After the first epoch, what is below it costs nothing but the reading of what was kept. A place that the user named
-    stays; where the budget names an amount for it, a cache is put in that nobody asked for.
+    stays; where the budget names an amount for it, a cache is put in that nothing asked for.
     """
     if facts.profile is None or facts.keeping is None or not (is_row_operator(node) or not node.inputs):
         return None
@@ -127,7 +127,7 @@ def _inserted(chain: list[Node], work: list[Node], best: int, facts: Facts, repo
 
 
 def _as_written(hint: Node, facts: Facts) -> bool:
-    """It stands above what the user put it above."""
+    """It is above what the user put it above."""
     if facts.ordinal(hint) is None:
         return False
     done = {facts.ordinal(n) for n in graph.walk(hint.inputs[0])} - {None}

@@ -33,7 +33,7 @@ def _read_twice(node: Node, facts: Facts) -> Refusal | None:
             break
         assert isinstance(other.operator, Read)
         if node.operator.source == other.operator.source:
-            why = "its rows have keys of their own, which decide draws and order: use one pipeline in both places"
+            why = "its rows have their own keys, which decide draws and order: use one pipeline in both places"
             return Refusal(f"it reads what {facts.label(other)} reads, but {why}", facts.label(node))
     return None
 

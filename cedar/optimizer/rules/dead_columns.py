@@ -1,4 +1,6 @@
-"""dead_columns: columns that nobody reads any more are dropped before rows are held, kept, cut, shipped or gathered."""
+"""dead_columns: columns that nothing reads any more are dropped before rows are held, kept, cut, shipped or
+gathered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dead_results: results of expressions that nobody reads are not computed."""
+"""dead_results: results of expressions that nothing reads are not computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     if not names:
         writes, alone = node.effects.writes, isinstance(operator, RowOperator) and node.effects.rows != "1:n"
         if alone and writes and not live & writes and operator.calls_functions:
-            return Refusal("nobody reads its result, but a function may do more than return one")
+            return Refusal("nothing reads its result, but a function may do more than return one")
         return None
     types = facts.schemas[id(node.inputs[0])]
     dead = [number for number, name in enumerate(names) if name not in {None, *live}]
@@ -26,5 +26,5 @@ def dead_results(node: Node, facts: Facts) -> Outcome:
     fewer = operator.without(gone) if gone else operator
     reported = ", ".join(str(names[number]) for number in gone or dead)
     if not gone or (fewer is not None and not fewer.results):
-        return Refusal(f"nobody reads {reported}, but they may fail on some row") if dead and not gone else None
-    return Change(DropResults(tuple(gone)), facts.label(node), f"{reported} not computed, as nobody reads it")
+        return Refusal(f"nothing reads {reported}, but they may fail on some row") if dead and not gone else None
+    return Change(DropResults(tuple(gone)), facts.label(node), f"{reported} not computed, as nothing reads it")

@@ -59,7 +59,7 @@ def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusa
 
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
-    """Why a transform should go on seeing every row; empty where it need not."""
+    """Why a transform should continue seeing every row; empty where it need not."""
     reads = passed.operator.unique_reads or ()
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:
@@ -69,5 +69,5 @@ def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Fact
         return ""  # a function costs more than an index
     saved, again = figures.wall * (1 - 1 / factor), own.wall / factor
     if saved < again:
-        return f"it saves {saved * 1e6:.3g} us a row, and grouping anew takes {again * 1e6:.3g}"
+        return f"it saves {saved * 1e6:.3g} us a row, and grouping again takes {again * 1e6:.3g}"
     return ""

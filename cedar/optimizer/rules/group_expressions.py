@@ -26,12 +26,12 @@ def group_expressions(node: Node, facts: Facts) -> Outcome:
         return None
     saved, total = _saved(node, below, facts), sum(_block(n, facts) for n in (node, *passed, below))
     if saved <= _WORTH * total:
-        return Refusal(f"beside {facts.label(below)} it would save {saved * 1e6:.0f} of {total * 1e6:,.0f} us a block")
+        return Refusal(f"next to {facts.label(below)} it would save {saved * 1e6:.0f} of {total * 1e6:,.0f} us a block")
     count = sum(not falls_away(each, facts) for each in passed)
     return Change(
         Reorder((count, *range(count))),
         facts.label(node),
-        f"beside {facts.label(below)} (saves {saved * 1e6:.0f} us a block)",
+        f"next to {facts.label(below)} (saves {saved * 1e6:.0f} us a block)",
     )
 
 

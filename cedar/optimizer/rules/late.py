@@ -8,7 +8,7 @@ from cedar.plan.steps.commute import batch_rows, moves_rows, over_ranks
 from cedar.plan.steps.cross import Cross, fixed, held, movable, stays
 from cedar.plan.steps.step import shared
 
-_LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what lies between is not worth a move
+_LARGER, _SMALLER = 1.1, 0.9  # of bytes per row, measured; what is between is not worth a move
 _ABOUT = 0.6  # rows may be larger by so much where that spares a kernel, and tasks, of its own
 _TASK_BYTES = 64 << 10  # moved about in the time that a task of its own takes
 _TASK_ROWS = 1024  # of a task above a shuffle, at least
@@ -104,7 +104,7 @@ def _one_kernel(below: Node, above: Node) -> bool:
 
 
 def _growth(node: Node, top: Node, facts: Facts) -> float:
-    """How many times larger rows are behind ``top`` than they were before ``node``, below it."""
+    """How many times larger rows are after ``top`` than they were before ``node``, below it."""
     factor = growth(top, facts)
     while top is not node:
         top = top.inputs[0]

@@ -1,4 +1,4 @@
-"""layout_place: what comes of the splits of files is laid out anew, in a folder that the budget names."""
+"""layout_place: the result of the splits of files is written in another layout, in a folder that the budget names."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def push_filter(node: Node, facts: Facts) -> Outcome:
 
 
 def _below(node: Node, facts: Facts) -> tuple[list[Node], Refusal | None]:
-    """The operators below that ``node`` may run before, top first, and why it may not go on."""
+    """The operators below that ``node`` may run before, top first, and why it may not continue."""
     passed: list[Node] = []
     current = node.inputs[0]
     while isinstance(current.operator, RowOperator):

@@ -1,4 +1,4 @@
-"""scan_columns: what nobody reads is not read from the source, down to the fields of struct columns."""
+"""scan_columns: what nothing reads is not read from the source, down to the fields of struct columns."""
 
 from __future__ import annotations
 

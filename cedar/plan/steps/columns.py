@@ -1,4 +1,4 @@
-"""Keep, DropResults, KeepOrder: columns that nobody reads go, and those that come out are in their order."""
+"""Keep, DropResults, KeepOrder: columns that nothing reads go, and those that come out are in their order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _kept(schema: Schema, live: Names) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DropResults(Step):
-    """Does not compute results of expressions that nobody reads.
+    """Does not compute results of expressions that nothing reads.
 
     They must not be able to fail: an error of the pipeline as written is one of the plan, too.
 
@@ -85,7 +85,7 @@ class DropResults(Step):
             if live is None or name is None or name in live:
                 return Refusal(f"{name} is read")
             if not graph.operator.never_fails(i, facts.schemas[id(graph.inputs[0])]):
-                return Refusal(f"nobody reads {name}, but they may fail on some row")
+                return Refusal(f"nothing reads {name}, but they may fail on some row")
         fewer = graph.operator.without(self.results)
         return Refusal("nothing would be left to do") if fewer is not None and not fewer.results else None
 

@@ -16,7 +16,7 @@ _COMMUTING: frozenset[frozenset[Algebra]] = frozenset(
 def may_swap(below: Node, above: Node, facts: Facts) -> Refusal | None:
     """Whether ``above`` may run before ``below``, on which it stands; None is yes.
 
-    A swap may change the order of columns, which is for ``restore_order`` to mend, and the rows on which a function
+    A swap may change the order of columns, which is for ``restore_order`` to fix, and the rows on which a function
     is called, so a function may fail where it did not before.
     """
     for check in _CHECKS:
@@ -135,7 +135,7 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _order(below: Node, above: Node, facts: Facts) -> str | None:
-    """New columns come in the order in which they are made; where no names are known, nothing can mend it later."""
+    """New columns come in the order in which they are made; where no names are known, nothing can fix it later."""
     if facts.schemas.get(id(below.inputs[0])) is not None:
         return None
     for node in (below, above):

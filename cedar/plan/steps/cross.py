@@ -21,7 +21,7 @@ class Cross(Step):
     """Moves row operators through stream operators.
 
     Down: a filter by expression, or an operator that gives a row for each row, goes below the stream operator that it
-    stands on, into every input. A stream operator that does not count rows (a shuffle, a concat) puts rows where their
+    is on, into every input. A stream operator that does not count rows (a shuffle, a concat) puts rows where their
     keys say. So the rows that a filter drops may be missing before it, unless its windows, or those of another one
     above, are counted in rows that are missing then, and as long as no policy tells rows apart by what is below.
 
@@ -103,7 +103,7 @@ def filter_stays(node: Node, below: Node, facts: Facts) -> str | None:
     if (why := shared(below, facts)) is not None:
         return why
     if may_skip(node, facts):
-        return f"it may skip rows, which are told apart by what is below {label}"
+        return f"it may skip rows, which are distinguished by what is below {label}"
     if operator.windowed:
         counts = _counted(below.inputs)
         if counts is not None:

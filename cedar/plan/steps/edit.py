@@ -28,7 +28,8 @@ def is_inserted(node: Node, facts: Facts) -> bool:
 
 
 def fitted(node: Node, inputs: tuple[Node, ...], facts: Facts) -> Node:
-    """``node`` on other inputs, without drops and renames of columns that are not there any more, as nobody reads them.
+    """``node`` on other inputs, without drops and renames of columns that are not there any more, as nothing reads
+    them.
 
     The facts of it are known then.
     """

@@ -1,4 +1,4 @@
-"""What steps and rules may know beside the node they look at."""
+"""What steps and rules may know next to the node they look at."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CacheCosts:
         seconds_per_byte: to read them back, by place (as ``cache(where)`` takes it).
         bytes: room in memory.
         wanted: rows may be kept where the pipeline does not say so.
-        layout: a directory or URL where the rows of files are laid out anew; None leaves them as they are.
+        layout: a directory or URL where the rows of files are written in another layout; None leaves them as they are.
     """
 
     seconds_per_byte: Callable[[str], float]
@@ -123,7 +123,7 @@ class Facts:
                 self.consumers[id(child)] = [*self.consumers.get(id(child), ()), node]
 
     def stands_for(self, new: Node, old: Node) -> None:
-        """``new`` gives what ``old`` gave, to the same nodes; nobody draws from ``old`` any more."""
+        """``new`` gives what ``old`` gave, to the same nodes; nothing draws from ``old`` any more."""
         if new is old:
             return
         live = self.live.get(id(old))

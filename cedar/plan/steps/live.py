@@ -16,10 +16,10 @@ Names: TypeAlias = "frozenset[str] | None"  # None is all columns
 def live_columns(root: Node, schemas: dict[int, Schema], out: Names = None) -> dict[int, Names]:
     """The columns that the output of each node must have, by id.
 
-    A ``drop`` and a ``rename`` do not count as reading: what nobody reads need not be there for them (see ``fit``).
+    A ``drop`` and a ``rename`` do not count as reading: what nothing reads need not be there for them (see ``fit``).
     """
     live: dict[int, Names] = {id(root): all_of(schemas[id(root)]) if out is None else out}
-    for node in reversed(list(graph.walk(root))):  # whoever reads a node comes before it
+    for node in reversed(list(graph.walk(root))):  # any reader of a node comes before it
         spread(node, live, schemas)
     return live
 

@@ -12,7 +12,7 @@ from cedar.plan.places import place as place_at
 from cedar.plan.steps import KINDS, Cache, Place, Replace, Step
 from cedar.plan.steps.sweep import Sweep, Taken
 
-_MEND = "mend the text, or save the plan again"
+_MEND = "fix the text, or save the plan again"
 
 
 def entries_of(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _tuples(value: Any) -> Any:
 def _number(entry: Mapping[str, Any], key: str) -> int:
     value: Any = entry.get(key)
     if not _is_int(value) or value < 0:
-        raise PlanError(f"a step of the plan: {key!r} is {value!r:.60}, not a whole number", fix=_MEND)
+        raise PlanError(f"a step of the plan: {key!r} is {value!r:.60}, not an integer", fix=_MEND)
     return int(value)
 
 

@@ -20,7 +20,7 @@ from cedar.plan.steps.step import Step, shared
 
 @dataclass(frozen=True)
 class PushFilter(Step):
-    """Makes a filter by expression part of the scan that it stands on.
+    """Makes a filter by expression part of the scan that it is on.
 
     The scan reads the columns that the filter names first, and the others of the rows that are left: these are the same
     rows with the same keys. What the filter reads must be known, all splits must be readable in pieces, and no policy

@@ -25,7 +25,7 @@ class Share(Step):
     """Takes the result of an equal operator that draws from the same node, instead of computing it again.
 
     Equal operators do the same to the same rows. Random ones draw differently, and where rows are skipped, each counts
-    its own. Sources and stream operators have a state of their own.
+    its own. Sources and stream operators have their own state.
     """
 
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
@@ -112,7 +112,7 @@ def joins(lower: Link, upper: Link) -> bool:
 class Replace(Step):
     """Puts an operator in the place of a run of row operators, which its author declares to do the same.
 
-    That it does is the author's word, and the audits'. What can be seen is checked: nobody else draws from the run, no
+    That it does is the author's word, and the audits'. What can be seen is checked: nothing else draws from the run, no
     row is skipped in it, and the same columns come out with the same types. What was put in so is not replaced again.
 
     Args:
@@ -159,7 +159,7 @@ class Cache(Step):
     Args:
         above: so many operators, from the source up; None for no cache.
         where: as ``cache(where)`` takes it, of one that is put in.
-        layout: rows are laid out anew in that folder.
+        layout: rows are written in another layout in that folder.
     """
 
     above: int | None
@@ -185,7 +185,7 @@ class Cache(Step):
         if not 0 <= self.above <= len(work) or any(node.effects.random for node in work[: self.above]):
             return Refusal("what is below it is not the same in every epoch")
         if hints and above.index(hints[0]) == self.above:
-            return Refusal("it stands there already")
+            return Refusal("it is there already")
         if not hints and kept_above(graph, facts):
             return Refusal("rows are kept further up")
         return None

@@ -77,7 +77,7 @@ class Pass:
         return (self._downward if self._downwards else self._upward)(nodes)
 
     def _upward(self, nodes: list[Node]) -> Node:
-        """Each node stands on what became of its inputs when it is asked about."""
+        """Each node is on what became of its inputs when it is asked about."""
         done: dict[int, Node] = {}
         for number, node in enumerate(nodes):
             current = node

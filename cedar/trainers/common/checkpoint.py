@@ -41,7 +41,7 @@ class BackgroundWriter:
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - told by wait()
+            except Exception as error:  # noqa: BLE001 - reported by wait()
                 self._error = error
 
         if here:
@@ -148,12 +148,12 @@ def read_index(path: str, name: str = INDEX) -> Index:
         raise CedarError(
             f"{path} is of the format that earlier versions wrote, which holds pickles: reading those may run code",
             done="nothing was loaded",
-            fix="if nobody else could write there, cedar.trainers.common.dcp.import_dcp(OLD, NEW, trust=True) converts"
-            " those of dlrm and moe; else set run.folder to another folder and begin anew",
+            fix="if no other user can write there, cedar.trainers.common.dcp.import_dcp(OLD, NEW, trust=True) converts"
+            " those of dlrm and moe; else set run.folder to another folder and start again",
         )
     index = read_sealed(file)
     if index.get("format") != FORMAT or not isinstance(index.get("state"), dict):
-        raise Damaged(f"{file} is no index of a checkpoint", done="nothing was loaded", fix="remove that folder")
+        raise Damaged(f"{file} is not an index of a checkpoint", done="nothing was loaded", fix="remove that folder")
     return Index(index["state"], entries_of(index.get("tensors"), file))
 
 
@@ -192,7 +192,7 @@ def rename_whole(aside: str, path: str, keep: int) -> None:
 
 class Checkpoints:
     """The checkpoints in a folder that all ranks see, of a trainer whose ranks all do the same. ``keep``: how many;
-    older ones are removed; ``beside``: write in a thread, on a copy of the tensors, while the training goes on.
+    older ones are removed; ``next to``: write in a thread, on a copy of the tensors, while the training continues.
     """
 
     def __init__(self, folder: str, trainer: CheckpointedTrainer, *, keep: int = 2, beside: bool = False) -> None:
@@ -220,7 +220,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Until nothing is being written; an error under way is not hidden behind one of a checkpoint."""
+        """Until nothing is being written; an error in progress is not hidden behind one of a checkpoint."""
         with suppress(CedarError) if kind is not None else nullcontext():
             self.wait()
 
@@ -249,7 +249,7 @@ class Checkpoints:
             shutil.copyfile(source, os.path.join(aside, name))
 
     def _together(self, work: Callable[[], Any]) -> list[Any]:
-        """What each rank's work gives, JSON; where one fails, all are told, and none waits for it."""
+        """What each rank's work gives, JSON; if one fails, all ranks are notified and none waits for it."""
         value, error = None, None
         try:
             value = work()
@@ -338,13 +338,13 @@ def refuse_others(saved_with: Mapping[str, Any], here: Mapping[str, Any], path: 
 def whole_number(value: Any) -> int:
     """A number of steps that a state tells."""
     if type(value) is not int or not 0 <= value < 1 << 40:
-        raise ValueError(f"{value!r} is no number of steps")
+        raise ValueError(f"{value!r} is not a number of steps")
     return value
 
 
 @contextmanager
 def torn(path: str) -> Iterator[None]:
-    """What goes wrong inside is told as a checkpoint at ``path`` whose state is not what this version writes."""
+    """Reports errors inside the block as a checkpoint at ``path`` whose state this version does not write."""
     try:
         yield
     except _TORN as error:

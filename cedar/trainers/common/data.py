@@ -45,7 +45,7 @@ class Endless:
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from there."""
         self._batches = None
         self.loader.load_state_dict(state)
 

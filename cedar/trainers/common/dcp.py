@@ -20,7 +20,7 @@ STATE = "state.json"
 def export_dcp(checkpoint: str, folder: str) -> None:
     """Write a checkpoint of ours as one of torch.distributed.checkpoint; hashes are compared on the way.
 
-    What reads ``folder`` afterwards unpickles, and so trusts whoever could write there.
+    What reads ``folder`` afterwards unpickles, and so trusts anyone who can write there.
 
     Args:
         checkpoint: a folder ``step-...``.
@@ -46,12 +46,12 @@ def export_dcp(checkpoint: str, folder: str) -> None:
 def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
     """Make a checkpoint of ours from one of torch.distributed.checkpoint, those that earlier versions wrote among them.
 
-    Reading it unpickles ``.metadata``, which may run any code that somebody put there.
+    Reading it unpickles ``.metadata``, which may run any code that someone put there.
 
     Args:
         folder: of torch.distributed.checkpoint; a ``state.json`` in it becomes the trainer's state.
         checkpoint: made: a folder ``step-...`` in a run's folder of checkpoints.
-        trust: must be True: nobody but you could write into ``folder``.
+        trust: must be True: only you could write into ``folder``.
 
     Raises:
         CedarError: ``trust`` is not True; there is something at ``checkpoint`` already, or nothing to read.
@@ -59,7 +59,7 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
     if trust is not True:
         raise CedarError(
             f"reading {folder} unpickles a file, which may run code", done="nothing was read",
-            fix="where nobody else could write there, say import_dcp(..., trust=True)",
+            fix="where no other user could write there, say import_dcp(..., trust=True)",
         )  # fmt: skip
     aside = f"{checkpoint}.part"
     for path in (checkpoint, aside):
@@ -80,7 +80,7 @@ def import_dcp(folder: str, checkpoint: str, *, trust: bool = False) -> None:
             with open(os.path.join(folder, STATE), encoding="utf-8") as file:
                 state = json.load(file)
     except (OSError, ValueError, KeyError) as error:
-        raise CedarError(f"{folder} is no checkpoint that torch reads: {error}", fix="see what it holds") from error
+        raise CedarError(f"{folder} is not a checkpoint that torch reads: {error}", fix="see what it holds") from error
     os.makedirs(aside)
     tensors = {name: Part(value) for name, value in values.items() if torch.is_tensor(value)}
     write_index(aside, state, write_parts(aside, "rank-0.safetensors", tensors))

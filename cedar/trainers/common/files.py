@@ -51,7 +51,7 @@ def unseal(line: bytes, where: str) -> dict[str, Any]:
     try:
         content = json.loads(match[2], parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"it is no JSON: {error}") from error
+        raise _damaged(where, f"it is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise _damaged(where, "it holds no object")
     return content
@@ -74,7 +74,7 @@ def read_sealed(path: str) -> dict[str, Any]:
         with open(handle, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST:
-                raise _damaged(path, f"it is no file of at most {_MOST >> 20} MiB")
+                raise _damaged(path, f"it is not a file of at most {_MOST >> 20} MiB")
             text = file.read(_MOST)
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from error
@@ -83,7 +83,9 @@ def read_sealed(path: str) -> dict[str, Any]:
 
 @contextmanager
 def replacing(path: str) -> Iterator[IO[bytes]]:
-    """Write a file beside its place; it gets there, on the disk, when all is written, and not at all after an error."""
+    """Write a file next to its place; it gets there, on the disk, when all is written, and not at all after an
+    error.
+    """
     aside = f"{path}.new"
     try:
         with open(aside, "wb") as file:
@@ -108,7 +110,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 def _damaged(where: str, why: str) -> Damaged:
@@ -125,7 +127,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
     Args:
         folder: ``run.folder``.
         trainer: the name of the one that wants it.
-        resume: the files that are there are of the run that goes on; they must be of the same trainer.
+        resume: the files that are there are of the run that continues; they must be of the same trainer.
     """
     try:
         os.makedirs(folder, exist_ok=True)
@@ -148,7 +150,7 @@ def check_folder(folder: str, trainer: str, *, resume: bool) -> None:
     if names and not resume:
         raise CedarError(
             f"{folder} holds the files of another run: {', '.join(names)}",
-            done="nothing was changed there", fix="go on with --resume, or set run.folder to another folder",
+            done="nothing was changed there", fix="continue with --resume, or set run.folder to another folder",
         )  # fmt: skip
 
 
@@ -162,7 +164,7 @@ OnMetrics = Callable[[Mapping[str, Any]], None]
 
 
 class MetricsFile:
-    """Records of steps as lines of JSON, written as they come; what is no finite number is null.
+    """Records of steps as lines of JSON, written as they come; what is not a finite number is null.
 
     Args:
         path: of the file; empty: none is written.
@@ -188,7 +190,7 @@ class MetricsFile:
 
 
 def finite(value: Any) -> Any:
-    """A value of JSON with None for what is no finite number.
+    """A value of JSON with None for what is not a finite number.
 
     Examples:
         >>> finite({"loss": math.nan, "rates": (0.5, math.inf)})

@@ -47,7 +47,7 @@ class Meter:
             self.seconds[phase] += time.perf_counter() - began
 
     def take(self) -> tuple[dict[str, int], dict[str, float]]:
-        """Bytes and seconds by phase; counting begins anew."""
+        """Bytes and seconds by phase; counting starts again."""
         counted = dict(self.sent), dict(self.seconds)
         self.sent.clear()
         self.seconds.clear()
@@ -57,7 +57,7 @@ class Meter:
 class Group:
     """This process among those that train together. ``ranks``: a torch process group; None for all of torch.distributed
     if that is initialized, else this process alone; ``side``: another process group of the same ranks on the CPU, for
-    what threads send beside the training; None: made when it is needed, for which ``ranks`` must be all of
+    what threads send next to the training; None: made when it is needed, for which ``ranks`` must be all of
     torch.distributed.
     """
 
@@ -113,7 +113,7 @@ class Group:
         starts at another rank for each part.
 
         Each rank adds up one part for all, so that it sends 2 (N - 1) / N times the values; fewer of them than ranks
-        are sent to everybody.
+        are sent to every worker.
         """
         if values.numel() < self.size:
             return _in_order_of_ranks(self.gather(values, phase))

@@ -16,7 +16,7 @@ from typing import Any
 from cedar.core.errors import CedarError
 from cedar.core.ranks import find_rank
 
-_LOCAL = {  # where on its machine a rank is, by what its launcher sets beside the rank
+_LOCAL = {  # where on its machine a rank is, by what its launcher sets next to the rank
     "RANK and WORLD_SIZE": "LOCAL_RANK",
     "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_RANK",
     "PMI_RANK and PMI_SIZE": "MPI_LOCALRANKID",
@@ -105,7 +105,7 @@ def meeting_place() -> tuple[str, int]:
     """
     port = _told("MASTER_PORT")
     if not port.isdecimal():
-        raise CedarError(f"MASTER_PORT is {port!r}, no whole number", fix="let torchrun set it")
+        raise CedarError(f"MASTER_PORT is {port!r}, no integer", fix="let torchrun set it")
     return _told("MASTER_ADDR"), int(port)
 
 
@@ -124,7 +124,7 @@ def _take_gpu(local: int) -> None:
     import torch
 
     gpus = torch.cuda.device_count()
-    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # whoever started the ranks has dealt them
+    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # any code that started the ranks has dealt them
     if local >= gpus and not one_each:
         raise CedarError(
             f"rank {local} of this machine has no GPU: there are {gpus}, and each rank takes one",

@@ -61,7 +61,7 @@ def dial(host: str, port: int, key: bytes, seconds: float = 60.0) -> socket.sock
 
     Raises:
         RefusedConnection: either end does not hold the other's key.
-        OSError: nobody listens there.
+        OSError: nothing listens there.
     """
     connection = socket.create_connection((host, port), timeout=seconds)
     try:
@@ -118,7 +118,7 @@ def shut(connection: socket.socket) -> None:
 
 
 def write_key(path: str) -> bytes:
-    """A new key, in a file that nobody else may read."""
+    """A new key, in a file that no other user may read."""
     key = secrets.token_bytes(KEY)
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -138,7 +138,7 @@ def read_key(path: str) -> bytes:
     except (OSError, ValueError) as error:
         raise CedarError(
             f"the key {path} cannot be read: {error}",
-            fix="give the run.folder of a run that goes on: its first machine writes the key there",
+            fix="give the run.folder of a run that continues: its first machine writes the key there",
         ) from error
     if len(key) != KEY:
         raise CedarError(f"{path} holds no key", fix="remove it, and start the run again")

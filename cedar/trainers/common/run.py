@@ -16,7 +16,7 @@ from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 
-_LINES = 20  # of a whole run, where nobody watches a bar
+_LINES = 20  # of a whole run, where nothing watches a bar
 
 
 @contextmanager
@@ -85,7 +85,8 @@ class Trainer:
         """Let the data go."""
         self.batches.close()
 
-    # ---- what a run does beside the loop -----------------------------------------------------------------------------
+    # ---- what a run does next to the loop
+    # -----------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
         """Make what is closed at the end of the run."""
@@ -95,7 +96,7 @@ class Trainer:
         return int(self.options.run.steps)
 
     def resume(self, files: Checkpoints) -> None:
-        """Go on from what the folder holds."""
+        """Continue from what the folder holds."""
         files.resume()
 
     def before_step(self) -> None:
@@ -121,7 +122,7 @@ def run(
         kind: of trainer, such as ``cedar.trainers.dlrm.trainer.Trainer``.
         options: with a table ``run``.
         group: the ranks; None for all of torch.distributed, or this process alone.
-        resume: go on from what the folder holds; from the start where that is nothing.
+        resume: continue from what the folder holds; from the start where that is nothing.
         quiet: show no progress, print no choices.
         on_metrics: is given each line of the metrics on rank 0.
 

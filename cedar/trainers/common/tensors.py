@@ -66,7 +66,7 @@ class Box:
         return Box(low, tuple(max(0, end - at) for at, end in zip(low, ends, strict=True)))
 
     def of(self, outer: Box) -> tuple[slice, ...]:
-        """Where this lies in an array that holds ``outer``."""
+        """Where this is in an array that holds ``outer``."""
         first = (a - b for a, b in zip(self.start, outer.start, strict=True))
         return tuple(slice(at, at + n) for at, n in zip(first, self.shape, strict=True))
 
@@ -125,7 +125,7 @@ def entries_of(reported: Any, where: str) -> dict[str, Entry]:
             if not box.size:
                 continue
             if not _FILE.fullmatch(line["file"]):
-                raise ValueError(f"{line['file']!r} is no name of a file of tensors")
+                raise ValueError(f"{line['file']!r} is not a name of a file of tensors")
             piece = Piece(line["file"], box, str(line["sha256"]))
             entries[str(line["name"])] = Entry(dtype, whole, (*entry.pieces, piece))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -214,7 +214,7 @@ class Reader(ExitStack):
         try:
             if piece.file not in self._open:
                 if not stat.S_ISREG(os.lstat(path).st_mode):
-                    raise self._damaged(piece.file, name, "is no file")
+                    raise self._damaged(piece.file, name, "is not a file")
                 self._open[piece.file] = self.enter_context(safe_open(path, framework="pt"))
             value: torch.Tensor = self._open[piece.file].get_tensor(name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -239,14 +239,14 @@ def hash_of(value: torch.Tensor) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, with a storage of its own, as files of tensors want it."""
+    """On the CPU, with its own storage, as files of tensors want it."""
     value = tensor.detach().cpu().contiguous()
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def _sizes(reported: Sequence[Any]) -> tuple[int, ...]:
     if not isinstance(reported, list) or not all(type(n) is int and 0 <= n < 1 << 62 for n in reported):
-        raise ValueError(f"{reported!r} is no shape")
+        raise ValueError(f"{reported!r} is not a shape")
     return tuple(reported)
 
 

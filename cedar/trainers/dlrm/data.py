@@ -1,4 +1,6 @@
-"""The batches of a run, from a cedar pipeline and vocabularies; where to go on after a stop, on any number of ranks."""
+"""The batches of a run, from a cedar pipeline and vocabularies; where to continue after a stop, on any number of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,7 @@ class Batches(Endless):
             yield from loader
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Go on from the states of all ranks that saved."""
+        """Continue from the states of all ranks that saved."""
         super().load_state_dict(states[self.group.rank] if len(states) == self.group.size else states)
 
 

@@ -38,7 +38,7 @@ class DedupEmbeddings(nn.Module):
 
     Args:
         features: which columns, their tables, and how lists are pooled: ``sum`` or ``mean`` (``rows`` gives what other
-            poolings of one's own need).
+            poolings of your own need).
         width: of an embedding, where a feature does not say that of its table.
         group: the ranks; None for all of torch.distributed, or this process alone.
         rule: of the fused optimizer: rows are updated by ``step``, and gradients of tables are never made. None: tables
@@ -184,7 +184,7 @@ class DedupEmbeddings(nn.Module):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def rows(self, batch: Mapping[str, Any] | Inputs) -> list[torch.Tensor]:
-        """What poolings of one's own take: for each feature the sum of each list, ``[lists, width]``; of a sequence
+        """What poolings of your own take: for each feature the sum of each list, ``[lists, width]``; of a sequence
         (``pooling="attention"``) the rows of all its ids, one after the other, ``[ids, width]``.
 
         They are of unique rows where the batch holds a feature in a group: ``batch[column].inverse_lookup`` says which
@@ -240,7 +240,7 @@ class DedupEmbeddings(nn.Module):
             )
         if self.rule is not None and any(parameter.grad is not None for parameter in self.tables.parameters()):
             raise CedarError(
-                "a table of a fused rule has a gradient: something beside DedupEmbeddings uses its weights",
+                "a table of a fused rule has a gradient: something next to DedupEmbeddings uses its weights",
                 done="nothing was updated", fix="set rule=None for weights that are tied",
             )  # fmt: skip
         with torch.autocast(self.device.type if self.device else "cpu", enabled=False):

@@ -27,7 +27,7 @@ _HOME = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
 
 
 def pin(torch_version: str) -> str:
-    """What to install beside a version of torch.
+    """What to install next to a version of torch.
 
     Examples:
         >>> pin("2.13.0+cpu")
@@ -101,10 +101,10 @@ class FbgemmTables(Tables):
     without its variable batches, whose preparation costs more than the lookups on a CPU.
 
     Args:
-        tables: with names of their own; at least one.
+        tables: with their own names; at least one.
         width: numbers in a row, a multiple of 4.
         rule: ``rowwise_adagrad`` or ``sgd``: on the CPU it has no others that suit.
-        held: where the weights are, in the memory that fbgemm updates; None: a place of its own.
+        held: where the weights are, in the memory that fbgemm updates; None: its own place.
     """
 
     def __init__(

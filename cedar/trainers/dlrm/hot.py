@@ -1,4 +1,4 @@
-"""How often rows are looked up, and which of them that makes worth a place of their own: in memory (RecShard, arXiv
+"""How often rows are looked up, and which of them that makes worth their own place: in memory (RecShard, arXiv
 2201.10095) or on every rank (FlexShard, arXiv 2301.02959).
 """
 
@@ -27,15 +27,15 @@ class Frequency:
     """How often some batches look rows of a table up: those that they hold, the most frequent first.
 
     What they do not hold counts as less frequent than all that they do, and lower numbers as more than higher ones, as
-    vocabularies give them. What another step touches is told by leaving each of the batches out (Good and Turing's
-    idea): of rows that some of the others hold, so many are in it.
+    vocabularies give them. The rows that another step touches are estimated by leaving each of the batches out (Good
+    and Turing's idea): of rows that some of the others hold, so many are in it.
     """
 
     ids: torch.Tensor  # int64 ``[n]``
     touched: torch.Tensor  # float64 ``[n]``: the chance that another step touches it
     asking: torch.Tensor  # float64 ``[n]``: how many ranks do, in a step
     lookups: torch.Tensor  # float64 ``[n]``: in a step, by all ranks
-    unseen: float = 0.0  # rows beside these that another step touches
+    unseen: float = 0.0  # rows next to these that another step touches
     copied: torch.Tensor = _ROWS  # int64: rows that every rank has, so that they are looked up there
 
     @classmethod

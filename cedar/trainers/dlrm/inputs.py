@@ -172,7 +172,7 @@ def bad_id(option: FeatureOptions, value: int, where: str = "") -> CedarError:
         f"{option.rows - 1}",
         done="nothing was looked up",
         fix=(
-            'ids below 0 often stand for "missing": give them a row of their own'
+            'ids below 0 often stand for "missing": give them their own row'
             if value < 0
             else f'give features.rows = {value + 1} or more, a vocabulary, or ids = "modulo" to let ids share rows'
         ),

@@ -69,7 +69,7 @@ class TransformerLayer(nn.Module):
 
 
 class Dot(nn.Module):
-    """``[rows, n, width]`` to the products of all pairs, beside the first of the n where ``first`` is set. ``first``:
+    """``[rows, n, width]`` to the products of all pairs, next to the first of the n where ``first`` is set. ``first``:
     keep the first vector: that of the dense features.
     """
 
@@ -78,7 +78,7 @@ class Dot(nn.Module):
         self.first = first
         self.size = n * (n - 1) // 2 + (width if first else 0)
         pairs = torch.tril_indices(n, n, -1)
-        places = torch.full((n, n), pairs.shape[1])  # of what stands behind the last pair: 0
+        places = torch.full((n, n), pairs.shape[1])  # of what is behind the last pair: 0
         places[pairs[0], pairs[1]] = places[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
         self.register_buffer("pairs", pairs[0] * n + pairs[1], persistent=False)
         self.register_buffer("places", places.flatten(), persistent=False)
@@ -199,7 +199,7 @@ class Model(nn.Module):
 
 
 SAMPLE = 4  # batches that statistics are taken of
-COUNTED = 32  # batches whose rows are counted: what others touch is told to 2%, by 4 batches to 10%
+COUNTED = 32  # batches whose rows are counted: what others touch is estimated to 2%, by 4 batches to 10%
 
 
 def looked_at(
@@ -242,7 +242,7 @@ def tables_of(
 
 
 def dense_optimizer(model: nn.Module, options: OptimizerOptions) -> torch.optim.Optimizer:
-    """The optimizer of all that is no table; its state is there from the start, so that it can be loaded."""
+    """The optimizer of all that is not a table; its state is there from the start, so that it can be loaded."""
     parameters = list(model.parameters())
     if options.rule == "sgd":
         return torch.optim.SGD(parameters, lr=options.rate)

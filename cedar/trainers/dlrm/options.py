@@ -182,7 +182,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """One run; weights are float32 beside bfloat16, and float64 holds tables in float64, too.
+    """One run; weights are float32 next to bfloat16, and float64 holds tables in float64, too.
 
     Args:
         steps: how many; 0: one epoch.

@@ -58,7 +58,7 @@ class Spread:
         how = planned(rows, known, sizes, wanted.sharding, ranks, memory)
         if rule == "rowwise_adagrad" and (odd := [name for name, one in how.items() if one == "columns" and ranks > 1]):
             raise CedarError(
-                f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns lie on several ranks",
+                f"rowwise_adagrad keeps a number for each row of {odd[0]!r}, and its columns are on several ranks",
                 fix="cut by rows, or take the rule sgd or adam",
             )
         pieces = {name: _cut(name, count, widths[name], how[name], ranks) for name, count in rows.items()}
@@ -113,7 +113,8 @@ class Spread:
     def _placed(
         self, costs: dict[str, float], sizes: Mapping[str, int], ranks: int, memory: int, fast: int
     ) -> dict[str, int]:
-        """The rank of each table. What it costs follows from which rows are in memory, and these from the tables beside
+        """The rank of each table. What it costs follows from which rows are in memory, and these from the tables
+        next to
         it: the start is as if memory were in one piece.
         """
         ways, load = None, None

@@ -155,7 +155,7 @@ class TableParameters(nn.Module):
 
 
 def would_cut(what: str) -> CedarError:
-    """Of what would cut tables that are spread over the ranks, or updated by rules of their own."""
+    """Of what would cut tables that are spread over the ranks, or updated by their own rules."""
     return CedarError(
         f"{what} would cut the tables of DedupEmbeddings, which spreads them over the ranks itself",
         done="nothing was trained",
@@ -249,13 +249,13 @@ class TorchTables(Tables):
     """Tables of one width in one block of memory, which is one parameter: it learns where it requires a gradient.
 
     Args:
-        tables: with names of their own.
+        tables: with their own names.
         rule: how rows are updated. ``rowwise_adagrad``: a sum of mean squares for each row, as in fbgemm;
             ``adam``: rows that a batch touches, as torch's SparseAdam.
         dtype: of the weights: float64, float32, or float16 with stochastic rounding. Optimizer state is at least
             float32.
         seed: of the first weights, and of rounding.
-        held: where the block is; None: a place of its own.
+        held: where the block is; None: its own place.
     """
 
     kind = "rows"
@@ -403,7 +403,7 @@ def uncopied(what: str) -> CedarError:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
-    """Zeros. On a CPU large ones lie in huge pages where the system has them: rows are looked up at random, and to find
+    """Zeros. On a CPU large ones are in huge pages where the system has them: rows are looked up at random, and to find
     the page of one takes as long as to read it.
     """
     size = math.prod(shape) * dtype.itemsize

@@ -137,7 +137,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype, folder: str) -> torch.Ten
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is told here, not by a signal in a step
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not with a signal in a step
             memory = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise CedarError(

@@ -1,6 +1,6 @@
 """torchrec: its collections as what keeps our tables, and our embeddings where its models want a collection.
 
-It is installed without its requirements (``pip install --no-deps torchrec``), beside the fbgemm that fits torch, and
+It is installed without its requirements (``pip install --no-deps torchrec``), next to the fbgemm that fits torch, and
 imported when it is asked for.
 """
 

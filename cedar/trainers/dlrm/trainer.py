@@ -111,7 +111,7 @@ class Trainer(common.Trainer):
 
     def _forward(self, inputs: Inputs) -> torch.Tensor:
         run = self.options.run
-        with (  # a run that goes on drops what it would have dropped
+        with (  # a run that continues drops what it would have dropped
             keyed(self.device, run.seed, self.step, self.group.rank),
             torch.autocast(self.device.type, torch.bfloat16, enabled=run.dtype == "bfloat16"),
         ):

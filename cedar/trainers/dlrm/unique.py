@@ -255,7 +255,7 @@ def _sums(rows: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor) -> tor
 
 
 def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(whole numbers from each start on, as many as its length, one after the other; where each run begins)."""
+    """(integers from each start on, as many as its length, one after the other; where each run begins)."""
     offsets = functional.pad(lengths.cumsum(0), (1, 0))
     total = int(offsets[-1])
     shifts = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)

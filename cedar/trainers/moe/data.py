@@ -1,4 +1,4 @@
-"""The batches of a run: the same global batch on any number of ranks, and where to go on after a stop."""
+"""The batches of a run: the same global batch on any number of ranks, and where to continue after a stop."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _regroup(own: torch.Tensor) -> torch.Tensor:
 
 
 def spans(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Runs of whole numbers one after the other.
+    """Runs of integers one after the other.
 
     Examples:
         >>> spans(torch.tensor([5, 0]), torch.tensor([2, 3])).tolist()

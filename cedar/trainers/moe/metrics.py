@@ -32,7 +32,7 @@ class LayerRecord:
     replicas: tuple[int, ...]  # of each expert
     moved: int  # replicas that the next step gives to other experts
     sent: dict[str, int] = field(default_factory=dict)  # bytes from rank to rank, over all ranks, by phase
-    # of rank 0, by phase; on a GPU those until its work was handed over
+    # of rank 0, by phase; on a GPU those until its work was delivered
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -134,7 +134,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plot(lines: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity beside replicas."""
+    """Draw the lines of a metrics file into a PNG: a row per layer, survival and popularity next to replicas."""
     names = [layer["name"] for layer in lines[0]["layers"]]
     steps = [line["step"] for line in lines]
     picture = figure(11, 1 + 2.6 * len(names))

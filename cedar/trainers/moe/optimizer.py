@@ -63,7 +63,7 @@ class SymiOptimizer(Optimizer):
         model: holds at least one such layer; on the device where it computes.
         options: how gradients travel, are clipped and skipped; without ``optimizer_class`` also rate, betas, eps and
             decay of AdamW, which decays experts and parameters of several dimensions.
-        params: groups of parameters with settings of their own, as any optimizer of torch takes them, with the
+        params: groups of parameters with their own settings, as any optimizer of torch takes them, with the
             ``weights`` of all ``SymiMoE`` among them. None: all that require a gradient.
         optimizer_class: an optimizer of torch that changes each value by itself, as SGD, Adam and RMSprop do, with
             ``defaults`` as it takes them.
@@ -328,7 +328,7 @@ class SymiOptimizer(Optimizer):
                 " unscale_(optimizer) before its step(optimizer)",
             )
         if odd_ranks(votes[:, 5].tolist()):
-            gc.collect()  # some may hold copies that nobody uses
+            gc.collect()  # some may hold copies that nothing uses
             copies = sum(len(followers(layer)) for layer in self.layers)
             self.group.agree(
                 {"copies of the model": copies}, "copy it, for an average of weights, on all ranks", device

@@ -93,11 +93,11 @@ class OptimizerOptions(AdamWOptions):
 
 @dataclass(frozen=True)
 class RunOptions(config.RunOptions):
-    """One run; beside float64, master weights are that, too.
+    """One run; next to float64, master weights are that, too.
 
     Args:
         evaluate_every: steps; 0: only at the end.
-        save_async: write checkpoints beside the training.
+        save_async: write checkpoints next to the training.
         sparse_window: steps of a sparse checkpoint; 0 for none.
     """
 

@@ -21,7 +21,7 @@ from cedar.trainers.common.compute import digest
 Kind = Literal["symi", "static", "periodic", "ema", "oracle"]
 Basis = tuple[int, ...]
 
-_ONE = 1 << 16  # an average keeps 16 binary digits behind the point, in whole numbers
+_ONE = 1 << 16  # an average keeps 16 binary digits behind the point, in integers
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Policy:
     """How a placement follows the counts.
 
     Args:
-        kind: ``symi`` (the counts of the last step, arXiv 2504.19925), ``static`` (all experts alike, for good),
+        kind: ``symi`` (the counts of the last step, arXiv 2504.19925), ``static`` (all experts alike, permanently),
             ``periodic`` (the counts of every ``every``-th step), ``ema`` (a moving average), ``oracle`` (the counts of
             the step itself: a bound that only a single rank can reach, since there no weight has to travel).
         every: steps between two changes of ``periodic``.

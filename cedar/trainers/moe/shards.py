@@ -1,4 +1,4 @@
-"""Optimizer state that never moves: every rank holds an equal slice of every row, for good (SYMI, arXiv 2504.19925).
+"""Optimizer state that never moves: every rank holds an equal slice of every row, permanently (SYMI, arXiv 2504.19925).
 
 A row is an expert, or a line of all parameters that all ranks hold. Gradients come to the slices and new weights leave
 from them, one exchange each; where a row's weights lived before is never asked. The parameters of the model are the
@@ -65,7 +65,7 @@ class Shards:
         the rows that this rank holds, in the order of its ``hosts``; ``hosts``: the rows that each rank holds.
 
         Returns:
-            ``[rows, width]``; zeros for rows that nobody holds.
+            ``[rows, width]``; zeros for rows that nothing holds.
         """
         total = torch.zeros(self.master.shape, dtype=self.master.dtype, device=sums.device)
         for rows, part in slices(self._padded(sums.to(self.wire)), hosts, self.group, f"gradients {self.name}"):

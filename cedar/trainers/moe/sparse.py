@@ -1,6 +1,6 @@
 """Sparse checkpoints: each step of a window saves a part of the model, so that no step pays for all of it.
 
-A window alone is no state of any one step. Replaying its steps makes it one: operators whose state was saved are
+A window alone is not a state of any one step. Replaying its steps makes it one: operators whose state was saved are
 trained, the others compute with the weights that were saved of them. No gradient of a frozen expert is worked out, so
 the norm of all gradients is not known: clip scales, votes, rates, counts and biases come from a log of all steps.
 """
@@ -117,8 +117,8 @@ class SparseCheckpoints:
         write_index(folder, about, reported, f"{name}.json")
 
     def _keep_record(self, done: ReplayRecord) -> None:
-        """A step is logged when the next one begins: until then its metrics, and what is held out, are not told, and a
-        run that goes on takes it again.
+        """A step is logged when the next one begins: until then its metrics, and what is held out, are not reported,
+        and a run that continues takes it again.
         """
         self._done = done
 
@@ -159,7 +159,7 @@ class SparseCheckpoints:
         """Remove what an earlier run has saved of the steps to come: this one may take another way."""
         if self.group.rank == 0:
             self._keep(range(self.trainer.step))
-        self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # nobody writes before that
+        self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # nothing writes before that
 
     def _keep(self, steps: range) -> None:
         """Remove the windows that begin in other steps, and the log of other steps."""

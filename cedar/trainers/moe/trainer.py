@@ -155,7 +155,8 @@ class Trainer(common.Trainer):
         self.group.meter.take()
         return loss / tokens if tokens else None
 
-    # ---- what a run does beside the loop -----------------------------------------------------------------------------
+    # ---- what a run does next to the loop
+    # -----------------------------------------------------------------------------
 
     def begin(self, stack: ExitStack) -> None:
         chosen = self.options.run
@@ -221,7 +222,7 @@ class Trainer(common.Trainer):
         refuse_others(state["settings"], {name: own[name] for name in names}, path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave; placements are worked out anew."""
+        """Take what ``state_dict`` gave; placements are worked out again."""
         counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
         bases = [tuple(map(whole_number, saved["basis"])) for saved in layers]

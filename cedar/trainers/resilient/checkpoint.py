@@ -34,7 +34,7 @@ KINDS = ("master", "first", "second")
 class Checkpoints:
     """One worker's part in the checkpoints of a folder that all workers see.
 
-    The live workers of a stage share out its parameters. States do not change, so they are written by a thread, beside
+    The live workers of a stage share out its parameters. States do not change, so they are written by a thread, next to
     the training. A checkpoint is written aside; the worker that is last to be done writes the index, and gives it its
     name. ``every``: steps between two checkpoints; 0: only at the end; ``about``: JSON to keep with each: the model,
     the loader's state; ``shared_elsewhere``: another stage writes the parameters that this one shares.
@@ -91,7 +91,7 @@ class Checkpoints:
         return {f"{name}.{kind}": parts[f"{name}.{kind}"] for name in names for kind in KINDS}
 
     def _more(self, _state: State, _epoch: Epoch) -> dict[str, Any]:
-        """To keep with a checkpoint, beside what is kept with all."""
+        """To keep with a checkpoint, next to what is kept with all."""
         return {}
 
     def _check_data(self, path: str, saved: Mapping[str, Any] | None) -> None:
@@ -107,7 +107,7 @@ class Checkpoints:
     def _write(self, mine: Mapping[str, Part], about: Mapping[str, Any], epoch: Epoch) -> None:
         number, version = epoch.number, about["step"]
         path = path_of(self.folder, version)
-        aside = f"{path}.part-{number}"  # of a generation: what fenced workers write is in nobody's way
+        aside = f"{path}.part-{number}"  # of a generation: what fenced workers write is in no worker's way
         os.makedirs(aside, exist_ok=True)
         began = time.perf_counter()
         reported = write_parts(aside, f"stage-{self.me.stage}-{self.me.replica}.safetensors", mine)

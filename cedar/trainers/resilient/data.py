@@ -19,7 +19,7 @@ Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
 class WrongRows(CedarError):
-    """Data that are not what the pipeline was told, and would be no other if they were read again: the run ends."""
+    """The data differ from what the pipeline declares, and would differ again: the run ends."""
 
 
 class Source:
@@ -43,11 +43,11 @@ class Source:
         """Steps up to this one are never read again."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What batches follow from: JSON; a checkpoint refuses to go on with other data."""
+        """What batches follow from: JSON; a checkpoint refuses to continue with other data."""
         return {}
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
 
 
 class LoaderSource(Source):
@@ -109,7 +109,7 @@ class MicroBatches:
         self.source.commit(step)
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release what is open."""
         self.source.close()
 
     def _of(self, step: int, key: tuple[int, int], side: int) -> Any:

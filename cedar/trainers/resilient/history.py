@@ -2,7 +2,7 @@
 
 With them a stage that has lost all its workers does those steps again alone (the localized recovery of MoEvement,
 arXiv 2412.15411). It needs the activations that the stage before it sent, the gradients that the stage after it sent,
-what gradients were scaled by, and, where it shares weights with other stages, the sums of their gradients. Nobody else
+what gradients were scaled by, and, where it shares weights with other stages, the sums of their gradients. Nothing else
 computes anything again.
 """
 
@@ -165,7 +165,7 @@ def send_logs(
                     if sender == me:
                         past = history.steps[step]
                         tensor = past.tied if log == "tied" else getattr(past, log)[key]
-                        assert tensor is not None, "it was told of"
+                        assert tensor is not None, "it was announced"
                         transport.send(to, tensor)
 
 
@@ -193,7 +193,7 @@ def replay_step(
 ) -> tuple[FinishedWork, Result]:
     """A step of this worker with logged messages: F, B_INPUT and B_WEIGHT of each of its micro-batches, and the sum.
     ``executor``: with the data, and a transport to which everything was announced; ``reported``: called with a number,
-    what is done, and whether somebody is waited for.
+    what is done, and whether something is waited for.
     """
     engine, transport, kept = executor.engine, executor.transport, FinishedWork(step)
     mine = keys_of(schedule, executor.me)
@@ -221,8 +221,8 @@ def replay_step(
 def recover(trainer: Trainer, versions: dict[Worker, int], transport: Transport) -> None:
     """Every member of the generation calls it: some send what they have logged, some do steps again with that.
 
-    Where something was not logged, everybody waits here until the lead lets all of them restore. ``trainer``: one
-    worker, whose state is restored where its stage is lost; ``versions``: how far everybody is; of lost stages,
+    Where something was not logged, every worker waits here until the lead lets all of them restore. ``trainer``: one
+    worker, whose state is restored where its stage is lost; ``versions``: how far every worker is; of lost stages,
     afterwards, too.
 
     Raises:

@@ -58,8 +58,8 @@ def _plain(done: TimedInstruction) -> list[Any]:
 
 
 def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> Durations | None:
-    """What instructions take, by kind and stage; None until all members have told. ``schedule``: any of the run's: it
-    says who meets.
+    """What instructions take, by kind and stage; None until all members have reported. ``schedule``: any of the
+    run's: it says who meets.
     """
     plain = board.take_all([keys.DURATIONS(worker) for worker in members])
     if plain is None:
@@ -80,7 +80,7 @@ def measured(board: Board, members: Collection[Worker], schedule: Schedule) -> D
 def _meetings(
     reported: Mapping[Worker, Iterable[TimedInstruction]], schedule: Schedule
 ) -> dict[tuple[Kind, int], float]:
-    """Where workers meet, the one that came last has waited for nobody: of each step its time counts."""
+    """Where workers meet, the one that came last has waited for no other worker: of each step its time counts."""
     least: dict[Any, dict[int, float]] = defaultdict(dict)
     groups: dict[tuple[Kind, int], Any] = {}
     for worker, one in reported.items():

@@ -1,4 +1,4 @@
-"""One worker among the others: how it enters a generation, and what it and they go on with."""
+"""One worker among the others: how it enters a generation, and what it and they continue with."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class Fenced(CedarError):
-    """The others go on without this worker: nothing that it does counts any more."""
+    """The others continue without this worker: nothing that it does counts any more."""
 
 
 class MovedAway(Exception):
-    """This worker has gone to another place, where a new process of its goes on."""
+    """This worker has gone to another place, where a new process of its continues."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Pending:
     state: State  # from before the step: W_k and the optimizer's state
     gradient: torch.Tensor
     scale: float | None  # that was taken for it; None: the step was skipped
-    line: int  # since when norms are told: the generation of the last restore of all
+    line: int  # since when norms are reported: the generation of the last restore of all
 
     @property
     def nbytes(self) -> int:
@@ -210,7 +210,7 @@ class Member:
         return self.windows.thaw(after, state.whole_at)
 
     def _versions(self) -> dict[Worker, int]:
-        """How far everybody is; those who join are not in it."""
+        """How far every worker is; those who join are not in it."""
         number = self.epoch.number
         self.board.put(keys.AT(number, self.me), self.state.version if self._placed else None)
         wanted = [keys.AT(number, worker) for worker in self.epoch.members]
@@ -218,7 +218,7 @@ class Member:
         return {w: version for w, version in zip(self.epoch.members, reported, strict=True) if version is not None}
 
     def _agree(self, versions: dict[Worker, int], transport: Transport) -> None:
-        """The step to go on with; every stage as far as all its workers are."""
+        """The step to continue with; every stage as far as all its workers are."""
         stages = [min((v for w, v in versions.items() if w.stage == s), default=-1) for s in range(self.job.stages)]
         self.step = min(stages)
         for stage in self.job.tied:  # they reduce together, so they step together

@@ -36,14 +36,15 @@ class PipelineOptions:
         micro_batches: of each pipeline in one step.
         mode: ``sync``: no stage steps before all can; ``staggered``: each when it is ready; ``auto``: staggered where
             nothing is clipped and a plan gets shorter by it.
-        reduction: ``exact``: gradients are added in a fixed order, bitwise the same whoever worked them; ``fast``.
+        reduction: ``exact``: gradients are added in a fixed order, bitwise the same no matter which worker computed
+        them; ``fast``.
         memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, a size such as ``"2GiB"``
             (what a stage keeps of a micro-batch is measured at the start), or ``"all"``.
         logs: keep finished work of a step until it commits, so that a failure costs only what the dead worker had.
         replay: keep what crossed boundaries of stages until a checkpoint holds it, in the memory of the host, so that
             a stage that has lost all its workers goes back to the checkpoint alone.
         calibrate: make plans again for what instructions were measured to take.
-        schedule: a CSV of torch.distributed.pipelining to work by while nobody is dead; empty: a plan of ours.
+        schedule: a CSV of torch.distributed.pipelining to work by while no worker is dead; empty: a plan of ours.
         exact: seconds that CP-SAT may take for each plan that is made ahead; 0: list scheduling alone.
         moves: let workers take places in other stages where that pays.
     """

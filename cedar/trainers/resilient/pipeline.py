@@ -62,7 +62,7 @@ class ResilientPipeline:
         group: the workers.
         batch: rows of a step, over all replicas.
         columns: of a pipeline: the name of each of both, or a function of a batch that gives them.
-        optimizer: settings of AdamW, a ``TorchOptimizer``, or an ``Optimizer`` of one's own: its hooks scale gradients,
+        optimizer: settings of AdamW, a ``TorchOptimizer``, or an ``Optimizer`` of your own: its hooks scale gradients,
             and make a step.
         tied: a parameter that the first and the last stage share, by its name in both. Modules that share parameters
             as objects need not say so.
@@ -138,7 +138,7 @@ class ResilientPipeline:
 
     @property
     def replays(self) -> bool:
-        """Whether logs are kept until a checkpoint: without checkpoints they would grow for ever."""
+        """Whether logs are kept until a checkpoint: without checkpoints they would grow forever."""
         return self.pipeline.replay and (self.run.save_every > 0 or self.run.sparse_window != 0)
 
     @cached_property
@@ -185,7 +185,7 @@ class ResilientPipeline:
 
     @property
     def problem(self) -> Problem:
-        """What plans are made for, as long as nobody is dead."""
+        """What plans are made for, as long as no worker is dead."""
         return self.job.problem(frozenset())
 
     @property

@@ -1,9 +1,9 @@
 """Which plan a generation works by: after a failure that for those who died, at a boundary one that was made ahead.
 
 Plans made ahead are made for the best spread of so many failures, with more time than a failure has. They
-lie in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
+are in the store, where all workers find the same ones, and in the run's folder. Version 0 counts in slots; once
 instructions have been measured, a process of its own makes version 1, for what they really take. The plan after a
-failure is the one that anybody makes at once; between failures, that process makes it for each worker that may be next.
+failure is the one that anyone makes at once; between failures, that process makes it for each worker that may be next.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
 
 class Planning:
     """Plans ahead of a run, for the process that leads it. ``calibrate``: make them again for what instructions take;
-    ``schedule``: a file of torch's, for as long as nobody is dead; empty: plans of ours.
+    ``schedule``: a file of torch's, for as long as no worker is dead; empty: plans of ours.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Planning:
         publish(board, 0, self.problem, self.plans, self.folder)
 
     def learn(self, durations: Durations, connect: Callable[[], Any]) -> None:
-        """Make the second version, in a process of its own: a look at workers must not wait for it."""
+        """Make the second version, in its own process: a look at workers must not wait for it."""
         self.durations = durations
         if not self.calibrate:
             return
@@ -159,8 +159,8 @@ class Planning:
         self._aside(lambda: publish(Board(connect()), 1, problem, self._made(problem), self.folder))
 
     def prepare(self, generation: int, version: int, connect: Callable[[], Any]) -> None:
-        """See ``prepare``; once for each generation and version, and only while no other planning goes on. ``version``:
-        of the plans that the next one will use.
+        """See ``prepare``; once for each generation and version, and only while no other planning continues.
+        ``version``: of the plans that the next one will use.
         """
         if self._ready == (generation, version) or (self._process is not None and self._process.is_alive()):
             return

@@ -40,7 +40,7 @@ from cedar.trainers.resilient.windows import WINDOWS, forget_windows, newest_win
 if TYPE_CHECKING:
     import torch
 
-KEY = "run.key"  # in the run's folder, while the run goes on: who can read it may join
+KEY = "run.key"  # in the run's folder, while the run continues: who can read it may join
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Record:
     durations: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str) -> None:
-        """As JSON, with null for what is no finite number."""
+        """As JSON, with null for what is not a finite number."""
         with replacing(path) as file:
             file.write(json.dumps(finite(asdict(self)), indent=1, allow_nan=False).encode())
 
@@ -196,7 +196,7 @@ def _watch(
     while not chief.generation:
         turn()
         supervisor.pause()
-    claim_folder(run.folder, "resilient")  # now that all workers are there: a start that failed may be tried again
+    claim_folder(run.folder, "resilient")  # now that all workers are there: a start that failed may be retried
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(chief.begin_at), on_metrics)
     with progress("resilient", run.steps, quiet=quiet) as say:
         while not chief.over:

@@ -22,10 +22,10 @@ class Trainer(Member):
     """One worker; see ``Member`` for its arguments."""
 
     def train(self) -> State:
-        """Until the last step is taken by everybody; the state of this stage.
+        """Until the last step is taken by every worker; the state of this stage.
 
         Raises:
-            Fenced: the others go on without this worker.
+            Fenced: the others continue without this worker.
             MovedAway: a new process has taken this worker's state to another place.
             Lost: a wait has taken longer than the patience.
         """
@@ -49,12 +49,12 @@ class Trainer(Member):
                 self.board.report("lost", generation=generation, worker=self.me, error=str(error))
 
     def _enter(self, epoch: Epoch) -> None:
-        """Meet the others of a generation, and find out where to go on."""
+        """Meet the others of a generation, and find out where to continue."""
         if self.me in epoch.leaves:
             raise MovedAway
         if self.me not in epoch.members:
             raise Fenced(
-                f"generation {epoch.number} goes on without worker {self.me}",
+                f"generation {epoch.number} continues without worker {self.me}",
                 done="what this worker did since does not count", fix="start it again: it joins as a new one",
             )  # fmt: skip
         self.epoch, self.times = epoch, {"seen": time.time()}
@@ -125,7 +125,7 @@ class Trainer(Member):
         return self.pending.state
 
     def _gate(self) -> None:
-        """Go on, or wait here for those who join: everybody does the same, as the first one said."""
+        """Continue, or wait here for those who join: every worker does the same, as the first one said."""
         number = self.epoch.number
         wanted = self.board.count(keys.PAUSE(number), 0) > 0
         if self.board.first(keys.GATE(number, self.step), "pause" if wanted else "go") == "pause":
@@ -135,7 +135,7 @@ class Trainer(Member):
             self.idle(self.waiting)
 
     def _vote(self, result: Result) -> None:
-        """sync: the step counts if everybody has come here; one key says so, and the first to write it is right."""
+        """sync: the step counts if every worker has come here; one key says so, and the first to write it is right."""
         board, number, members = self.board, self.epoch.number, len(self.epoch.members)
         assert result.gradient is not None
         self._tell("STEP", waits=True)
@@ -207,7 +207,7 @@ class Trainer(Member):
         return [float.fromhex(norm) for norm in reported]
 
     def tell_losses(self, result: Result) -> None:
-        """Of this step, for whoever follows the run."""
+        """Of this step, for any code that follows the run."""
         if result.losses:
             self.board.put(
                 keys.LOSS(self.epoch.line, self.step, self.me.replica),
@@ -221,7 +221,7 @@ class Trainer(Member):
             self.data.commit(step)
 
     def _forget(self, since: int, *more: Entry[Any]) -> None:
-        """What was told of a step that everybody is well past."""
+        """Removes the reports of a step that every worker has passed."""
         old = self.step - _SPAN
         norms = [keys.NORM(since, old, stage) for stage in range(self.job.stages)]
         self.board.forget(keys.GATE(self.epoch.number, old), *(name(since, old) for name in more), *norms)
@@ -235,7 +235,7 @@ class Trainer(Member):
         self.kept = FinishedWork(self.step)
 
     def _finish(self) -> None:
-        """Stay until nobody needs this worker for a step that is redone."""
+        """Stay until nothing needs this worker for a step that is redone."""
         self._validate()
         self._tell("STEP", waits=True)
         number, members = self.epoch.number, len(self.epoch.members)

@@ -62,7 +62,7 @@ def find_operators(engine: Engine, *, but: Iterable[str] = ()) -> list[Operator]
 
 
 class SparseCheckpoints(Checkpoints):
-    """One worker's part in the windows of a run, one after the other; see ``Checkpoints`` for what is not told here.
+    """One worker's part in the windows of a run, one after the other; see ``Checkpoints`` for the rest.
 
     Args:
         window: steps of one; ``"auto"``: as few as take no longer to write than the steps do.
@@ -229,7 +229,7 @@ def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
 
 
 def forget_windows(folder: str, but: str) -> None:
-    """Remove all slots but those of the window that begins with ``but``: a run that goes on may take another way."""
+    """Remove all slots but those of the window that begins with ``but``: a run that continues may take another way."""
     whole = [run for run in whole_windows(folder).items() if path_of(folder, run[0]) == but]
     for step in steps(folder):
         if not any(start <= step <= last for start, last in whole):

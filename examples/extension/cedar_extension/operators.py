@@ -43,7 +43,7 @@ class Scale(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         return ScaleKernel(self.column, self.written, self.factor)
 
-    # ---- what it declares beside its effects ----
+    # ---- what it declares next to its effects ----
 
     @property
     def may_fail(self) -> bool:

@@ -17,6 +17,6 @@ def one_scale(node: Node, facts: Facts) -> Outcome:
     if lower.written != upper.column or len(facts.consumers[id(node.inputs[0])]) > 1:
         return None
     if upper.factor.hex().partition("p")[0] != "0x1.0000000000000":
-        return Refusal("its factor is no power of two, so results would differ in their last bit")
+        return Refusal("its factor is not a power of two, so results would differ in their last bit")
     both = Scale(lower.column, lower.factor * upper.factor, lower.into)
     return Change(Replace(both, 2), facts.label(node), f"into {facts.label(node.inputs[0])}")

@@ -142,7 +142,7 @@ def test_a_scheduler_that_ends_before_the_handshake_leaves_nothing_to_be_collect
     client = reached(host.address)
     monkeypatch.setattr(dask_client, "connect", too_late)
     os.kill(host.pid, signal.SIGKILL)
-    assert eventually(lambda: len(tried) >= 2)  # once more, as where nobody answers
+    assert eventually(lambda: len(tried) >= 2)  # once more, as where no answer
     close_clients()
     assert client.status == "closed"
     del client
@@ -153,7 +153,7 @@ def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplo
     gone, stop, now = cedar.WorkerError("the Dask scheduler at tls://a:1 is gone"), threading.Event(), itertools.count()
 
     def refused(address: str) -> None:
-        raise cedar.WorkerError("nobody answers")
+        raise cedar.WorkerError("no answer")
 
     def again(limit: float) -> object:
         return clients.client_again("tls://a:1", gone, limit, stop, lambda: float(next(now)))
@@ -164,7 +164,7 @@ def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplo
         again(100.0)
     assert caught.value is gone
     monkeypatch.setattr(clients, "_used", {"tls://a:1"})
-    with pytest.raises(cedar.WorkerError, match=r"did not come back within 100 s: nobody answers") as caught:
+    with pytest.raises(cedar.WorkerError, match=r"did not come back within 100 s: no answer") as caught:
         again(100.0)
     assert "start it again at that address" in str(caught.value)
     assert next(now) == 101

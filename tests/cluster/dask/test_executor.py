@@ -231,7 +231,7 @@ def test_a_try_that_asks_for_code_is_over_once_it_was_given(executor: DaskExecut
 
 
 class OfWorkers(Exception):
-    """An error that can be made again in workers alone, as one of a library that only they have."""
+    """An error that can be rebuilt in workers alone, as one of a library that only they have."""
 
     def __reduce__(self) -> Any:
         return made_in_workers, self.args

@@ -1,4 +1,4 @@
-"""Nobody connects to what cedar starts without the key that was made for it."""
+"""No client connects to what cedar starts without the key that was made for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def listening(service: cedar.Service) -> list[tuple[str, int]]:
 
 
 def hello(ip: str, port: int, context: ssl.SSLContext | None) -> bytes:
-    """What is answered to somebody who connects."""
+    """What is answered to something who connects."""
     with socket.create_connection((ip, port), timeout=60) as plain:
         if context is None:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")

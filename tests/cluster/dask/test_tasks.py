@@ -38,7 +38,7 @@ def test_results_count_until_they_are_taken() -> None:
     kept, dropped = (Result([block(x=[1, 2, 3])], Timing()) for _ in range(2))
     meter.arrived(kept, 100, 0.5)
     meter.arrived(dropped, 50, 0.25)
-    meter.arrived(7, 10, 0.25)  # which nobody can follow
+    meter.arrived(7, 10, 0.25)  # which nothing can follow
     assert (meter.buffered, meter.bytes, meter.rows, meter.busy) == (2, 150, 6, 0.75)
     assert not meter.hungry
     with meter.waited():

@@ -19,7 +19,7 @@ def test_a_scheduler_that_is_no_service_says_so() -> None:
     here = local_address(1)
     assert not is_service(here)
     loader = numbers(8).filter(lambda x: x != 3, "x").batch(4).loader(rank=0, world=2, agree=here, executor="inline")
-    with pytest.raises(cedar.PipelineError, match=r"is no service(?s:.*)cedar service start"):
+    with pytest.raises(cedar.PipelineError, match=r"is not a service(?s:.*)cedar service start"):
         next(iter(loader))
 
 
@@ -30,7 +30,7 @@ def test_where_another_program_has_the_port_it_is_asked_for_again(monkeypatch: p
         thread.submit(lambda: other.accept()[0].close())  # it knows nothing of TLS
         with pytest.raises(OSError):
             Line(here)
-        with pytest.raises(cedar.PipelineError, match="is no service"):
+        with pytest.raises(cedar.PipelineError, match="is not a service"):
             Line(here)
 
 
@@ -43,5 +43,5 @@ def test_two_that_find_a_port_left_at_the_same_time(monkeypatch: pytest.MonkeyPa
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket, "create_connection", refused)
-    with pytest.raises(cedar.PipelineError, match="is no service"):
+    with pytest.raises(cedar.PipelineError, match="is not a service"):
         Line(here)

@@ -1,4 +1,4 @@
-"""A few rows, for tests of what a loader hands over."""
+"""A few rows, for tests of what a loader delivers."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_batches_are_those_of_plain_python_at_any_number_of_ranks(
     assert [len(batches) for batches in ranks] == lengths
     dealt = [batch for batches in ranks for batch in batches if batch]
     assert sorted(dealt) == sorted(one) if last != "drop" else all(batch in one for batch in dealt)
-    # Stop at any steps, and go on at another number of ranks.
+    # Stop at any steps, and continue at another number of ranks.
     states, seen = [], []
     for rank in range(world):
         loader = exact(p, rank, world, plan="off")
@@ -173,7 +173,7 @@ def test_batches_are_those_of_plain_python_at_any_number_of_ranks(
         for rank in range(again):
             loader = exact(p, rank, again, plan=plan)
             loader.load_state_dict(states if again != world else states[rank])
-            loader.set_epoch(min(state["epoch"] for state in states))  # what is left of it, be it nothing
+            loader.set_epoch(min(state["epoch"] for state in states))  # the rest of it, be it nothing
             seen += [batch["id"].tolist() for batch in loader]
         assert sorted(seen) == sorted(one)
 
@@ -330,7 +330,7 @@ def test_damaged_counts_are_made_anew(
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     assert len(exact(p)) == first
-    assert "is made again" in caplog.text
+    assert "is rebuilt" in caplog.text
     assert path.read_bytes() == whole
 
 
@@ -423,11 +423,11 @@ REFUSED: dict[str, tuple[Callable[[cedar.Pipeline], cedar.Pipeline], str]] = {
     "row": (lambda p: p.filter(lambda row: row["x"] == 1), "reads the whole row"),
     "class": (lambda p: p.filter(Odd, "x"), "an object, whose state"),
     "object": (lambda p: p.filter(Odd(), "x"), "an object, whose state"),
-    "map below": (lambda p: p.map(lambda x: x, "x").filter(col("x") == 1), "stands above map"),
-    "shuffle below": (lambda p: p.shuffle(seed=1).filter(col("x") == 1), "stands above shuffle"),
+    "map below": (lambda p: p.map(lambda x: x, "x").filter(col("x") == 1), "is above map"),
+    "shuffle below": (lambda p: p.shuffle(seed=1).filter(col("x") == 1), "is above shuffle"),
     "flat_map": (lambda p: p.flat_map(lambda x: [x], "x"), "only after a run"),
     "pack": (lambda p: p.map(lambda x: [1], "x", into="l").select("l").pack(4, "l"), "only after a run"),
-    "batches": (lambda p: p.batch(2).filter(lambda x: True, "x"), "stands above batch"),
+    "batches": (lambda p: p.batch(2).filter(lambda x: True, "x"), "is above batch"),
     "refill": (lambda p: p.filter(col("x") == 1, on_error=Skip(refill=True)), "refill=True"),
 }
 
@@ -567,8 +567,8 @@ def test_filters_are_counted_behind_what_leaves_all_rows(data: Path, name: str, 
     [
         (lambda p: p.rename({"x": "y"}).filter(col("y") < 3), "asks for 'y', which rename.* writes"),
         (lambda p: p.with_columns(x=col("id") * 2).filter(col("x") < 3), "asks for 'x', which with_columns.* writes"),
-        (lambda p: p.with_columns(n=col("s").cast(int)).filter(col("x") < 3), "stands above with_columns"),
-        (lambda p: p.cache("memory").filter(col("x") < 3), "stands above cache"),
+        (lambda p: p.with_columns(n=col("s").cast(int)).filter(col("x") < 3), "is above with_columns"),
+        (lambda p: p.cache("memory").filter(col("x") < 3), "is above cache"),
     ],
 )
 def test_filters_of_what_was_made_or_may_fail_are_refused(data: Path, change: Any, why: str) -> None:

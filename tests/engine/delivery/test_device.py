@@ -67,7 +67,7 @@ def test_two_batches_are_ahead_and_no_more(toy: Toy) -> None:
     for number in range(5):
         assert next(stream)["x"].tolist() == list(range(4 * number, 4 * number + 4))
         toy.wait("begin", number + AHEAD)
-        time.sleep(0.01)  # a thread that does not stop at two goes on now
+        time.sleep(0.01)  # a thread that does not stop at two continues now
         assert toy.count("begin") == number + 1 + AHEAD
         assert toy.count("end") == number + 1
     assert toy.threads == {"begin": {"cedar-device"}, "end": {threading.current_thread().name}}
@@ -199,8 +199,8 @@ def test_read_and_commit_go_through_the_device(toy: Toy) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "nonsense"}, "device='nonsense' is no torch device"),
-        ({"device": object()}, "is no torch device"),
+        ({"device": "nonsense"}, "device='nonsense' is not a torch device"),
+        ({"device": object()}, "is not a torch device"),
         ({"device": "cpu", "format": "arrow"}, "device= needs format"),
         pytest.param(
             {"device": "cuda:1"},
@@ -293,9 +293,7 @@ def test_cuda() -> None:
     kept = list(p.loader(format="torch"))
     for batch, here in zip(p.loader(device="cuda"), kept, strict=True):
         assert batch["x"].device.type == batch["l"].values.device.type == "cuda"
-        assert (batch["x"] * 2).tolist() == (
-            here["x"] * 2
-        ).tolist()  # on the caller's stream, without a wait of its own
+        assert (batch["x"] * 2).tolist() == (here["x"] * 2).tolist()  # on the caller's stream, without its own wait
         assert batch["l"].to_list() == here["l"].to_list()
         assert batch["s"] == here["s"]
 

@@ -1,4 +1,4 @@
-"""Ranks join, leave and die while an epoch is under way: every row of it is delivered once."""
+"""Ranks join, leave and die while an epoch is in progress: every row of it is delivered once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_ranks_join_and_leave_all_the_time_in_one_epoch(known: bool, tmp_path: P
     p = numbers(60, 80).shuffle(seed=1, window=100) if known else UNKNOWN
     job = Job(p.batch(2, last="keep"), tmp_path, 3)
     random_changes(job, random.Random(int(known)), 200 if LONG else 50, 6)
-    assert any(loader.epoch == 0 for loader in job.loaders)  # the epoch was under way all the time
+    assert any(loader.epoch == 0 for loader in job.loaders)  # the epoch was in progress all the time
     assert len(json.dumps(saved(job.loaders[0]))) < 16 << 10
     assert job.finish() == (Counter(ids(60, 80)) if known else KEPT)
 

@@ -1,4 +1,4 @@
-"""Ranks in processes of their own, whose group of gloo is made anew as torchft does: one goes, another joins."""
+"""Ranks in their own processes, whose group of gloo is rebuilt as torchft does: one goes, another joins."""
 
 from __future__ import annotations
 

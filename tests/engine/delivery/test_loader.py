@@ -1,4 +1,4 @@
-"""The loader: its arguments, its life cycle, and what it hands over."""
+"""The loader: its arguments, its life cycle, and what it delivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cedar.operators.base import Instances
 from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import run
 
-# ---- what is handed over ---------------------------------------------------------------------------------------------
+# ---- what is delivered ---------------------------------------------------------------------------------------------
 
 
 def test_tensors_move_to_the_device() -> None:

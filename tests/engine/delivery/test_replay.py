@@ -1,4 +1,4 @@
-"""Batches that are made again, of this rank and of others."""
+"""Batches that are rebuilt, of this rank and of others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_reading_again_after_resumes_and_changes_of_world() -> None:
         loader.load_state_dict(states)
         for rank in range(3):
             assert [plain(loader.read(2 + i, rank)) for i in range(len(rest[rank]))] == rest[rank]
-        with pytest.raises(PipelineError, match="dealt anew"):
+        with pytest.raises(PipelineError, match="redistributed"):
             loader.read(1)
 
 

@@ -1,4 +1,4 @@
-"""A loader that goes on as another rank: what it asks, and what is refused."""
+"""A loader that continues as another rank: what it asks, and what is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     loader = p.loader(rank=0, world=2, agree=tmp_path, executor="inline", timeout=0.3)
     alone = p.loader(rank=0, world=2, executor="inline")
     next(iter(loader))
-    with pytest.raises(cedar.PipelineError, match="a rank lies between 0 and world - 1"):
+    with pytest.raises(cedar.PipelineError, match="a rank is between 0 and world - 1"):
         loader.reshard(2, 2)
     with pytest.raises(cedar.PipelineError, match="cannot tell each other where they stand"):
         alone.reshard(0, 2)
@@ -37,7 +37,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     job._next(0)
     with pytest.raises(cedar.ResumeError, match="the ranks stand at different steps"):
         job.change([0, 1], 2)
-    assert job.step() == 2  # nothing was dealt anew, and they go on
+    assert job.step() == 2  # nothing was redistributed, and they continue
 
 
 @pytest.mark.parametrize("balanced", [False, True])

@@ -1,4 +1,4 @@
-"""The fields of a state: whole as it was saved, refused by name where somebody changed one."""
+"""The fields of a state: whole as it was saved, refused by name where someone changed one."""
 
 from __future__ import annotations
 

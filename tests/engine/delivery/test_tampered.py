@@ -1,4 +1,4 @@
-"""States and plans that somebody changed; ``python -m benchmarks.tampered`` changes 100,000."""
+"""States and plans that someone changed; ``python -m benchmarks.tampered`` changes 100,000."""
 
 from __future__ import annotations
 

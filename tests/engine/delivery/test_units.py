@@ -1,4 +1,4 @@
-"""Units: rows and batches as they are handed over, those that were skipped left out."""
+"""Units: rows and batches as they are delivered, those that were skipped left out."""
 
 from __future__ import annotations
 

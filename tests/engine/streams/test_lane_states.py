@@ -1,4 +1,4 @@
-"""Lanes as states have them: merged, and dealt anew when the ranks change."""
+"""Lanes as states have them: merged, and redistributed when the ranks change."""
 
 from __future__ import annotations
 

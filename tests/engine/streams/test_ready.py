@@ -1,4 +1,4 @@
-"""Rows as they are done: each once, wherever a run is stopped.
+"""Rows as they finish: each once, wherever a run is stopped.
 
 CEDAR_CASES sets the number of random pipelines, CEDAR_SEED the first of them.
 """
@@ -93,7 +93,7 @@ def stopped_often(toy: Anyhow, **options: Any) -> list[Any]:
         with toy.loader(order="any", **options) as loader:
             if state is not None:
                 loader.load_state_dict(state)
-                loader.set_epoch(state["epoch"])  # what is left of it, be it nothing
+                loader.set_epoch(state["epoch"])  # the rest of it, be it nothing
             for unit in islice(loader, toy.draw.choice([1, 3, 8, 1000])):
                 got.append(plain(unit))
                 state = saved(loader)

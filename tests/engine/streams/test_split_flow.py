@@ -1,4 +1,4 @@
-"""The first split of a run is handed over block by block: nobody waits for its end, which tells what it took."""
+"""The first split of a run is delivered block by block: nothing waits for its end, which tells what it took."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PIPELINES: dict[str, Callable[[cedar.Pipeline], cedar.Pipeline]] = {
 def test_the_first_batch_waits_for_no_more_than_two_blocks(name: str, plan: str) -> None:
     source = Slow()
     pipeline = PIPELINES[name](cedar.from_source(source))
-    workers = 3 if name == "map" else 1  # two are at the splits, and functions have tasks of their own
+    workers = 3 if name == "map" else 1  # two are at the splits, and functions have their own tasks
     with pipeline.loader(executor="threads", workers=workers, plan=plan) as loader:
         found: list[Any] = []
         for batch in loader:

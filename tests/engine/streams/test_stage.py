@@ -128,7 +128,7 @@ def test_rows_that_come_while_a_task_works_keep_the_other_worker_busy() -> None:
     def works(x: int) -> int:
         if x == 0:
             begun.set()
-            assert second.wait(60), "nobody works on the rows of the second split"
+            assert second.wait(60), "nothing works on the rows of the second split"
         elif x >= 1000:
             second.set()
         return x
@@ -206,7 +206,7 @@ def test_tasks_grow_with_the_time_since_the_start(monkeypatch: pytest.MonkeyPatc
     source: Any = None
     flow = stage.StageFlow(stream, source, [0, 0])
     assert flow._rows == 16
-    clock[0] += 1 / 16  # a twentieth of it: whoever waits for the first batch waits for those before it
+    clock[0] += 1 / 16  # a twentieth of it: the code that waits for the first batch waits for those before it
     flow._adapt(16, 1 / 640, 100)
     assert flow._rows == 32
     clock[0] += 10

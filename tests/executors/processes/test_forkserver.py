@@ -1,4 +1,4 @@
-"""The server that forks workers: they are as fresh as new interpreters; it is begun anew where need be, and ends."""
+"""The server that forks workers: they are as fresh as new interpreters; it is started again where need be, and ends."""
 
 from __future__ import annotations
 

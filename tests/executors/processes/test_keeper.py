@@ -25,7 +25,7 @@ def test_a_worker_s_log_is_the_parent_s(pool: Pool, caplog: pytest.LogCaptureFix
 
 
 class Odd(Exception):
-    """It can be pickled, and not be made again."""
+    """It can be pickled, and not be rebuilt."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(a)

@@ -92,7 +92,7 @@ def test_workers_are_one_core_each(pool: Pool) -> None:
 
 
 def test_the_pool_of_polars_is_as_here(pool: Pool) -> None:
-    """Sums of long columns show its size, which nobody can change once it is there."""
+    """Sums of long columns show its size, which nothing can change once it is there."""
     import polars as pl
 
     assert pool.submit(pl.thread_pool_size).result() == pl.thread_pool_size()

@@ -8,7 +8,7 @@ WORKERS = 2
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, or is a zombie that nobody has waited for."""
+    """Whether a process has ended, or is a zombie that nothing has waited for."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

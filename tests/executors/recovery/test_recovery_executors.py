@@ -96,7 +96,7 @@ def test_threads_that_hang_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         with loader(some, "threads") as first:
             assert sum(len(batch["x"]) for batch in first) == 29
             assert "1 call(s) beyond their timeout= still run" in str(first.report())
-        with pytest.raises(cedar.PipelineError, match=r"2 calls go on beyond timeout=2 s"):
+        with pytest.raises(cedar.PipelineError, match=r"2 calls continue beyond timeout=2 s"):
             rows(loader(some, "threads"))
     finally:
         go.set()

@@ -1,4 +1,4 @@
-"""Stops: workers that stop without dying, and tasks that do not get on."""
+"""Stops: workers that stop without dying, and tasks that do not make progress."""
 
 from __future__ import annotations
 

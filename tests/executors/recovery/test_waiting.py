@@ -41,7 +41,7 @@ class Waits:
 def test_one_warning_says_who_waits_for_what_since_when(caplog: pytest.LogCaptureFixture) -> None:
     waits = Waits(None)
     waits.seconds(1000)
-    assert not caplog.records  # slow, and getting on
+    assert not caplog.records  # slow, and make progress
     waits.moves = False
     waits.seconds(1000)
     (record,) = caplog.records

@@ -16,7 +16,7 @@ shares = pytest.mark.skipif(sys.platform != "linux", reason="other systems use p
 
 
 def mapped(values: Any) -> bool:
-    """Whether an array lies in memory that is shared."""
+    """Whether an array is in memory that is shared."""
     address = values.buffers()[1].address if isinstance(values, pa.Array) else values.ctypes.data
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high = (int(word, 16) for word in line.split()[0].split("-"))

@@ -72,7 +72,7 @@ def test_a_consumer_that_keeps_everything_gets_everything(
     pool = Pool(1)
     kept = [pool.submit(filled, number).result() for number in range(30)]
     assert [(int(array[0]), int(array[-1])) for array in kept] == [(n, n) for n in range(30)]
-    assert not caplog.records, "that is no fault"
+    assert not caplog.records, "that is not a fault"
     pool.shutdown()
 
 

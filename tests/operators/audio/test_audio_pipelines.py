@@ -157,7 +157,7 @@ def test_plans_and_executors_give_the_same(folder):
     plain = batches(speech(folder), plan="off", executor="inline")
     assert len(plain) == 10
     assert plain[0]["mel"].shape == (5, 16, 26)
-    assert plain[0]["mel"].tobytes() != plain[5]["mel"].tobytes()  # another epoch draws anew
+    assert plain[0]["mel"].tobytes() != plain[5]["mel"].tobytes()  # another epoch draws again
     for how in ({"plan": "auto"}, {"plan": "auto", "executor": "threads", "workers": 2},
                 {"plan": "off", "executor": "processes", "workers": 1}):  # fmt: skip
         equal(batches(speech(folder), **how), plain)

@@ -122,7 +122,7 @@ BAD = {
     "the extensible format chunk is cut off": wav(number=0xFFFE),
     "claims 64 bytes of samples, the file holds 44": wav()[:-20],
     "claims 4,000,000,000 bytes of samples": wav(size=4_000_000_000),
-    "63 bytes are no whole number of frames of 2 bytes": wav(size=63),
+    "63 bytes are not integer of frames of 2 bytes": wav(size=63),
     "0 channels at 8000 Hz": wav(channels=0, align=0),
     "1 channels at 0 Hz": wav(rate=0),
     "7 bytes for 1 samples of 16 bits": wav(align=7),

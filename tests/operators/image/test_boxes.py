@@ -1,4 +1,4 @@
-"""Boxes beside images: kinds of columns, boxes that go, and boxes that do not fit."""
+"""Boxes next to images: kinds of columns, boxes that go, and boxes that do not fit."""
 
 from __future__ import annotations
 

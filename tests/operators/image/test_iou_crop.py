@@ -74,7 +74,7 @@ def test_iou_crop_follows_its_draws(case, word):
 
 
 def test_iou_crop_without_an_overlap_that_leaves_the_image_ends():
-    """torchvision would draw for ever: no part of such an image has its sides in proportion."""
+    """torchvision would draw forever: no part of such an image has its sides in proportion."""
     pixels = picture(1, 60)
     boxes = np.array([[0, 0, 60, 1]], dtype=np.float32)
     made, moved = image.iou_crop(overlaps=(0.9,))(pixels, boxes, draws=words(4))

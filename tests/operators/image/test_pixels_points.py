@@ -1,4 +1,4 @@
-"""Compiled operators on single pixels: values that anybody can work out."""
+"""Compiled operators on single pixels: values that anyone can work out."""
 
 from __future__ import annotations
 

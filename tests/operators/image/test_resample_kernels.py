@@ -1,4 +1,4 @@
-"""The compiled resizing: its weights without antialias against plain sums, and its memory beside other threads'."""
+"""The compiled resizing: its weights without antialias against plain sums, and its memory next to other threads'."""
 
 from __future__ import annotations
 

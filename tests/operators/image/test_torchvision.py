@@ -61,7 +61,7 @@ def test_flips_invert_and_sharpness_to_the_bit(shape):
 def test_rotation(shape, fill, mode, angle):
     values = picture(shape)
     made = image.rotation((angle, angle), interpolation=mode, fill=fill)(values, draws=words(1))
-    ties = angle % 90 == 0 and angle % 180 and (shape[0] + shape[1]) % 2  # each pixel lies between others
+    ties = angle % 90 == 0 and angle % 180 and (shape[0] + shape[1]) % 2  # each pixel is between others
     if not ties:
         nearly(made, theirs(F.rotate, values, angle, interpolation=mode, fill=fill), 255 if mode == "nearest" else 1)
 
@@ -181,4 +181,4 @@ def test_several_operators_are_one_after_the_other():
             other = v2.RandAugment()
             step = theirs(other._apply_image_or_video_transform, step, label, magnitude, "nearest", other._fill)
         made = twice(values, draws=draws.take(np.array([row])))
-        assert (made != step).mean() < 0.03  # a column lies between others
+        assert (made != step).mean() < 0.03  # a column is between others

@@ -119,9 +119,9 @@ def test_values_without_a_result_name_their_rows():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recsys.Bucketize(()), "are no numbers"),
-        (lambda: recsys.Bucketize((1.0, float("nan"))), "are no numbers"),
-        (lambda: recsys.Bucketize((10**400,)), "are no numbers"),
+        (lambda: recsys.Bucketize(()), "are not numbers"),
+        (lambda: recsys.Bucketize((1.0, float("nan"))), "are not numbers"),
+        (lambda: recsys.Bucketize((10**400,)), "are not numbers"),
         (lambda: recsys.Bucketize((2, 1)), "descend from 2 to 1"),
         (lambda: recsys.Bucketize((1, 1, 1)), "more than twice"),
         (lambda: recsys.Onehot((1,), "str"), "holds no numbers"),

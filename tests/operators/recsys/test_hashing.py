@@ -1,4 +1,4 @@
-"""The published hash functions: golden words, steps worked out by hand, and plain Python."""
+"""The published hash functions: golden words, steps worked out manually, and plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.operators import recsys
 from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
 from tests.operators.recsys.toy_hashes import WORD, combine, signed, twang
 
-# Worked out by hand from the definitions, step by step, for id 1 and salt 0.
+# Worked out manually from the definitions, step by step, for id 1 and salt 0.
 MIXED = [
     (lambda k: ~k + (k << 21), 0x1FFFFE),
     (lambda k: k ^ (k >> 24), 0x1FFFFE),

@@ -49,9 +49,9 @@ def test_rows_to_keep_stay():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda p: p.apply(recsys.Sampling(1.5)), "a rate lies between 0 and 1"),
+        (lambda p: p.apply(recsys.Sampling(1.5)), "a rate is between 0 and 1"),
         (lambda p: p.apply(recsys.Sampling(0.5, by="x")).schema, "no column 'x'"),
-        (lambda p: p.apply(recsys.Sampling(0.5, by="a")).schema, "not whole numbers or strings"),
+        (lambda p: p.apply(recsys.Sampling(0.5, by="a")).schema, "not integers or strings"),
         (lambda p: p.apply(recsys.Sampling(0.5, keep="a")).schema, "not booleans"),
         (lambda p: list(p.batch(2).apply(recsys.Sampling(0.5))), "batches are not sampled by row"),
     ],

@@ -80,7 +80,7 @@ def test_ngram(count, data, n):
         (lambda: recsys.FirstX(2)(5), "takes lists"),
         (lambda: recsys.Enumerate()(5), "takes lists"),
         (lambda: recsys.NGram(0), "n=0"),
-        (lambda: recsys.NGram(2)([1.5]), "takes lists of whole numbers"),
+        (lambda: recsys.NGram(2)([1.5]), "takes lists of integers"),
         (lambda: recsys.IdListTransform("xor"), "xor"),
         (lambda: recsys.Cartesian(most=0), "most=0"),
     ],

@@ -87,11 +87,11 @@ def test_a_function_that_fails_names_the_rows(batched):
     with pytest.raises(BadValues) as caught:
         tokenize(fn, batched=batched).columns(column(["a", "large", "word", "half", "none"]))
     assert sorted(caught.value.rows) == [1, 2, 3, 4]
-    assert all("is no list of ids" in why for why in caught.value.rows.values())
+    assert all("is not a list of ids" in why for why in caught.value.rows.values())
 
 
 def test_a_function_that_gives_too_few_lists():
-    with pytest.raises(BadValues, match="gave 1 lists for 2 texts"):
+    with pytest.raises(BadValues, match="gave 1 lists for 2 strings"):
         tokenize(lambda texts: [[1]], batched=True).columns(column(["a", "b"]))
 
 

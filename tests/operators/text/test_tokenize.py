@@ -50,7 +50,7 @@ def test_a_path_or_a_folder(tmp_path):
 
 @pytest.mark.parametrize("wrong", [3, b"abc", [1]])
 def test_what_is_no_tokenizer(wrong):
-    with pytest.raises(PipelineError, match="is no tokenizer") as caught:
+    with pytest.raises(PipelineError, match="is not a tokenizer") as caught:
         tokenize(wrong)
     assert caught.value.site.file == __file__
 

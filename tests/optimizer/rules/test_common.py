@@ -73,7 +73,7 @@ def test_two_sources_have_keys_of_their_own(tmp_path):
     names, decisions = operators(p)
     assert names.count("map") == 2
     assert len(decisions) == 1
-    assert "but its rows have keys of their own" in decisions[0]
+    assert "but its rows have their own keys" in decisions[0]
     assert operators(cedar.zip(table("a"), table("a").rename({"a": "b"})))[1] == []
 
 

@@ -59,14 +59,14 @@ MAY_FAIL = {
     "decimals beyond 38 digits": (col("d") * col("d"), 5),
     "a time in no calendar": (col("when").dt.month_start(), 5),
     "a row of a list that is not there": (col("t").list.get(1), 4),
-    "texts that are no numbers": (col("s").str.to_integer(), 3),
+    "texts that are not numbers": (col("s").str.to_integer(), 3),
 }
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("what", MAY_FAIL)
 def test_rows_that_a_dead_result_skips_are_skipped_under_any_plan(what):
-    """The row on which an expression fails is dropped, whether or not anybody reads the result."""
+    """The row on which an expression fails is dropped, whether or not anyone reads the result."""
     expr, left = MAY_FAIL[what]
     data = pa.table(
         {

@@ -34,7 +34,7 @@ def test_expressions_come_together(make, expected):
 
 
 KEPT = [
-    ("beside operators that take long", lambda p: p.with_columns(x=col("a") + 1).map(f, "b").with_columns(y=col("c")),
+    ("next to operators that take long", lambda p: p.with_columns(x=col("a") + 1).map(f, "b").with_columns(y=col("c")),
      SLOW, "it would save 100 of 1,000,200 us a block"),
     ("reads what is between", lambda p: p.with_columns(x=col("a") + 1).map(f, "b").with_columns(y=col("b")), QUICK, ""),
     ("rows are dropped between",

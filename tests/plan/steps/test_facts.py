@@ -1,4 +1,4 @@
-"""What rules may know beside the node they look at, while the graph changes under them."""
+"""What rules may know next to the node they look at, while the graph changes under them."""
 
 from __future__ import annotations
 

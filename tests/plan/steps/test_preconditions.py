@@ -252,7 +252,7 @@ REFUSED: list[tuple[cedar.Pipeline, int, Step, str, dict[str, Any]]] = [
     (table().map(f, "a"), 0, Cache(0), "it cannot be split", {"streams": True}),
     (table().map(drawn, "a", random=True), 0, Cache(1), "not the same in every epoch", {}),
     (table().map(f, "a"), 0, Cache(5), "not the same in every epoch", {}),
-    (table().cache().map(f, "a"), 0, Cache(0), "it stands there already", {}),
+    (table().cache().map(f, "a"), 0, Cache(0), "it is there already", {}),
     (cedar.concat(table().map(f, "a"), table()).cache(), 2, Cache(0), "rows are kept further up", {}),
     # ---- places
     (table().shuffle(), 0, Place(("",)), "other operators", {}),

@@ -32,7 +32,7 @@ def one_rank_damages(group, folder):
 
 
 def test_damage_that_one_rank_sees_is_told_on_all_and_nothing_is_changed(crew, tmp_path):
-    """A rank that went on alone would wait for the others for ever."""
+    """A rank that continued alone would wait for the others forever."""
     saved(Group(), str(tmp_path), 0)
     path = tmp_path / "step-00000004" / "rank-0.safetensors"
     data = bytearray(path.read_bytes())

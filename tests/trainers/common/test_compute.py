@@ -28,7 +28,7 @@ def test_asking_for_a_device_leaves_cuda_to_processes_that_are_forked_later(name
         "from cedar.trainers.common.compute import ask_fork, device_of\n"
         f"with suppress(CedarError): device_of({name!r})\n"
         "print(ask_fork(torch.cuda._is_in_bad_fork))"
-    )  # in a process of its own, in which no other test has asked for CUDA
+    )  # in its own process, in which no other test has asked for CUDA
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "0\n"
 
 

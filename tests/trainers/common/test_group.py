@@ -13,7 +13,7 @@ from cedar.trainers.common.group import Group, cut, exchange_rows
 
 
 def sums(group, sizes):
-    """Of numbers whose sum depends on their order: what was found, and what adding by hand in that of ranks gives."""
+    """Of numbers whose sum depends on their order: what was found, and what adding manually in that of ranks gives."""
     found = []
     for size in sizes:
         every = [torch.rand(size, generator=torch.Generator().manual_seed(rank)) ** 9 for rank in range(group.size)]

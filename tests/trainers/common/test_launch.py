@@ -35,9 +35,9 @@ def test_ranks_that_do_not_know_where_they_meet_are_told(monkeypatch):
     with pytest.raises(CedarError, match="this is one of several ranks, and MASTER_PORT is not set"), connected():
         pass
     monkeypatch.setenv("MASTER_PORT", "many")
-    with pytest.raises(CedarError, match="MASTER_PORT is 'many', no whole number"), connected():
+    with pytest.raises(CedarError, match="MASTER_PORT is 'many', no integer"), connected():
         pass
-    with socket.socket() as free:  # bound, and nobody listens
+    with socket.socket() as free:  # bound, and nothing listens
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -73,7 +73,7 @@ def test_each_rank_takes_a_gpu_of_its_own(monkeypatch):
     with pytest.raises(CedarError, match="rank 2 of this machine has no GPU: there are 2"):
         launch._take_gpu(2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")  # whoever started it has given it that one
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")  # any code that started it has given it that one
     launch._take_gpu(3)
     assert taken == [0, 1, 0]
 

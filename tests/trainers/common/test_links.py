@@ -1,4 +1,4 @@
-"""Who may connect: those who hold the run's key, at the one address that is listened at; nobody else."""
+"""Who may connect: those who hold the run's key, at the one address that is listened at; nothing else."""
 
 import os
 import socket

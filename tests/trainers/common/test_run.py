@@ -1,4 +1,4 @@
-"""Runs of a trainer: they stop and go on, keep to their folder, and say how far they are."""
+"""Runs of a trainer: they stop and continue, keep to their folder, and say how far they are."""
 
 from functools import partial
 from unittest import mock
@@ -29,7 +29,7 @@ def facts(line):
 @pytest.mark.parametrize("window", [0, 2])
 @pytest.mark.parametrize("told", [True, False])
 def test_a_run_that_stopped_goes_on_to_the_same_end(text, tmp_path, window, told):
-    """Not ``told``: before the line of the last step was written, whose scores the run that went on left out."""
+    """Not ``told``: before the line of the last step was written, whose scores the run that continued left out."""
     whole = read_lines(run(settings(text, tmp_path / "whole", sparse_window=window), quiet=True))
     begun = settings(text, tmp_path / "part", sparse_window=window)
     with pytest.raises(KeyboardInterrupt):

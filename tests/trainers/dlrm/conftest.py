@@ -8,7 +8,7 @@ from tests.trainers.dlrm.toy_clicks import write_log
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Small sums gain nothing by more, and other tests run beside them."""
+    """Small sums gain nothing by more, and other tests run next to them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

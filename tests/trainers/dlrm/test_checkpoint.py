@@ -34,7 +34,7 @@ def same(one, other):
 
 
 def stopped_and_resumed(group, chosen, folder, saves, steps):
-    """Whether a run that was saved after some step and loaded again ends as the one that went on."""
+    """Whether a run that was saved after some step and loaded again ends as the one that continued."""
     trainer = Trainer(chosen, group)
     files = Checkpoints(folder, trainer, keep=9)
     for _ in range(steps):

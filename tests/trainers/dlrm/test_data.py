@@ -27,7 +27,7 @@ DATA = {"dense": [], "log": [], "session": "session", "dedup": [["seen"]], "batc
 
 @pytest.fixture
 def files(tmp_path):
-    """A log of words and of ids that are no numbers of rows, and the folder of its vocabularies."""
+    """A log of words and of ids that are not numbers of rows, and the folder of its vocabularies."""
     rng = np.random.default_rng(0)
     rows = 64
     seen = [[int(i) * 10**12 for i in rng.integers(0, 6, 3)] for _ in range(rows // 8) for _ in range(8)]

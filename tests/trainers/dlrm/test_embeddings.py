@@ -19,7 +19,7 @@ WIDE = [replace(feature, width={"item": 6, "acts": 2}.get(feature.home, 0)) for 
 
 
 def batch(step, rank=0, ranks=1, dedup=True):
-    """Twelve rows: ids, lists of a group that repeats, lists of their own."""
+    """Twelve rows: ids, lists of a group that repeats, their own lists."""
     draw = torch.Generator().manual_seed(step)
     lists = [torch.randint(0, 11, (n,), generator=draw) for n in (3, 0, 2, 1)]
     acts = [torch.randint(0, 3, (len(one),), generator=draw) for one in lists]
@@ -172,7 +172,7 @@ def test_fused_rules_are_the_same_on_pieces(crew, rule, sharding):
 
 def test_what_cannot_be_spread_is_told(crew):
     for said in crew.run(refused, ranks=2):
-        assert "rowwise_adagrad keeps a number for each row of 'item', and its columns lie on several ranks" in said
+        assert "rowwise_adagrad keeps a number for each row of 'item', and its columns are on several ranks" in said
     sequence = DedupEmbeddings([Feature("hist", 11, pooling="attention")], WIDTH)
     with pytest.raises(CedarError, match="'hist' is a sequence, which rows\\(\\) looks up"):
         sequence({"hist": torch.tensor([1])})

@@ -165,7 +165,7 @@ def test_a_step_that_is_forgotten_is_an_error_in_the_next_forward(kind, optimize
     with pytest.raises(CedarError, match=r"an optimizer has made a step.*embeddings.step\(\) was not called"):
         trained(model, optimizer=optimizer(model.parameters(), lr=RATE))
     model.eval()
-    assert model(0).shape == (12, 1)  # a forward that trains nothing is no step
+    assert model(0).shape == (12, 1)  # a forward that trains nothing is not a step
     model.train()
     with torch.no_grad():
         model(0)
@@ -222,7 +222,7 @@ def test_frozen_tables(kind, how):
 
 
 @pytest.mark.parametrize("kind", ["parameters", "fused", "fbgemm"])
-@pytest.mark.parametrize("how", ["averaged", "by hand"])
+@pytest.mark.parametrize("how", ["averaged", "manually"])
 def test_moving_averages(kind, how):
     found = []
     for model in both(kind):
@@ -390,7 +390,7 @@ def test_weights_tied_to_another_module():
     block = next(iter(fused.embeddings.parameters()))
     fused.embeddings(batch(0)).sum().backward()
     block.sum().backward()
-    with pytest.raises(CedarError, match="something beside DedupEmbeddings uses its weights"):
+    with pytest.raises(CedarError, match="something next to DedupEmbeddings uses its weights"):
         fused.embeddings.step()
 
 

@@ -39,7 +39,7 @@ def went(made, first, last):
 
 
 def sequences(group, how, whole=True):
-    """Losses, the parts of tables, the rows that every rank has, and the plan's words; ``whole``: of whole numbers,
+    """Losses, the parts of tables, the rows that every rank has, and the plan's words; ``whole``: of integers,
     whose sums are exact, so that their order cannot be seen."""
     made = made_of(group, how)
     for name, part in made.saved().items():
@@ -53,7 +53,7 @@ def sequences(group, how, whole=True):
 
 
 def stopped(group, how):
-    """Whether a module with another's state goes on as that one, whose state one rank looks at alone."""
+    """Whether a module with another's state continues as that one, whose state one rank looks at alone."""
     made = made_of(group, how)
     went(made, 0, 2)
     saved = {name: value.clone() for name, value in made.state_dict().items()}
@@ -194,7 +194,7 @@ def test_bytes_between_ranks_are_those_of_the_price(crew):
 
 
 def moved(group, sharding, freezes):
-    """Losses of training that begins in float32 and goes on in float64; gradients of three batches are one step."""
+    """Losses of training that begins in float32 and continues in float64; gradients of three batches are one step."""
     made = made_of(group, {"rule": "sgd", "dtype": torch.float32, "sharding": sharding})
     assert bool(made.replicas) == (sharding == "hot" and group.size > 1)
     losses = []

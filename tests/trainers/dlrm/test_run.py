@@ -91,7 +91,7 @@ def test_a_folder_with_another_run_s_files_is_refused(config, log, tmp_path, cap
 
 
 def test_what_is_no_number_is_null_in_the_metrics_and_each_line_is_handed_over(log, tmp_path):
-    """One held-out row has no AUC; NaN is no JSON."""
+    """One held-out row has no AUC; NaN is not JSON."""
     chosen = options(log, data={"held_out": 1}, run={"folder": str(tmp_path), "steps": 2, "evaluate_every": 1})
     seen = []
     path = run(chosen, Group(), quiet=True, on_metrics=seen.append)
@@ -153,7 +153,7 @@ def test_the_file_of_metrics_is_json(log, tmp_path):
 
 
 def test_a_run_is_served_to_who_asks(config, capsys):
-    """The loader of a training run, and a run goes on whether it is served or not."""
+    """The loader of a training run, and a run continues whether it is served or not."""
     assert main(["train", "dlrm", config, "run.steps=3"]) == 0
     assert "cedar top" not in capsys.readouterr().err
     assert main(["train", "dlrm", config, "--resume", "run.serve=127.0.0.1:0"]) == 0

@@ -1,4 +1,4 @@
-"""Frequencies of rows that are given by hand."""
+"""Frequencies of rows that are given manually."""
 
 import torch
 

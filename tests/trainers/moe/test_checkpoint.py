@@ -42,7 +42,7 @@ def same(a, b):
 
 
 def stopped_and_resumed(group, options, folder, save_at, steps, beside):
-    """Whether a run that was saved after some step and loaded again ends as the one that went on."""
+    """Whether a run that was saved after some step and loaded again ends as the one that continued."""
     trainer = Trainer(options, group)
     files = Checkpoints(folder, trainer, keep=9, beside=beside)
     for _ in range(steps):

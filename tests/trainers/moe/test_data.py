@@ -1,4 +1,4 @@
-"""Batches of text: what is held out is never trained on, and a state goes on where it was."""
+"""Batches of text: what is held out is never trained on, and a state continues where it was."""
 
 from __future__ import annotations
 

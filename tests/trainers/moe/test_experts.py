@@ -1,4 +1,4 @@
-"""Experts and the router: products, gates, biases and losses by their formulas, and what is no expert."""
+"""Experts and the router: products, gates, biases and losses by their formulas, and what is not an expert."""
 
 import pytest
 import torch

@@ -49,7 +49,7 @@ def test_inside_compile_it_is_what_it_is_alone():
 
 
 class Fixed(nn.Module):
-    """A router of somebody else: experts in turn, the last one never; scores by a Linear."""
+    """A router of another process: experts in turn, the last one never; scores by a Linear."""
 
     experts = 4
 

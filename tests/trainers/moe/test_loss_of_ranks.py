@@ -1,4 +1,4 @@
-"""A rank that is killed in the middle of a step: the others say so, and fewer ranks go on, every token once."""
+"""A rank that is killed in the middle of a step: the others say so, and fewer ranks continue, every token once."""
 
 import os
 import random

@@ -220,7 +220,7 @@ def hooks(run):
 
 
 def groups(run):
-    """Learning rates of their own for routers, experts and the rest."""
+    """Learning their own rates for routers, experts and the rest."""
     layers = (run.net.first, run.net.second)
     experts = [p for layer in layers for p in run.experts(layer)]
     routers = [p for layer in layers for p in layer.router.parameters()]
@@ -351,7 +351,7 @@ def test_optimizers_of_whole_tensors_are_refused(kind, said):
 
 
 def of_norms(params, lr=0.1):
-    """An optimizer of somebody else, which divides by the norm of a tensor."""
+    """An optimizer of another process, which divides by the norm of a tensor."""
 
     class Normalized(O.Optimizer):
         def step(self):

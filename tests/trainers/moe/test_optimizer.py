@@ -128,7 +128,7 @@ def all_but_experts(name):
 
 
 def test_frozen_experts_stay_as_they_are_while_replicas_move(crew):
-    """They were made parameters anew, which were trained, and decayed."""
+    """They were made parameters again, which were trained, and decayed."""
     for changed in [partly(Group(), first_experts), *crew.run(partly, first_experts, ranks=2)]:
         assert not [name for name in changed if name.startswith("first.experts.")]
         assert {"first.router.weight", "mid.weight", "second.experts.0.0.weight"} <= changed

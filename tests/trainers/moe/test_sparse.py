@@ -1,4 +1,4 @@
-"""Sparse checkpoints: the bytes of each step, and states that are bitwise those of the run that went on."""
+"""Sparse checkpoints: the bytes of each step, and states that are bitwise those of the run that continued."""
 
 import os
 import threading
@@ -39,7 +39,7 @@ def test_windows_that_cannot_be_cut_are_refused(text, tmp_path):
 
 
 def recovered(group, options, folder, window, steps, poison, stops):
-    """Whether a run that is recovered at each of some steps has the bits of the run that went on; what was seen."""
+    """Whether a run that is recovered at each of some steps has the bits of the run that continued; what was seen."""
     trainer = Trainer(options, group)
     sparse = SparseCheckpoints(folder, trainer, window, keep=99)
     states, records = [digest(trainer)], []
@@ -107,7 +107,7 @@ def test_windows_of_any_length_recover_and_save_what_the_formula_says(text, tmp_
     assert after.end() == trainer.step
     after.recover()
     assert same(digest(trainer), digest(again))
-    for _ in range(window):  # and goes on saving
+    for _ in range(window):  # and continues saving
         after.before_step()
         again.train_step()
     after.close()

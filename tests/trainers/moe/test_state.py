@@ -1,4 +1,6 @@
-"""State of the optimizer by torch's own means: saved on some ranks, loaded on others, training goes on as it would."""
+"""State of the optimizer by torch's own means: saved on some ranks, loaded on others, training continues as it
+would.
+"""
 
 import copy
 import warnings
@@ -117,7 +119,7 @@ def test_state_of_other_optimizers_goes_on_on_other_ranks(crew, tmp_path, kind):
 
 @pytest.mark.heavy
 def test_masters_keep_their_digits(crew, tmp_path):
-    """In bfloat16 weights are rounded masters: what was saved of the masters is what goes on."""
+    """In bfloat16 weights are rounded masters: what was saved of the masters is what continues."""
     losses, weights = crew.run(saved, "AdamW", str(tmp_path), torch.bfloat16, ranks=2)[0]
     for found in crew.run(resumed, "AdamW", str(tmp_path), (), torch.bfloat16, ranks=2):
         same(found, (losses[3:], weights), 1e-12)

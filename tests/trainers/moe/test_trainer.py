@@ -129,7 +129,7 @@ def test_too_many_skips_end_the_run(text):
 
 
 def test_an_expert_without_tokens_for_100_steps_keeps_a_replica_and_comes_back(text):
-    """With a bias against it nobody chooses expert 0; AdamW lets its moments fade, and nothing else happens to it."""
+    """With a bias against it nothing chooses expert 0; AdamW lets its moments fade, and nothing else happens to it."""
     trainer = Trainer(options(text, slots=8, experts={"top_k": 1}, model={"layers": 1}))
     for layer in trainer.layers:
         layer.router.bias[0] = -100.0

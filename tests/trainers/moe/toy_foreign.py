@@ -1,4 +1,4 @@
-"""A model of somebody else, with two mixtures, and batches for it."""
+"""A model of another process, with two mixtures, and batches for it."""
 
 import torch
 from torch import nn

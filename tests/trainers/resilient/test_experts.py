@@ -1,4 +1,6 @@
-"""Mixtures of experts as stages: the losses of torch in one process, the same bits whoever dies, and however often."""
+"""Mixtures of experts as stages: the losses of torch in one process, the same bits any code that dies, and however
+often.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ WIDTH, STEPS, STAGES = 8, 4, 3
 
 
 class Block(nn.Module):
-    """Experts beside a residual, between a map from tokens, or to logits, at the ends."""
+    """Experts next to a residual, between a map from tokens, or to logits, at the ends."""
 
     def __init__(self, stage: int) -> None:
         super().__init__()

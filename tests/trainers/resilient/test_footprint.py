@@ -107,7 +107,7 @@ class Watched(Engine):
         with self.alive:
             found = super().forward(step, key, x.clone(), targets)
         self.look_at()
-        return found.clone()  # what is sent is kept beside
+        return found.clone()  # what is sent is kept next to
 
     def backward_input(self, key: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         with self.alive:

@@ -1,4 +1,4 @@
-"""What instructions were measured to take: who waited for nobody counts."""
+"""What instructions were measured to take: who waited for no other worker counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.trainers.resilient.schedule import Instruction, Worker, grid
 
 
 def describe(board: Board, worker: Worker, step: list[tuple[Instruction, float, float]]) -> None:
-    """A worker that carries out the same step again and again, a second later each time."""
+    """A worker that carries out the same step repeatedly, a second later each time."""
 
     class Recorder:
         records: list[TimedInstruction] | None = None

@@ -133,7 +133,7 @@ def tied_ends() -> Stages:
 
 
 def mixed_ties() -> Stages:
-    """A weight and a bias, under other names at the other end, beside a frozen parameter that both hold, too."""
+    """A weight and a bias, under other names at the other end, next to a frozen parameter that both hold, too."""
     one, other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     other.weight, other.bias, still = one.weight, one.bias, nn.LayerNorm(WIDTH).requires_grad_(False)
     return [nn.Sequential(nn.Linear(5, WIDTH), one, still), Block(), nn.Sequential(other, still, nn.Linear(WIDTH, 3))]

@@ -1,4 +1,4 @@
-"""Any modules as stages: the same losses as torch in one process, the same bits whoever dies."""
+"""Any modules as stages: the same losses as torch in one process, the same bits any code that dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real workers: those that are killed, stopped or loop for ever change no bit of what the others come to."""
+"""Real workers: those that are killed, stopped or loop forever change no bit of what the others come to."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
         (["--chaos", "explode"], "'explode' is unknown"),
         (["--chaos", "kill=1@step100"], "steps are 0 to 99"),
         (["--chaos", "rejoin@step3", "run.steps=3"], "steps are 0 to 2"),
-        (["--join", "nowhere"], "is no address"),
+        (["--join", "nowhere"], "is not an address"),
         (["pipeline.memory=much"], "memory is 'much'"),
         (["pipeline.mode=never"], "'never'"),
         (["run.heartbeat=0"], "give seconds"),
@@ -106,7 +106,7 @@ def test_counts_of_none_are_refused(file: Path, option: str, capsys: pytest.Capt
     """The batch was to be a multiple of 0, and no machine counted as one."""
     with pytest.raises(SystemExit):
         main(["train", "resilient", str(file), option, "0"])
-    assert f"argument {option}: '0' is no whole number above 0" in capsys.readouterr().err
+    assert f"argument {option}: '0' is not an integer above 0" in capsys.readouterr().err
     with pytest.raises(ValueError, match="is 0: give 1 or more"):
         Workers(replicas=0, machines=0)
 

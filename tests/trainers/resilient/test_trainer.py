@@ -1,4 +1,4 @@
-"""Whole runs in threads: whoever dies wherever, the weights at the end are those of a run without failures."""
+"""Whole runs in threads: any code that dies wherever, the weights at the end are those of a run without failures."""
 
 from __future__ import annotations
 

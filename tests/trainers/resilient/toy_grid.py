@@ -26,7 +26,7 @@ JOB = Job(stages=2, replicas=2, micro_batches=3, steps=4, tied=(0, 1), patience=
 
 
 class Tokens:
-    """Random tokens, the same for everybody who asks; remembers what was committed."""
+    """Random tokens, the same for every worker who asks; remembers what was committed."""
 
     def __init__(self) -> None:
         self.committed = -1
@@ -204,7 +204,7 @@ class Crew:
                     self.members |= joining
                     self._begin(joins=tuple(sorted(joining)))
                     joining = set()
-        last, self.generation = self.generation, 1 << 30  # whoever still waits gives up
+        last, self.generation = self.generation, 1 << 30  # any code that still waits gives up
         for thread in self.threads.values():
             thread.join(60)
         self.generation = last

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, by the command, and what they should come to."""
+"""Runs in their own processes, by the command, and what they should come to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a supervisor sees of its workers without asking: numbers in memory that they share, and what the kernel knows.
 
-A worker writes what it does as it does it; a thread beside it writes the time. So a stopped process shows by the time,
-and an endless loop by the progress, while the time still goes on.
+A worker writes what it does as it does it; a thread next to it writes the time. So a stopped process shows by the time,
+and an endless loop by the progress, while the time still continues.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Clock:
     """Seconds that were watched.
 
     A machine that stood still, or had no core to spare for its supervisor, had none for its workers either: what the
-    watcher slept through is nobody's silence. So limits adapt to the pace of the machine. ``longest``: seconds that
-    count of the time between two looks, at most.
+    watcher slept through is not a worker's silence. So limits adapt to the pace of the machine. ``longest``: seconds
+    that count of the time between two looks, at most.
 
     Examples:
         >>> clock = Clock(0.1, iter([5.0, 5.05, 9.0]).__next__)
@@ -145,7 +145,7 @@ class HeartbeatBoard:
             return f"it gave no sign for {limit:g} s"
         limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else _START
         if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, using):
-            return f"it made no progress for {limit:.3g} s and waited for nobody"
+            return f"it made no progress for {limit:.3g} s and waited for no other worker"
         return None
 
     def _overdue(self, at: int, now: float, limit: float, cpu: int, using: Callable[[], Usage]) -> bool:

@@ -28,17 +28,18 @@ class Epoch:
     number: int  # counts from 1
     members: tuple[Worker, ...]
     joins: tuple[Worker, ...] = ()  # those of them that get their state from a peer
-    restore: str | None = None  # None: go on; a checkpoint's path: everybody loads it; empty: everybody begins anew
+    # None: continue; a checkpoint's path: every worker loads it; empty: every worker starts again
+    restore: str | None = None
     # stages that have lost all their workers: only they restore, and do the steps since then again with what others
     # have logged
     lost: tuple[int, ...] = ()
     leaves: tuple[Worker, ...] = ()  # workers that have gone to other places, and end now
-    line: int = 1  # the generation of the last restore of all: what was told before it does not count
+    line: int = 1  # the generation of the last restore of all: earlier reports do not count
     plans: int = 0  # which version of the plans made ahead is used
     detected: float = 0.0  # when the lead heard of the failure that began it, ``time.time()``; 0 without a failure
 
     def dead(self, places: Iterable[Worker]) -> frozenset[Worker]:
-        """The places that nobody fills."""
+        """The places that nothing fills."""
         return frozenset(places) - set(self.members)
 
 
@@ -59,7 +60,7 @@ class Board:
 
     def epoch(self, number: int) -> Epoch:
         plain = self.take(keys.EPOCH(number))
-        assert plain is not None, "a generation is told of before it begins"
+        assert plain is not None, "a generation is announced before it begins"
         workers = {name: tuple(Worker(*worker) for worker in plain[name]) for name in ("members", "joins", "leaves")}
         return Epoch(**plain | workers | {"lost": tuple(plain["lost"])})
 
@@ -85,7 +86,7 @@ class Board:
         return int(self.store.ask("count", key, more))
 
     def forget(self, *gone: str) -> None:
-        """Nobody asks for these any more: a store keeps what it is told for as long as a run takes."""
+        """Nothing asks for these any more: a store keeps its entries for the whole run."""
         self.store.ask("forget", list(gone))
 
     # ---- a mailbox of the lead ---------------------------------------------------------------------------------------

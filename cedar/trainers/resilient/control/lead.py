@@ -42,7 +42,7 @@ class Coordinator:
     Args:
         machines: supervisors to wait for at the start.
         latest: the newest checkpoint's path; empty where there is none.
-        begin_at: what everybody loads at the start; empty: nothing.
+        begin_at: what every worker loads at the start; empty: nothing.
         silence: seconds after which a supervisor without a sign counts as gone, with its workers.
         alone: whether these stages, all of whose workers are gone, can do their steps again by what others logged.
     """
@@ -89,7 +89,7 @@ class Coordinator:
             self._heard(report, now)
         self.listen(now)
         if self._doubt is not None and now - self._doubt[0] > self.silence / 4 and not self._news:
-            self._news.append((None, *self._doubt[1:]))  # nobody died: only a connection broke
+            self._news.append((None, *self._doubt[1:]))  # no worker died: only a connection broke
         if self.generation == 0:
             self._start()
         elif self._news:
@@ -128,7 +128,7 @@ class Coordinator:
             self._restoring = self._all_restore = True
         elif kind == "lost" and report["generation"] == self.generation and self._doubt is None:
             if self._restoring:
-                return  # everybody meets anew anyway
+                return  # every worker meets again anyway
             self._doubt = now, time.time(), report["error"]
 
     def listen(self, now: float) -> None:
@@ -138,7 +138,7 @@ class Coordinator:
             if beats != machine.beats:
                 machine.beats, machine.since = beats, now
             elif now - machine.since > self.silence:
-                if self.generation == 0:  # nobody waits for its workers yet: others may take their places
+                if self.generation == 0:  # nothing waits for its workers yet: others may take their places
                     self.ready -= machine.roles
                 else:
                     why = f"its supervisor {name} gave no sign for {self.silence:g} s"
@@ -158,7 +158,7 @@ class Coordinator:
         self.leaving.pop(worker, None)
         if worker not in self.members or worker in self.ended:
             return
-        if self._all_finished():  # nobody needs it any more, but its part of the last checkpoint is missing
+        if self._all_finished():  # nothing needs it any more, but its part of the last checkpoint is missing
             raise CedarError(
                 f"worker {worker} is gone while the last checkpoint was written: {why}",
                 done="all steps were taken; older checkpoints are as they were",
@@ -172,7 +172,7 @@ class Coordinator:
     # ---- what follows ------------------------------------------------------------------------------------------------
 
     def fill(self, machine: str, only: set[Worker] | None = None) -> list[Worker]:
-        """Let a machine start workers at the places that nobody has; which."""
+        """Let a machine start workers at the places that nothing has; which."""
         taken = {worker for known in self.machines.values() for worker in known.roles}
         free = [worker for worker in self.places if worker not in taken and (only is None or worker in only)]
         for worker in free:
@@ -249,7 +249,7 @@ class Coordinator:
         return any(machine.roles & places for machine in self.machines.values())
 
     def _join(self) -> None:
-        """New workers come in at the boundary of a step: everybody waits there."""
+        """New workers come in at the boundary of a step: every worker waits there."""
         if not self._paused:
             self.board.count(keys.PAUSE(self.generation))
             self._paused = True

@@ -46,7 +46,7 @@ STORE: Entry[int] = Entry("store", "process of the store")
 OVER: Entry[bool] = Entry("over", "the run is over")
 LEFT: Entry[int] = Entry("left/{machine}", "counter: this supervisor knows that the run is over")
 MACHINE: Entry[int] = Entry("machine/{machine}", "counter: signs of a supervisor")
-ORDERS: Entry[int] = Entry("orders/{machine}", "counter: workers that a supervisor was told to start")
+ORDERS: Entry[int] = Entry("orders/{machine}", "counter: workers that a supervisor was asked to start")
 ORDER: Entry[list[int]] = Entry("order/{machine}/{number}", "the place of such a worker")
 REPORTS: Entry[int] = Entry("reports", "counter: reports to the lead")
 REPORT: Entry[dict[str, Any]] = Entry("report/{number}", "one of them: machine, ready, gone, error, lost, replayed, ..")
@@ -67,7 +67,7 @@ DURATIONS: Entry[list[Any]] = Entry("durations/{worker}", "what the worker's ins
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 GATE: Entry[str] = Entry("gate/{generation}/{step}", "decision: go, or pause for those who join")
-PAUSE: Entry[int] = Entry("pause/{generation}", "counter: somebody wants to join")
+PAUSE: Entry[int] = Entry("pause/{generation}", "counter: a worker wants to join")
 PAUSED: Entry[int] = Entry("paused/{generation}", "counter: workers that wait for that")
 VOTES: Entry[int] = Entry("votes/{generation}/{step}", "counter: workers that have come to the end of a step (sync)")
 DECISION: Entry[str] = Entry("decision/{generation}/{step}", "decision: commit, or abort (sync)")

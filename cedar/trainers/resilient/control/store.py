@@ -1,4 +1,4 @@
-"""The store of a run, in a process of its own: it outlives workers, and ends with the one who started it.
+"""The store of a run, in its own process: it outlives workers, and ends with the one who started it.
 
 It listens at one address, and answers those who hold the run's key. Questions and answers are frames of JSON.
 """

@@ -77,7 +77,7 @@ class Supervisor:
             process.close()
 
     def tell(self, generation: int) -> None:
-        """The workers of this machine are told the newest generation."""
+        """Announces the newest generation to the workers of this machine."""
         self.beats.generation = generation
 
     def pause(self) -> None:

@@ -168,7 +168,7 @@ class _Lane:
             try:
                 work = work or self._connect()
                 result = work(order)
-            except Exception as error:  # noqa: BLE001 - told to the one who receives; a sender's peer is seen to be gone
+            except Exception as error:  # noqa: BLE001 - reported to the receiver; a sender notices that its peer has gone
                 result = error
             if self._keeps and not self._closed:
                 self.results.put(result)
@@ -177,6 +177,6 @@ class _Lane:
 
 
 def _bytes(message: torch.Tensor) -> memoryview:
-    """The memory of a tensor that lies in one piece, on the CPU."""
+    """The memory of a tensor that is in one piece, on the CPU."""
     plain: Any = message.reshape(-1).view(torch.uint8).numpy()
     return memoryview(plain)

@@ -63,7 +63,8 @@ def reduce(
     transport: Transport, me: Worker, group: Sequence[Worker], rows: Mapping[Row, torch.Tensor],
     owners: Mapping[Row, Worker], like: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The sum of the rows of all workers in the order of their keys, the same bits whoever has which row.
+    """The sum of the rows of all workers in the order of their keys, the same bits no matter which worker has which
+    row.
 
     Args:
         group: all who meet, in the same order everywhere.
@@ -132,7 +133,8 @@ class Executor:
     Args:
         transport: to the others of this generation.
         data: for the first and the last stage.
-        reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits whoever worked
+        reduction: ``exact``: gradients are added in the order (replica, micro-batch), the same bits no matter which
+        worker computed
             them; ``fast``: each worker adds up its own first.
         progress: called before each instruction, and when one begins to wait.
         pace: seconds that each F, B_INPUT and B_WEIGHT takes at least: a rehearsal of other hardware.

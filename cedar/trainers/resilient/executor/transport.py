@@ -4,8 +4,8 @@
 2. Each ordered pair has a queue, and a thread or stream, of its own: a queue that waits holds up no other.
 3. A message is sent when its receiver has a buffer for it; until then it must not change. Announced receives get
    buffers in their order, a few of each queue at a time: what is announced ahead of computing blocks nothing.
-4. Shape and dtype are told by the receiver.
-5. ``close`` gives up everything at once, and so does a newer generation: nobody waits for the dead.
+4. The receiver gives shape and dtype.
+5. ``close`` gives up everything at once, and so does a newer generation: nothing waits for the dead.
 
 ``SocketTransport`` is what runs use; a transport within one process, in the tests, holds executors to these rules.
 """
@@ -23,7 +23,7 @@ from cedar.trainers.resilient.schedule import Worker
 
 
 class Superseded(Exception):
-    """A newer generation of workers has begun: what is under way is given up."""
+    """A newer generation of workers has begun: what is in progress is given up."""
 
 
 class Lost(CedarError):
@@ -48,7 +48,7 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Give up everything that is under way: whoever waits in ``receive`` gets Lost, at once."""
+        """Give up everything that is in progress: the code that waits in ``receive`` gets Lost, at once."""
 
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Waiting:
                 raise Lost(f"waited {self.patience:g} s for {awaited}", fix="see who is slow in the run's report")
 
     def poll(self, ready: Callable[[], T | None], awaited: str) -> T:
-        """Ask again and again, at growing distances, until the answer is not None."""
+        """Ask repeatedly, at growing distances, until the answer is not None."""
         answers: list[T] = []
         pause = [0.0005]
 

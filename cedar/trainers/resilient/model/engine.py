@@ -225,8 +225,8 @@ class Engine:
         self.outputs = None if self.last else Signature.of(output)
 
     def load(self, state: State, frozen: Collection[str] = ()) -> None:
-        """Compute with the weights of a state. ``frozen``: parameters whose gradients nobody needs: they are 0, but not
-        at the first stage, where all gradients come at once.
+        """Compute with the weights of a state. ``frozen``: parameters whose gradients nothing needs: they are 0, but
+        not at the first stage, where all gradients come at once.
         """
         self.layout.put(state.master, zip(self.names, self.parameters, strict=True))
         self._trained = {n: p for n, p in zip(self.names, self.parameters, strict=True) if n not in frozen}
@@ -260,7 +260,7 @@ class Engine:
     def _compute(
         self, step: int, key: Key, x: Any, targets: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-        """What the stage gives, or its loss; beside it the sum of the losses of its routers."""
+        """What the stage gives, or its loss; next to it the sum of the losses of its routers."""
         for layer in self.mixtures:
             layer.clear()  # a checkpoint computes again in the backward, and its losses count once
         with keyed(self.device, self.seed, self.number, step, *key):
@@ -314,7 +314,7 @@ class Engine:
 
 
 class _WithOwnLoss(torch.autograd.Function):
-    """The output of a stage; in the backward, a loss of the stage's own falls beside it."""
+    """The output of a stage; in the backward, a loss of the stage's own falls next to it."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:

@@ -68,7 +68,7 @@ class Stage(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a norm and beside a residual."""
+    """Attention and two linear layers, each behind a norm and next to a residual."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 Workers of a stage hold the same weights, so only the number of the dead of each stage matters, and of all ways to
 spread so many over the stages one is best: the *normal* one. Its plan is made ahead, with more time than a failure
-has. When workers die in another way, the step goes on under ``plan`` for those who are dead; at a later
+has. When workers die in another way, the step continues under ``plan`` for those who are dead; at a later
 boundary, live workers may take roles of other stages, by copying a peer's state, until the spread is the normal one.
 """
 

@@ -21,7 +21,7 @@ def exact(problem: Problem, seconds: float = 60, workers: int | None = None) -> 
     """The schedule of the shortest period for the routes of the problem, or the best one that was found in time.
 
     Args:
-        problem: costs that are not all whole numbers are rounded to a sixtieth of a micro-batch: then the solver proves
+        problem: costs that are not all integers are rounded to a sixtieth of a micro-batch: then the solver proves
             nothing, and the plan is the heuristic's where that is shorter.
         seconds: when to stop; the plan then says what was found, and the bound that was proven.
         workers: threads of the solver; by default one for each core.

@@ -23,10 +23,10 @@ def from_torch(path: str, problem: Problem) -> Plan:
 
     Args:
         path: of the file.
-        problem: of a run in which nobody is dead.
+        problem: of a run in which no worker is dead.
 
     Raises:
-        ScheduleError: the file cannot be read, an action is unknown, or it is no schedule for this problem.
+        ScheduleError: the file cannot be read, an action is unknown, or it is not a schedule for this problem.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -52,7 +52,7 @@ def _tasks(path: str, stage: int, line: Sequence[str], count: int) -> list[Task]
         match = _ACTION.fullmatch(cell)
         if match is None or int(match[1]) != stage:
             raise ScheduleError(
-                f"{path}, rank {stage}: {cell!r} is no F, B, I or W of stage {stage}",
+                f"{path}, rank {stage}: {cell!r} is not a F, B, I or W of stage {stage}",
                 fix="give a schedule with one stage for each rank, of what is computed alone",
             )
         tasks.append((_KINDS[match[2]], int(match[3])))

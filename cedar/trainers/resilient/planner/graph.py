@@ -1,4 +1,4 @@
-"""A problem as arrays of whole numbers, for searches; how long a step takes in an order; lists.
+"""A problem as arrays of integers, for searches; how long a step takes in an order; lists.
 
 A *cell* is a micro-batch at a stage, ``stage * size + replica * micro_batches + number``; a *node* is one of its three
 tasks, ``3 * cell + 0, 1, 2`` for F, B_INPUT and B_WEIGHT. A fused backward is node 1, and there is no node 2.

@@ -52,7 +52,7 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("stages", "replicas", "micro_batches"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ScheduleError(f"{name} is {getattr(self, name)!r}", fix="give a whole number of 1 or more")
+                raise ScheduleError(f"{name} is {getattr(self, name)!r}", fix="give an integer of 1 or more")
         if self.mode not in MODES:
             raise ScheduleError(f"the mode is {self.mode!r}", fix=f"give one of {', '.join(MODES)}")
         if isinstance(self.memory, str) and self.memory not in {"1f1b", "stage 1f1b"}:

@@ -84,7 +84,7 @@ class Schedule:
         micro_batches: of each pipeline in one step.
         work: the ordered instructions of each live worker.
         dead: the workers that are gone.
-        mode: ``sync``: nobody steps before everybody has reduced; ``staggered``: a stage steps when it is ready.
+        mode: ``sync``: nothing steps before every worker has reduced; ``staggered``: a stage steps when it is ready.
         caps: for each stage, how many activations a worker may keep at once; None for no limit.
         serving: stages that have taken this step already and only serve the others F and B_INPUT, with the weights
             from before.
@@ -136,7 +136,7 @@ class Schedule:
         try:
             return self._routes[stage, replica, micro_batch]
         except KeyError:
-            raise ScheduleError(f"nobody works micro-batch {replica}.{micro_batch} at stage {stage}") from None
+            raise ScheduleError(f"nothing works micro-batch {replica}.{micro_batch} at stage {stage}") from None
 
 
 def grid(stages: int, replicas: int) -> Iterator[Worker]:
@@ -233,11 +233,11 @@ def load(path: str) -> Schedule:
     except OSError as error:
         raise ScheduleError(f"the schedule {path} cannot be read: {error.strerror}", fix="make it again") from error
     except ValueError as error:
-        raise ScheduleError(f"{path} is no JSON: {error}", fix="make it again") from error
+        raise ScheduleError(f"{path} is not JSON: {error}", fix="make it again") from error
     return from_plain(plain, path)
 
 
 def _number(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value

@@ -78,7 +78,7 @@ class Costs:
 
 
 def group_of(schedule: Schedule, stage: int, kind: str) -> tuple[str, int]:
-    """Who waits for whom: at ALL_REDUCE the stage, tied stages as one; at STEP of a sync schedule everybody."""
+    """Who waits for whom: at ALL_REDUCE the stage, tied stages as one; at STEP of a sync schedule every worker."""
     if kind == "STEP":
         return ("STEP", -1)
     return (kind, min(schedule.tied) if stage in schedule.tied else stage)
@@ -129,7 +129,7 @@ def timeline(
         spans: keep every instruction's start and end.
 
     Raises:
-        ScheduleError: workers wait for each other for ever.
+        ScheduleError: workers wait for each other forever.
 
     Examples:
         >>> lone = (Instruction("F", 0, 0), Instruction("B", 0, 0), Instruction("ALL_REDUCE"), Instruction("STEP"))
@@ -156,7 +156,7 @@ def _by_time(span: Span) -> tuple[float, Worker, float]:
 
 
 class _Run:
-    """One pass over the lists: a worker goes on until it has to wait, and is woken by what it waits for."""
+    """One pass over the lists: a worker continues until it has to wait, and is woken by what it waits for."""
 
     def __init__(
         self, schedule: Schedule, takes: Callable[[Worker, Instruction], float], travel: Callable[[], float],
@@ -187,9 +187,7 @@ class _Run:
             work = self.schedule.work
             reported = ", ".join(f"{w} at {work[w][at[w]]} (instruction {at[w]})" for w in stuck[:4])
             more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
-            raise ScheduleError(
-                f"the schedule is wrong: {reported}{more} wait for ever", fix="make it with the planner"
-            )
+            raise ScheduleError(f"the schedule is wrong: {reported}{more} wait forever", fix="make it with the planner")
 
     def go_on(self, worker: Worker, at: int) -> int:
         """Carry out what can be; the position where the worker waits, or its end."""

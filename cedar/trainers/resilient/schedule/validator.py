@@ -73,7 +73,7 @@ def validate(schedule: Schedule) -> Facts:
     What holds afterwards: every live worker, and no dead one, has a list; every micro-batch is worked exactly once at
     every stage, B_INPUT and B_WEIGHT where F was; nothing comes before what it needs; every stage reduces after all its
     B_WEIGHT, and steps after that; no worker keeps more activations than its cap; messages between two workers are
-    received in the order in which they are sent; nobody waits for ever when sends never block, receives block in order,
+    received in the order in which they are sent; nothing waits forever when sends never block, receives block in order,
     and ALL_REDUCE waits for the whole stage. Then any number of such steps in a row end, too.
 
     Examples:
@@ -110,7 +110,7 @@ def _check_shape(schedule: Schedule) -> None:
                 f"stage {stage} has no live worker: its weights are lost", fix="go back to the last checkpoint"
             )
     if odd := set(schedule.work) ^ set(schedule.live):
-        problem = "has a list, but is no live worker" if min(odd) in schedule.work else "is alive, but has no list"
+        problem = "has a list, but is not a live worker" if min(odd) in schedule.work else "is alive, but has no list"
         raise _wrong(f"{min(odd)} {problem}")
     if len(schedule.caps) != schedule.stages:
         raise _wrong(f"it has {len(schedule.caps)} memory caps for {schedule.stages} stages")
@@ -142,7 +142,9 @@ def _check_worker(schedule: Schedule, worker: Worker, owned: bytearray) -> tuple
             continue
         need = needs.get(kind)
         if need is None:
-            raise _at(worker, at, step, f"does not belong to stage {stage}" if kind in KINDS else "is no instruction")
+            raise _at(
+                worker, at, step, f"does not belong to stage {stage}" if kind in KINDS else "is not an instruction"
+            )
         if closed:
             raise _at(worker, at, step, "comes after ALL_REDUCE")
         if not (0 <= replica < schedule.replicas and 0 <= micro_batch < per):

@@ -52,7 +52,7 @@ def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
     assert "no progress" in worker.after(10)  # the heartbeat's thread lives
     worker.move(3, 1, Instruction("RECV_F", 0, 1, 0), Worker(0, 1))
     assert worker.after(0) == ""
-    assert worker.after(100) == ""  # it waits for somebody
+    assert worker.after(100) == ""  # it waits for something
     assert worker.beats.seen(1) == (3, 1)
     worker.move(3, 2, WORK)
     worker.beats.numbers[1 + FIELDS + 5] = 2.0  # its slowest instruction took 2 s

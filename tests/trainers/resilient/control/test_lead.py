@@ -78,7 +78,7 @@ def test_a_new_worker_comes_in_at_a_boundary() -> None:
     run.tick()
     epoch = run.tick()
     assert epoch is not None
-    assert epoch.number == 2  # everybody is asked to pause
+    assert epoch.number == 2  # every worker is asked to pause
     assert run.board.count("pause/2", 0) == 1
     run.board.count("paused/2", 3)
     epoch = run.tick()
@@ -287,7 +287,7 @@ def test_the_store_stays_until_the_other_supervisors_have_left() -> None:
             if len(asked) < 4:
                 run.board.count("machine/m1")
             if len(asked) == 4:
-                run.board.count("left/m1")  # and m2 is silent for ever
+                run.board.count("left/m1")  # and m2 is silent forever
 
         def pause(self) -> None:
             pass

@@ -1,4 +1,4 @@
-"""The wire protocol is what its module declares, and what its page tells; nobody writes a key of their own."""
+"""The wire protocol is what its module declares, and what its page tells; nothing writes their own key."""
 
 import re
 from pathlib import Path

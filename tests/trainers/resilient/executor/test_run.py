@@ -1,4 +1,4 @@
-"""Lists are carried out without tags; gradients are bitwise the same whoever did the work."""
+"""Lists are carried out without tags; gradients are bitwise the same any code that did the work."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_without_logs_or_with_other_routes_work_is_forgotten() -> None:
     kept = {worker: FinishedWork(0) for worker in WORKERS}
     once(plan(problem()).schedule, kept=kept, reduction="fast")
     one = kept[Worker(0, 0)]
-    one.narrow({(0, 0), (0, 1)}, logs=True)  # 0.2 is in the sum, and somebody else works it now
+    one.narrow({(0, 0), (0, 1)}, logs=True)  # 0.2 is in the sum, and another process works it now
     assert one.done == set()
     two = kept[Worker(0, 1)]
     two.narrow({(1, 0), (1, 1), (1, 2)}, logs=False)

@@ -1,4 +1,4 @@
-"""All transports keep the one contract: order per pair and direction, bounded buffers, nobody waits for ever."""
+"""All transports keep the one contract: order per pair and direction, bounded buffers, nothing waits forever."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_strict_one_holds_senders_to_the_rules() -> None:
     one, two = StrictTransport(network, ONE, patient()), StrictTransport(network, TWO, patient())
     message = torch.zeros(2)
     one.send(TWO, message)
-    message += 1  # nobody has received it yet
+    message += 1  # nothing has received it yet
     two.expect(ONE, (2,), torch.float32)
     with pytest.raises(Lost, match="was changed before it was sent"):
         two.receive(ONE)

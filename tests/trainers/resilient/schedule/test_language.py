@@ -75,7 +75,7 @@ def test_routes_lead_to_live_workers_and_home_where_home_is_alive():
                 worker = schedule.route(stage, replica, number)
                 assert worker not in DEAD
                 assert worker == (stage, replica) or (stage, replica) in DEAD
-    with pytest.raises(ScheduleError, match="nobody works micro-batch 0.9 at stage 1"):
+    with pytest.raises(ScheduleError, match="nothing works micro-batch 0.9 at stage 1"):
         schedule.route(1, 0, 9)
 
 

@@ -45,7 +45,7 @@ def test_a_worker_does_one_thing_at_a_time_and_receives_what_was_sent():
 def test_a_timeline_of_workers_that_wait_for_each_other_ends_in_an_error():
     one = (Instruction("RECV_B", 0, 0, 0), Instruction("F", 0, 0))
     two = (Instruction("RECV_F", 0, 0, 0), Instruction("F", 0, 0))
-    with pytest.raises(ScheduleError, match="wait for ever"):
+    with pytest.raises(ScheduleError, match="wait forever"):
         timeline(Schedule(2, 1, 1, {Worker(0, 0): one, Worker(1, 0): two}))
 
 

@@ -15,9 +15,9 @@ from cedar.trainers.resilient.schedule import KINDS, Instruction, ScheduleError,
 
 
 def carried_out(schedule):
-    """What goes wrong when a schedule is carried out by hand, None if nothing does.
+    """What goes wrong when a schedule is carried out manually, None if nothing does.
 
-    A pot of facts, of queues and of meetings; workers take turns, one instruction each, until nobody gets on.
+    A pot of facts, of queues and of meetings; workers take turns, one instruction each, until nothing makes progress.
     """
     last, queues, facts = schedule.stages - 1, defaultdict(list), set()
     position, live, met = dict.fromkeys(schedule.work, 0), defaultdict(int), defaultdict(set)
@@ -59,7 +59,7 @@ def carried_out(schedule):
         if kind[:4] in {"SEND", "RECV"}:
             other = done.other(worker)
             if other not in schedule.work:
-                return "nobody there"
+                return "nothing there"
             if kind[:4] == "SEND":
                 queues[worker, other].append(which)
             elif queues[other, worker].pop(0) != which:
@@ -100,7 +100,7 @@ def carried_out(schedule):
                 position[worker] += 1
                 moved = True
     if any(position[worker] < len(instructions) for worker, instructions in schedule.work.items()):
-        return "waits for ever"
+        return "waits forever"
     if any(queues.values()):
         return "never received"
     for worker in schedule.work:
@@ -167,7 +167,7 @@ def test_the_validator_and_the_model_agree_on_spoilt_schedules(data):
         if worker is None:
             return
         steps = list(schedule.work[worker])
-        how = data.draw(st.sampled_from(["swap", "neighbors", "change", "move", "cap", "hand over"]))
+        how = data.draw(st.sampled_from(["swap", "neighbors", "change", "move", "cap", "deliver"]))
         if how == "swap":
             other = data.draw(st.integers(0, len(steps) - 1))
             steps[at], steps[other] = steps[other], steps[at]
@@ -258,7 +258,7 @@ def test_each_broken_promise_is_told_by_worker_and_instruction():
 
 def test_lists_of_dead_missing_and_unknown_workers_are_refused():
     good = base()
-    refused(replace(good, dead=frozenset({Worker(0, 1)})), "(0, 1) has a list, but is no live worker")
+    refused(replace(good, dead=frozenset({Worker(0, 1)})), "(0, 1) has a list, but is not a live worker")
     refused(replace(good, dead=frozenset({Worker(5, 1)})), "(5, 1) is not in the grid")
     refused(replace(good, work={Worker(0, 0): ()}), "is alive, but has no list")
     refused(replace(good, dead=frozenset({Worker(1, 0), Worker(1, 1)})), "stage 1 has no live worker", "checkpoint")
@@ -287,7 +287,7 @@ def test_workers_that_wait_for_each_other_are_refused_and_named():
     upper = [*kinds, *upper[-2:]]
     both = [s for s in lower if s.kind == "RECV_F"] + [s for s in lower if s.kind != "RECV_F"]
     spoilt = put(put(lists, Worker(0, 0), upper), Worker(1, 0), both)
-    refused(spoilt, "(0, 0) at RECV_B 0.0", "(1, 0) at RECV_F 0.1", "wait for ever")
+    refused(spoilt, "(0, 0) at RECV_B 0.0", "(1, 0) at RECV_F 0.1", "wait forever")
 
 
 def test_facts_tell_peaks_and_the_one_order_of_each_pair():
