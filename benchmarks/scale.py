@@ -22,7 +22,7 @@ import numpy as np
 import cedar
 from benchmarks.harness import Figure, add_form, at_least, at_most, reported, show, write
 from benchmarks.scale_data import Numbered, Size, counted, uncounted
-from benchmarks.scale_reads import Dealt, Storage, dealt, lanes, took
+from benchmarks.scale_reads import Dealt, Storage, assigned, lanes, took
 from benchmarks.scale_service import Service
 from benchmarks.scale_talk import agreed, folder_look, met
 from cedar.engine.delivery.state import seal
@@ -53,7 +53,7 @@ class Job:
         with loader:
             next(iter(loader))
         seconds = time.process_time() - began
-        return Job(size, known, unknown, source, dealt(loader, size)), seconds
+        return Job(size, known, unknown, source, assigned(loader, size)), seconds
 
     @property
     def sizes(self) -> Any:
@@ -89,7 +89,7 @@ def deal(job: Job, start: float, drawn: int) -> list[Figure]:
     """Who gets what: counts, and CPU seconds of a rank."""
     size, steps = job.size, job.parts.steps
     began = time.process_time()
-    dealt(loader_of(job.known, 0, size.ranks), size)
+    assigned(loader_of(job.known, 0, size.ranks), size)
     every = time.process_time() - began
     batches = sorted(run.batches for run in job.parts.runs)
     twice = sum(max(0, a[1] - b[0]) for a, b in pairwise(batches))
@@ -105,7 +105,7 @@ def deal(job: Job, start: float, drawn: int) -> list[Figure]:
         reported("CPU of a rank, loader to first batch", [start], "s"),
         reported("CPU of the shares of all ranks, counts known", [every], "s", note="one process, one permutation"),
         reported("CPU of the lanes of all ranks, counts unknown", [laned], "s", note="each rank takes all of it"),
-        at_most("batches dealt twice", 0, [twice], "batches"),
+        at_most("batches assigned twice", 0, [twice], "batches"),
         at_most("ranks' steps, most less least", 0, [int(steps.max() - steps.min())], "steps"),
         at_most("rows left out, in batches of all ranks", 1, [dropped / (size.batch * size.ranks)], "steps"),
         at_most("splits in no lane, or in two", 0, [int((there != 1).sum())], "splits"),
@@ -115,7 +115,7 @@ def deal(job: Job, start: float, drawn: int) -> list[Figure]:
 
 
 def _delivered(job: Job, ranks: Sequence[int]) -> list[Figure]:
-    """Ranks that deliver their whole share: what they read, and that the rows are those that were dealt."""
+    """Ranks that deliver their whole share: what they read, and that the rows are those that were assigned."""
     reads, _ = job.reads()
     wrong, over, cpu = 0, [], []
     seen: list[Any] = []

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import cedar
 from benchmarks.scale_data import Ints, Size
 from cedar.engine.runner import Runner
-from cedar.engine.streams.dealt import DealtStream
-from cedar.engine.streams.lanes import dealt as parted
+from cedar.engine.streams.assigned import AssignedStream
+from cedar.engine.streams.lanes import assigned as parted
 from cedar.engine.streams.splits import SplitStream
 
 # ---- what is read ----------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ class Dealt:
     order: Ints
 
 
-def dealt(loader: cedar.Loader, size: Size) -> Dealt:
+def assigned(loader: cedar.Loader, size: Size) -> Dealt:
     """The runs of all ranks, by the streams of one of them: what a rank does at its start, for each of them."""
     job = loader._job
     _, mine = job.streams(Runner("inline", 1), 0, [], dry=True)
@@ -53,7 +53,7 @@ def dealt(loader: cedar.Loader, size: Size) -> Dealt:
     ends = np.append(layout.starts[1:], len(layout.order))
     runs, steps = [], np.zeros(size.ranks, dtype=np.int64)
     for rank in range(size.ranks):
-        for low, high in DealtStream(mine.source, replace(mine.share, rank=rank, world=size.ranks)).spans(0):
+        for low, high in AssignedStream(mine.source, replace(mine.share, rank=rank, world=size.ranks)).spans(0):
             (([first, _], _), _), (([last, _], _), _) = (
                 splits.seek_window(low * size.batch),
                 splits.seek_window(high * size.batch - 1),

@@ -24,8 +24,8 @@ from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
+from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, steps_from
-from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.groups import GroupStage
 from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.ready import ReadyStream
@@ -56,7 +56,7 @@ class Compiler:
         store: where ``cache()`` keeps blocks.
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: the part of the epoch that is compiled; None is all of it.
-        share: how units are dealt to ranks, for operators that move rows between those.
+        share: how units are assigned to ranks, for operators that move rows between those.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Compiler:
             self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
 
     @property
-    def dealt(self) -> Stream:
+    def assigned(self) -> Stream:
         """What ranks share."""
         return self.streams[self.physical.stages[self.physical.deal].inputs[0]]
 
@@ -98,7 +98,7 @@ class Compiler:
         """Any unit of it is found at once, as all rows before it are counted."""
         repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
-        return self.dealt.count is not None and (self.dealt.count != math.inf or found)
+        return self.assigned.count is not None and (self.assigned.count != math.inf or found)
 
     def _repeats(self, stage: Stage) -> bool:
         operator = self._node(stage.out).operator
@@ -106,18 +106,18 @@ class Compiler:
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
-    def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, DealtStream]:
-        """The stream that a rank's loader pulls, and the dealt stream below it; their units correspond."""
+    def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, AssignedStream]:
+        """The stream that a rank's loader pulls, and the assigned stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
-        dealt = DealtStream(self.dealt, share)
-        dealt.cuts = self._cuts
+        assigned = AssignedStream(self.assigned, share)
+        assigned.cuts = self._cuts
         if self.ready is not None:  # ranks that take turns need one order
-            self.ready.free = self._slices is None and (dealt.whole or dealt.in_runs)
-        top: Stream = dealt
+            self.ready.free = self._slices is None and (assigned.whole or assigned.in_runs)
+        top: Stream = assigned
         for number in range(deal + 1, len(stages)):
             last = partial(self._last, stages[number], share, finish) if number == len(stages) - 1 else tuple
             top = self._tasks(stages[number], top, last)
-        return top, dealt
+        return top, assigned
 
     def _last(self, stage: Stage, share: Share, finish: Sequence[Step]) -> Sequence[Step]:
         """What a rank does with its units at the end."""
@@ -144,7 +144,7 @@ class Compiler:
         chunk = least_rows(self.binding)
         history = [[of, chunk, [EVERYTHING if k == DONE else 0 for k in kept]] for of, kept in lane.past]
         share = Share(lane.number, lane.of, chunk, history=tuple(history))
-        return DealtStream(self._operator(stage, inputs), share, alone=True)
+        return AssignedStream(self._operator(stage, inputs), share, alone=True)
 
     def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
         def program() -> Program:
@@ -164,8 +164,8 @@ class Compiler:
         context = self._context(stage.out)
         if operator.over_ranks:
             share = self._share
-            dealt = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
-            context = replace(context, ranks=share.world, dealt=dealt)
+            assigned = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
+            context = replace(context, ranks=share.world, assigned=assigned)
         below = inputs[0] if inputs else None
         if isinstance(below, StageStream) and below.any_order and operator.any_order:
             below.batch = operator.batch_rows or 0

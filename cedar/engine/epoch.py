@@ -29,8 +29,8 @@ from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_p
 from cedar.engine.overlap import describe, overlap, told_by_key
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
+from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.dealt import DealtStream, Share
 from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
@@ -109,8 +109,8 @@ class Job:
         lane: Lane | None = None,
         dry: bool = False,
         written: Plan | None = None,
-    ) -> tuple[Stream, DealtStream]:
-        """The top stage of this rank, and its dealt stream.
+    ) -> tuple[Stream, AssignedStream]:
+        """The top stage of this rank, and its assigned stream.
 
         Args:
             dry: they are only counted, as written.
@@ -157,11 +157,11 @@ class Job:
         runner = Runner("inline", 1)
         if self.sharing.lanes:
             return told_by_key(self._compiler(runner, 0, None, dry=True).by_key(self.rank.world), self.rank.world)
-        _, dealt = self.streams(runner, 0, [], dry=True)
+        _, assigned = self.streams(runner, 0, [], dry=True)
         sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
         if len(sources) != 1:
             return ""
-        return describe(overlap(sources[0], dealt, rows_per_unit(self.binding.root)), self.rank.world)
+        return describe(overlap(sources[0], assigned, rows_per_unit(self.binding.root)), self.rank.world)
 
     @cached_property
     def _local(self) -> bool:
@@ -243,7 +243,7 @@ class DataEpoch:
         self._agreement = agreement if self._lanes is not None else None
         self._pulled: tuple[DataEpoch, int] | None = None  # where the piece in progress came from: which of its lanes
         self._last: tuple[int, Piece, int] | None = None
-        self._compiled: tuple[Stream, DealtStream] | None = None  # to be opened first
+        self._compiled: tuple[Stream, AssignedStream] | None = None  # to be opened first
         self.moved = False  # something was delivered
 
     def entry(self) -> dict[str, Any]:
@@ -440,20 +440,20 @@ class DataEpoch:
 
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
-            top, dealt = self._job.streams(self._runner, self.epoch, [], lane)
-            self._dealt = dealt
+            top, assigned = self._job.streams(self._runner, self.epoch, [], lane)
+            self._dealt = assigned
             self._job.plans.reads(1 / lane.of)
-            return _at(top, position or [dealt.start(), 0])
-        top, dealt = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
-        self._compiled, self._dealt = None, dealt
-        self._job.plans.reads(1.0 if dealt.count is None or dealt.share.turns else 1 / dealt.share.world)
-        last = dealt.share.last
-        if last == "drop" and dealt.count == 0 and dealt.source.count and not self._history:
+            return _at(top, position or [assigned.start(), 0])
+        top, assigned = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
+        self._compiled, self._dealt = None, assigned
+        self._job.plans.reads(1.0 if assigned.count is None or assigned.share.turns else 1 / assigned.share.world)
+        last = assigned.share.last
+        if last == "drop" and assigned.count == 0 and assigned.source.count and not self._history:
             _log.warning(
                 'epoch %d has %d unit(s) for %d ranks: none is delivered, as they fill no step; use smaller batches, '
-                'fewer ranks, or last="keep" or "pad"', self.epoch, dealt.source.count, self._job.rank.world,
+                'fewer ranks, or last="keep" or "pad"', self.epoch, assigned.source.count, self._job.rank.world,
             )  # fmt: skip
-        return _at(top, position or [dealt.start(), 0])
+        return _at(top, position or [assigned.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
         """Unit ``unit`` of a piece is about to be delivered; what that means is worked out when a caller asks."""

@@ -28,7 +28,7 @@ from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
-from cedar.engine.streams.dealt import Share
+from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.executors.recovery import Patience
 from cedar.operators.base import Kernel, Operator, RowOperator, Schema, StreamOperator
@@ -453,8 +453,8 @@ class _TwinBinding(Binding):
 
 
 def _units(compiler: Compiler, share: Share) -> list[Block]:
-    top, dealt = compiler.top(share)
-    flow = top.open([dealt.start(), 0])
+    top, assigned = compiler.top(share)
+    flow = top.open([assigned.start(), 0])
     units: list[Block] = []
     rows = 0
     try:

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from cedar.engine.streams.dealt import DealtStream
+from cedar.engine.streams.assigned import AssignedStream
 from cedar.engine.streams.splits import SplitStream
 
 _MOST = 1.15  # rows read over rows needed; more is said
 
 
-def overlap(splits: SplitStream, dealt: DealtStream, unit_rows: int) -> tuple[float, int] | None:
+def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tuple[float, int] | None:
     """Rows that a rank reads over those that it needs, and the windows of an epoch.
 
     Args:
         splits: the one source, whose windows are read as a whole.
-        dealt: the rank's units.
+        assigned: the rank's units.
         unit_rows: rows of a unit.
 
     Returns:
         None where units are not just the rows of the source, in runs of so many.
     """
     layout = splits.layout(0)
-    if layout.before is None or not splits.windowed or dealt.share.turns:
+    if layout.before is None or not splits.windowed or assigned.share.turns:
         return None
     edges, total = layout.before[np.append(layout.starts, len(layout.order))], int(layout.before[-1])
-    if dealt.source.count not in (total // unit_rows, -(-total // unit_rows)):
+    if assigned.source.count not in (total // unit_rows, -(-total // unit_rows)):
         return None
     read = needed = 0
-    for span in dealt.spans(0):
+    for span in assigned.spans(0):
         if span is not None:
             low, high = (min(unit * unit_rows, total) for unit in span)
             first, last = np.searchsorted(edges, low, side="right") - 1, np.searchsorted(edges, high)

@@ -19,7 +19,7 @@ from cedar.engine.metrics import CallTimes, Metrics
 from cedar.engine.nodes import deal_mode
 from cedar.engine.observations import with_gil
 from cedar.engine.runner import Runner
-from cedar.engine.streams.dealt import Share
+from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks
 from cedar.engine.watcher import TimeUp, Watcher
 from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
@@ -83,8 +83,8 @@ class _Work:
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
         compiler = Compiler(physical, binding, Tasks(runner, self._env, metrics, watcher), Store())
-        top, dealt = compiler.top(Share(chunk=least_run(binding), last=deal_mode(root)))
-        flow = top.open([dealt.start(), 0])
+        top, assigned = compiler.top(Share(chunk=least_run(binding), last=deal_mode(root)))
+        flow = top.open([assigned.start(), 0])
         try:
             while isinstance(flow.pull(True), Piece):
                 pass

@@ -22,7 +22,7 @@ def counted_if_read(binding: Binding) -> tuple[Binding, tuple[Node, str] | None]
     """A pipeline as if the rows behind its filters were counted; and what leaves counts unknown even so, and why."""
     asked = Binding(binding.root, binding.on_error, Env(sampling=True), counts=lambda _, splits, __: splits.rows)
     compiler = Compiler(asked.written, asked, Tasks(Runner("inline", 1), Env(), Metrics()), Store())
-    return asked, None if compiler.dealt.count is not None else _culprit(compiler)
+    return asked, None if compiler.assigned.count is not None else _culprit(compiler)
 
 
 def offer(binding: Binding) -> str:

@@ -151,7 +151,7 @@ def placed(costs: Sequence[Weights]) -> list[Index]:
 class BalanceStream(Stream):
     """``at`` is [input position, number of its unit], at the beginning of a step.
 
-    Steps begin at unit ``context.dealt``, where ranks were last dealt units again; what is before is passed on.
+    Steps begin at unit ``context.assigned``, where ranks were last assigned units again; what is before is passed on.
     """
 
     def __init__(self, source: Stream, operator: Balance, context: StreamContext) -> None:
@@ -172,7 +172,7 @@ class BalanceStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         if self.source.count is None:
             return [self.start(), unit]
-        within = max(0, unit - self.context.dealt) % self.context.ranks
+        within = max(0, unit - self.context.assigned) % self.context.ranks
         return [[self.source.seek(unit - within, lap), unit - within], within]
 
     def fits(self, at: At) -> bool:
@@ -245,7 +245,7 @@ class _BalanceFlow(Flow):
             step.costs.append(costs)
         step.full += own
         self._number += own
-        if step.full == self._context.ranks or self._number <= self._context.dealt:
+        if step.full == self._context.ranks or self._number <= self._context.assigned:
             self._deal()
 
     def _deal(self) -> None:

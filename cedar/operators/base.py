@@ -412,7 +412,7 @@ class StreamContext:
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
     column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
-    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``dealt`` on. For
+    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``assigned`` on. For
     those that join rows: ``parts`` asks that keys tell of which.
     """
 
@@ -425,7 +425,7 @@ class StreamContext:
     types: Callable[[], dict[str, ColumnType]]
     refills: bool = False
     ranks: int = 1
-    dealt: int = 0
+    assigned: int = 0
     parts: bool = False
 
     def hash_seed(self, operator_seed: int) -> int:

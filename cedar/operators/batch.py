@@ -223,7 +223,7 @@ class PadBatch:
 
     size: int
     types: dict[str, ColumnType]
-    only_empty: bool = False  # the batches below are filled already; only those dealt as padding are not
+    only_empty: bool = False  # the batches below are filled already; only those assigned as padding are not
 
     def __call__(self, block: Block, env: Env) -> Block:
         if self.only_empty and block.columns:

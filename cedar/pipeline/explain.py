@@ -15,7 +15,7 @@ from cedar.engine.dedup import found_groups
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, over_ranks
 from cedar.engine.runner import Runner
-from cedar.engine.streams.dealt import DealtStream, Share
+from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
 from cedar.operators.base import Env
@@ -65,10 +65,10 @@ def explain(
     profile = profile if profile is not None else shown.profile
     binding = Binding(root, None, Env(sampling=True))
     binding.listed = listed or binding.listed
-    compiler, dealt = _compiled(binding, shown)
+    compiler, assigned = _compiled(binding, shown)
     unit = "batches" if binding.batched[id(root)] else "rows"
     words = as_written(root, binding.labels)
-    unknown = compiler.dealt.count is None
+    unknown = compiler.assigned.count is None
     lines = headed("NOTE", [*notes(compiler), *(_COUNTABLE.format(way) for way in [unknown and offer(binding)] if way)])
     lines += headed("COST", [_most(root, words, profile)] if profile is not None and profile.operators else [])
     lines += logical_lines(root, words, profile)
@@ -83,7 +83,7 @@ def explain(
     lines += headed("RUN", [run] if run else [])
     lines += headed("DEDUP", _groups(binding, achieved or {}))
     lines += headed("CACHE", cache, _CACHES)
-    lines += headed("UNITS", [f"{_units(dealt.count)} {unit} in an epoch"])
+    lines += headed("UNITS", [f"{_units(assigned.count)} {unit} in an epoch"])
     lines += headed("RANKS", [_ranks(compiler)])
     return printable("\n".join(lines))
 
@@ -95,8 +95,8 @@ def _most(root: Node, words: Mapping[int, str], profile: Profile) -> str:
     return ", ".join(f"{labels[i]} {share:.0%}" for i, share in shares[:_COSTLY] if share >= 0.005)
 
 
-def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, DealtStream]:
-    """A plan compiled for show, and the stream that is dealt to ranks."""
+def _compiled(binding: Binding, plan: Plan) -> tuple[Compiler, AssignedStream]:
+    """A plan compiled for show, and the stream that is assigned to ranks."""
     tasks = Tasks(Runner("inline", 1), Env(), Metrics())
     physical = lower(plan.root, Choice(splits=binding.splits, settled=binding.listed.settled), binding.root)
     compiler = Compiler(physical, binding, tasks, Store())

@@ -41,7 +41,7 @@ class _Stages:
                     fix=_AGAIN,
                 )
         if len(deals) != 1 or self.stages[-1].kind != "task" or self._real(self.stages[-1].out) != self._real(-1):
-            raise PlanError("the plan does not end in what the pipeline gives, dealt to ranks once", fix=_AGAIN)
+            raise PlanError("the plan does not end in what the pipeline gives, assigned to ranks once", fix=_AGAIN)
 
     def _why(self, stage: Stage) -> str | None:
         """What is wrong with a stage, or None."""

@@ -1,6 +1,6 @@
 """Clusters a log by session: rows of a session next to each other, in order of time.
 
-Out of core: rows are dealt to parts by a hash of their session, in files next to the result; then each part is
+Out of core: rows are assigned to parts by a hash of their session, in files next to the result; then each part is
 sorted by
 itself. Both passes are tasks that can be done in any order, by threads here or by the workers of a Dask cluster, and
 done again after an interruption.

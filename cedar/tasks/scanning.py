@@ -71,7 +71,7 @@ class ScanReader:
         first: these columns alone; None where everything is read at once.
         rest: the other columns.
         rest_bytes: of a row; None where that is not known.
-        luck: decides whether the other columns wait for the filters; shows in no result.
+        selectivity: decides whether the other columns wait for the filters; shows in no result.
     """
 
     plain: Reader
@@ -83,7 +83,7 @@ class ScanReader:
     first: Reader | None = None
     rest: Reader | None = None
     rest_bytes: float | None = None
-    luck: FilterHits = field(default_factory=FilterHits, compare=False, repr=False)
+    selectivity: FilterHits = field(default_factory=FilterHits, compare=False, repr=False)
 
     @property
     def source(self) -> Any:
@@ -113,7 +113,7 @@ class ScanReader:
             for block in _joined(self._left(split, lap, env, timing)):
                 any_rows = True
                 yield block
-            self.luck.see(not any_rows)
+            self.selectivity.see(not any_rows)
         if not any_rows:
             yield from self._nothing()
 
@@ -136,7 +136,7 @@ class ScanReader:
             return None
         rows = getattr(split, "rows", None)
         size = None if rows is None or self.rest_bytes is None else rows * self.rest_bytes
-        return self.rest if self.luck.worth(size, self.source.reread_bytes) else None
+        return self.rest if self.selectivity.worth(size, self.source.reread_bytes) else None
 
     def _pruned(self, split: Any) -> bool:
         prune = getattr(self.source, "prune", None)

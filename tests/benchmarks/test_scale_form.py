@@ -10,7 +10,7 @@ import pytest
 from benchmarks import harness, scale, splits
 from benchmarks.scale_clock import Barrier, Board, Clock
 from benchmarks.scale_data import Numbered, Size, counted, uncounted
-from benchmarks.scale_reads import Storage, dealt, lanes, took
+from benchmarks.scale_reads import Storage, assigned, lanes, took
 from benchmarks.scale_service import Service
 from benchmarks.scale_talk import agreed, met
 
@@ -146,5 +146,5 @@ def test_splits_and_manifests_are_measured_in_a_small_form(tmp_path, monkeypatch
 
 def test_a_job_of_another_shape_is_dealt_whole():
     size = replace(SIZE, ranks=7, splits=50, rows=5_000, batch=3)
-    found = dealt(counted(size).loader(rank=0, world=7, executor="inline"), size)
+    found = assigned(counted(size).loader(rank=0, world=7, executor="inline"), size)
     assert int(found.steps.sum()) == 5_000 // 3 // 7 * 7

@@ -63,8 +63,8 @@ def test_draws_follow_their_weights_and_packs_their_length() -> None:
 
 def test_batches_are_balanced_over_ranks_and_groups_are_marked() -> None:
     p = cedar.from_items([{"x": x} for x in (9, 8, 1, 2)]).batch(2).balance("x")
-    dealt = [[b["x"].tolist() for b in p.loader(rank=rank, world=2, executor="inline")] for rank in range(2)]
-    assert dealt == [[[9, 1]], [[8, 2]]]
+    assigned = [[b["x"].tolist() for b in p.loader(rank=rank, world=2, executor="inline")] for rank in range(2)]
+    assert assigned == [[[9, 1]], [[8, 2]]]
     (batch,) = cedar.from_items([{"l": [1, 2]}, {"l": [1, 2]}]).dedup([["l"]]).batch(2)
     assert batch["l"].inverse_lookup.tolist() == [0, 0]
 

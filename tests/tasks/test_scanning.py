@@ -172,14 +172,14 @@ def test_a_second_read_is_not_tried_where_every_split_keeps_rows():
 
 
 def test_luck():
-    luck = FilterHits(1.0)
-    assert luck.worth(1 << 20, 1 << 19)
-    assert luck.worth(None, 1 << 19)
+    selectivity = FilterHits(1.0)
+    assert selectivity.worth(1 << 20, 1 << 19)
+    assert selectivity.worth(None, 1 << 19)
     for _ in range(20):
-        luck.see(False)
-    assert not luck.worth(1 << 20, 1 << 19)
-    luck.see(True)
-    assert luck.worth(8 << 20, 1 << 19)
+        selectivity.see(False)
+    assert not selectivity.worth(1 << 20, 1 << 19)
+    selectivity.see(True)
+    assert selectivity.worth(8 << 20, 1 << 19)
 
 
 def test_row_groups_are_passed_over_by_their_statistics(tmp_path: Path, monkeypatch):

@@ -151,7 +151,7 @@ class Elastic:
         if all(each["state"] is None for each in said):
             _same("epochs", [each["epoch"] for each in said])
             return {"state": None, "deals": deals + 1}
-        # Who missed the last change had its part dealt to the others: it comes as a new rank does.
+        # Who missed the last change had its part assigned to the others: it comes as a new rank does.
         stood = [each for each in said if each["state"] is not None and each["deals"] == deals]
         meeting = _same("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]

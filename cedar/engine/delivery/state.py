@@ -335,7 +335,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     """
     if any(state.get("order") == "any" for state in states):
         raise ResumeError(
-            'with order="any" an epoch that was begun cannot be dealt to another number of ranks: they have had some '
+            'with order="any" an epoch that was begun cannot be assigned to another number of ranks: they have had some '
             "rows before others",
             site=site,
             done="nothing was loaded",
@@ -364,7 +364,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             )
     if _dealt_in_two_ways(states):
         raise ResumeError(
-            "the states differ in how the epoch was dealt: some by batches, others by lanes",
+            "the states differ in how the epoch was assigned: some by batches, others by lanes",
             site=site,
             fix="give states saved together",
         )
@@ -391,7 +391,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
 
 
 def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
-    """Some ranks dealt an epoch by lanes, and others by batches."""
+    """Some ranks assigned an epoch by lanes, and others by batches."""
     for number in {number for s in states for number in s["open"]}:
         entries = [s["open"][number] for s in states if number in s["open"]]
         while entries:

@@ -23,7 +23,7 @@ class LaneState(NamedTuple):
 
     Args:
         number, of, stop, turn, turns, history: as of ``Lane``.
-        depth: the epoch had been dealt so many times before the lane was made.
+        depth: the epoch had been assigned so many times before the lane was made.
         position: after what was delivered of it; None before its beginning, ``END`` after its end.
         keeps: the splits begun, to the end of their window; None where that is not known. Of a lane that several ranks
             share, at its end, the units that this one took.
@@ -55,7 +55,7 @@ class LaneState(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Its units were dealt to several ranks, now or before."""
+        """Its units were assigned to several ranks, now or before."""
         return self.turns > 1 or bool(self.history)
 
     def lane(self, past: Past) -> Lane:
@@ -77,14 +77,14 @@ def _taken(position: Position | None) -> int:
 
 
 def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
-    """How an epoch was dealt before, as all its ranks have it.
+    """How an epoch was assigned before, as all its ranks have it.
 
     Raises:
         ResumeError: they do not agree.
     """
     pasts = sorted((list(entry.get("past") or []) for entry in entries if entry), key=len)
     if any(past != pasts[-1][: len(past)] for past in pasts):
-        raise ResumeError("the states are of ranks that were dealt apart", fix="give states saved together")
+        raise ResumeError("the states are of ranks that were assigned apart", fix="give states saved together")
     return pasts[-1] if pasts else []
 
 
@@ -134,7 +134,7 @@ def _among(lane: LaneState, turn: int, turns: int) -> LaneState:
 def dealt_anew(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
-    """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was dealt before that."""
+    """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was assigned before that."""
     known = [LaneState(*lane) for lane in lanes]
     unfinished = [lane for lane in known if not lane.ended]
     mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)

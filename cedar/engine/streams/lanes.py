@@ -1,6 +1,6 @@
 """Lanes: where row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
 
-Each lane has splits of its own, dealt by bytes after the epoch's permutation, so that a rank reads nothing that others
+Each lane has splits of its own, assigned by bytes after the epoch's permutation, so that a rank reads nothing that others
 keep. A source with fewer splits than there are lanes is read by all of them, and each keeps the rows whose keys are its
 own. Both follow from the metadata of the sources of the pipeline as written: no plan changes them.
 """
@@ -19,7 +19,7 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys, hash_ints
 from cedar.operators.base import Env
 
-Past: TypeAlias = Sequence[Any]  # how an epoch was dealt before, oldest first: [lanes, what each of them keeps]
+Past: TypeAlias = Sequence[Any]  # how an epoch was assigned before, oldest first: [lanes, what each of them keeps]
 DONE = -1  # a lane that was through: it keeps nothing, and left nothing
 _SEED = 0x1A9E5  # of the hashes that share rows by their keys
 UNTOLD = (
@@ -49,15 +49,15 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
     return lanes
 
 
-def dealt(
+def assigned(
     sizes: npt.NDArray[np.float64], of: int, past: Past = (), lap: int = 0, by_key: Sequence[bool] = ()
 ) -> list[npt.NDArray[np.int64]]:
-    """The splits of each lane, in order; where the epoch was dealt before, of those that no lane had begun.
+    """The splits of each lane, in order; where the epoch was assigned before, of those that no lane had begun.
 
     Args:
         sizes: of the splits, in order.
         of: how many lanes there are.
-        past: how they were dealt before.
+        past: how they were assigned before.
         lap: the pass of a ``repeat`` above: in each, a lane has the splits of another one.
         by_key: as of ``dealt_by_key``; all splits stay there.
     """
@@ -72,7 +72,7 @@ def dealt(
 
 def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tuple[bool, ...]:
     """Whether rows are shared by their keys, as there were fewer splits than lanes: of each time that an epoch was
-    dealt, and now.
+    assigned, and now.
 
     Examples:
         >>> import numpy as np
@@ -81,7 +81,7 @@ def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tu
     """
     reported: tuple[bool, ...] = ()
     for place, number in enumerate([*(before for before, _ in past), of]):
-        reported += (0 < len(dealt(sizes, 1, past[:place], 0, reported)[0]) < number,)
+        reported += (0 < len(assigned(sizes, 1, past[:place], 0, reported)[0]) < number,)
     return reported
 
 
@@ -100,10 +100,10 @@ class Lane(NamedTuple):
 
     Args:
         number, of: which one, of how many.
-        past: how the epoch was dealt before.
+        past: how the epoch was assigned before.
         stop: it ends after so many splits, as the others were redistributed; None where it keeps all of them.
         turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
-        history: what was taken of it when its units were dealt to other ranks, as of ``deal``.
+        history: what was taken of it when its units were assigned to other ranks, as of ``deal``.
     """
 
     number: int
@@ -116,7 +116,7 @@ class Lane(NamedTuple):
 
     def splits(self, sizes: npt.NDArray[np.float64], lap: int, by_key: Sequence[bool]) -> npt.NDArray[np.int64]:
         """The places of its splits in the order of a pass."""
-        return dealt(sizes, self.of, self.past, lap, by_key)[self.number][: self.stop]
+        return assigned(sizes, self.of, self.past, lap, by_key)[self.number][: self.stop]
 
     def rows(self, by_key: Sequence[bool]) -> RowsByKey | None:
         """Which rows of its splits are its own; None where all are."""
@@ -133,7 +133,7 @@ class RowsByKey:
     Items of a row stay together, and a ``concat`` above says nothing: it does the same wherever a plan puts it.
 
     Args:
-        levels: (which time that the epoch was dealt, lanes then, those whose rows stay).
+        levels: (which time that the epoch was assigned, lanes then, those whose rows stay).
     """
 
     levels: tuple[tuple[int, int, tuple[int, ...]], ...]

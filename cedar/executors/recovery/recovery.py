@@ -302,7 +302,7 @@ class Recovery:
     def _look(self) -> None:
         try:
             self._see()
-        except Exception:  # noqa: BLE001 - what is lost is to be dealt with all the same
+        except Exception:  # noqa: BLE001 - what is lost must be handled all the same
             if not self._blind:
                 _log.warning("it could not be seen whether workers stand still", exc_info=True)
             self._blind = True

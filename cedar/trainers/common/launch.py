@@ -124,7 +124,7 @@ def _take_gpu(local: int) -> None:
     import torch
 
     gpus = torch.cuda.device_count()
-    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # any code that started the ranks has dealt them
+    one_each = gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ  # any code that started the ranks has assigned them
     if local >= gpus and not one_each:
         raise CedarError(
             f"rank {local} of this machine has no GPU: there are {gpus}, and each rank takes one",

@@ -119,13 +119,15 @@ class Spread:
         """
         ways, load = None, None
         if fast:
-            dear = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in self.rows}
+            extra = {name: (self.wanted.slow_cost - 1) * self.widths[name] for name in self.rows}
             every = {
-                n: choices(self.frequencies[n], self.rows[n], costs.get(n, 0.0), self.each[n], dear[n])
+                n: choices(self.frequencies[n], self.rows[n], costs.get(n, 0.0), self.each[n], extra[n])
                 for n in self.rows
             }
             counts = filled({name: one.touched for name, one in self.frequencies.items()}, self.each, ranks * fast)
-            costs = {n: cost + dear[n] * self.frequencies[n].cold(counts[n], self.rows[n]) for n, cost in costs.items()}
+            costs = {
+                n: cost + extra[n] * self.frequencies[n].cold(counts[n], self.rows[n]) for n, cost in costs.items()
+            }
             load = best_load(every, fast, {name: ranks for name in every if name not in costs})
             ways = {name: every[name] for name in costs}
         if self.wanted.planner == "greedy" or ranks == 1:

@@ -160,8 +160,8 @@ def test_batches_are_those_of_plain_python_at_any_number_of_ranks(
     lengths = [len(loader) for loader in loaders]
     ranks = [taken(loader) for loader in loaders]
     assert [len(batches) for batches in ranks] == lengths
-    dealt = [batch for batches in ranks for batch in batches if batch]
-    assert sorted(dealt) == sorted(one) if last != "drop" else all(batch in one for batch in dealt)
+    assigned = [batch for batches in ranks for batch in batches if batch]
+    assert sorted(assigned) == sorted(one) if last != "drop" else all(batch in one for batch in assigned)
     # Stop at any steps, and continue at another number of ranks.
     states, seen = [], []
     for rank in range(world):

@@ -24,17 +24,17 @@ def units(total, world, rank, chunk, last):
 
 @given(st.integers(0, 200), WORLDS, st.integers(1, 20), st.sampled_from(["drop", "keep", "pad"]))
 def test_runs_cover_each_unit_once(total, world, chunk, last):
-    dealt = [units(total, world, rank, chunk, last) for rank in range(world)]
-    flat = sorted(itertools.chain(*dealt))
+    assigned = [units(total, world, rank, chunk, last) for rank in range(world)]
+    flat = sorted(itertools.chain(*assigned))
     if last == "drop":
         assert flat == list(range(total - total % world))
     elif last == "keep":
         assert flat == list(range(total))
-        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        assert max(map(len, assigned)) - min(map(len, assigned)) <= 1
     else:
         assert flat == list(range(-(-total // world) * world))
     end = end_of(Numbers([(0, total)]), world, last, unknown)
-    assert [len(d) for d in dealt] == [end.units(rank, last) for rank in range(world)]
+    assert [len(d) for d in assigned] == [end.units(rank, last) for rank in range(world)]
 
 
 @given(st.integers(1, 5), WORLDS, st.integers(1, 9))

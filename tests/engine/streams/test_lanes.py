@@ -16,7 +16,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.engine.streams.lanes import dealt, lanes_of
+from cedar.engine.streams.lanes import assigned, lanes_of
 from tests.how_much import SEED, cases
 from tests.toy_pipelines import Source, expand
 from tests.toy_runs import rows_of, run, saved
@@ -285,11 +285,11 @@ def test_an_endless_pipeline_is_dealt_anew() -> None:
 
 def test_what_is_dealt_anew_is_what_nobody_had_begun() -> None:
     sizes = np.array([float(1 + i * 7 % 5) for i in range(40)])
-    first = dealt(sizes, 3)
+    first = assigned(sizes, 3)
     assert sorted(np.concatenate(first).tolist()) == list(range(40))
-    again = dealt(sizes, 5, [[3, [4, -1, 0]]])
+    again = assigned(sizes, 5, [[3, [4, -1, 0]]])
     assert sorted(np.concatenate(again).tolist()) == sorted([*first[0][4:], *first[2]])
-    fewer = dealt(sizes, 1, [[3, [4, 2, 0]]])
+    fewer = assigned(sizes, 1, [[3, [4, 2, 0]]])
     assert fewer[0].tolist() == sorted([*first[0][4:], *first[1][2:], *first[2]])
 
 

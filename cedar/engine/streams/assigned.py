@@ -1,4 +1,4 @@
-"""DealtStream: one rank's share of a stream."""
+"""AssignedStream: one rank's share of a stream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Share:
     apart: bool = False
 
 
-class DealtStream(Stream):
+class AssignedStream(Stream):
     """The units of ``source`` that belong to a rank.
 
     ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where ranks take
@@ -156,7 +156,7 @@ class _PaddingFlow(Flow):
 class _RunsFlow(Flow):
     """Contiguous runs of a stream whose count is known."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Position | None, lap: int) -> None:
+    def __init__(self, stream: AssignedStream, taken: int, below: Position | None, lap: int) -> None:
         self._stream = stream
         self._lap = lap
         self._taken = taken
@@ -241,7 +241,7 @@ class _RunsFlow(Flow):
 class _WholeFlow(Flow):
     """Everything, as there is one rank."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Any, lap: int) -> None:
+    def __init__(self, stream: AssignedStream, taken: int, below: Any, lap: int) -> None:
         self._taken = taken
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
 
@@ -261,7 +261,7 @@ class _WholeFlow(Flow):
 class _TurnsFlow(Flow):
     """Turn by turn: everything below is computed, and this rank keeps its units."""
 
-    def __init__(self, stream: DealtStream, taken: int, below: Any, number: int | None, lap: int) -> None:
+    def __init__(self, stream: AssignedStream, taken: int, below: Any, number: int | None, lap: int) -> None:
         self._stream = stream
         self._taken = taken
         self._number = number or 0
