@@ -66,9 +66,10 @@ fuzz: $(STAMP)  ## readers and decoders under a coverage-guided fuzzer, MINUTES=
 test-long: $(STAMP)  ## every test on fresh random inputs, many more of them than `make test-all` draws
 	@HYPOTHESIS_PROFILE=long CEDAR_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 3600 $(ARGS)
 
-lint: $(STAMP)  ## ruff, rules and format
+lint: $(STAMP)  ## ruff, rules and format; words of docs/words.txt
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/python .ci/words.py
 
 format: $(STAMP)  ## let ruff mend what it can
 	@$(BIN)/ruff check --fix $(CODE)

@@ -153,8 +153,8 @@ def train(trainer: Trainer, until: int) -> tuple[float, float]:
         record = trainer.train_step()
         seconds, waited = seconds + record.seconds, waited + record.waited
         if trainer.step % 20 == 0 or trainer.step == until:
-            told = f"loss {record.loss:.4f}   entropy {trainer.recent().entropy:.4f}"
-            print(f"  {trainer.step * record.rows:>9,} rows   {told}")
+            line = f"loss {record.loss:.4f}   entropy {trainer.recent().entropy:.4f}"
+            print(f"  {trainer.step * record.rows:>9,} rows   {line}")
     return seconds, waited
 
 

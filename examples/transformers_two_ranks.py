@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 class Epochs:
-    """The loader as Trainer wants it: told the epoch, it keeps a place that was loaded."""
+    """The loader as Trainer needs it: set_epoch keeps a position that was loaded."""
 
     def __init__(self, loader: cedar.Loader) -> None:
         self.loader = loader

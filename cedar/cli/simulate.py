@@ -72,7 +72,7 @@ def tables(forecast: Forecast) -> Iterator[Table]:
     if forecast.comparisons:
         cells = [
             (
-                ", ".join(map(str, sorted(one.dead))) or "nobody", str(one.steps), _range(one.measured, ".4g"),
+                ", ".join(map(str, sorted(one.dead))) or "none", str(one.steps), _range(one.measured, ".4g"),
                 _range(one.simulated, ".4g"), f"{one.off:.1%}",
             )
             for one in forecast.comparisons

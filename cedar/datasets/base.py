@@ -181,7 +181,7 @@ def offsets_of(chunk: Chunk, start: int) -> Index:
 def skippable(error: CedarError) -> None:
     """Let the error of a damaged file say that there is a policy for it."""
     if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
-        error.fix = f"{error.fix or 'mend the file'}{SKIPPABLE}"
+        error.fix = f"{error.fix or 'fix the file'}{SKIPPABLE}"
 
 
 def rows_may_fail(source: Any) -> bool:

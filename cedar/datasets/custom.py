@@ -240,7 +240,7 @@ def _numbered(index: int, split: Any) -> Split:
 
 
 def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str = "") -> SourceError:
-    """Rows are assigned out and found again by the counts: with a false one, some would be lost."""
+    """Rows are assigned and found again by their counts: with a false one, some would be lost."""
     return SourceError(
         f"{origin.url} (file {split.file}, start {split.start}): the split says {said} rows, and read() gave"
         f" {least}{gave}",

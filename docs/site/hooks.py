@@ -229,7 +229,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the repository that are no pages become names of files."""
+    """Links to files of the repository that are not pages become names of files."""
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)+((?!.*\.md)[\w./-]+|SECURITY\.md)\)", r"`\2`", markdown)
 
 

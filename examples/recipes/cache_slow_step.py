@@ -20,8 +20,8 @@ def noise(vector: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return vector + rng.normal(size=8).astype(np.float32)
 
 
-texts = cedar.from_items([{"text": f"document {i}"} for i in range(200)])
-kept = texts.map(embed, "text", into="vector").cache(str(folder / "kept"))
+rows = cedar.from_items([{"text": f"document {i}"} for i in range(200)])
+kept = rows.map(embed, "text", into="vector").cache(str(folder / "kept"))
 loader = kept.map(noise, "vector", random=True).shuffle(seed=1).batch(16).loader()
 first, calls = list(loader), (folder / "calls").stat().st_size
 second = list(loader)

@@ -1,4 +1,4 @@
-"""Pack texts of many lengths into rows of one length for a causal language model, without padding in between."""
+"""Pack documents of many lengths into rows of one length for a causal language model, without padding in between."""
 
 import tempfile
 from pathlib import Path
@@ -15,7 +15,7 @@ tokenizer = text.byte_level()
 batches = (
     cedar.read_text(str(path))
     .filter(col("text") != "")
-    .map(text.tokenise(tokenizer), "text", into="ids")
+    .map(text.tokenize(tokenizer), "text", into="ids")
     .map(text.special_tokens(end="<eos>", tokenizer=tokenizer), "ids")
     .shuffle(seed=1)
     .pack(LENGTH, "ids")

@@ -3,8 +3,8 @@
 import cedar
 from cedar import col
 
-texts = ["the cat sat", "a dog ran", "The cat sat ", "birds sing", "a dog ran"]
-documents = cedar.from_items([{"id": i, "text": text} for i, text in enumerate(texts)])
+strings = ["the cat sat", "a dog ran", "The cat sat ", "birds sing", "a dog ran"]
+documents = cedar.from_items([{"id": i, "text": text} for i, text in enumerate(strings)])
 normal = documents.with_columns(key=col("text").str.to_lowercase().str.strip_chars())
 unique = normal.unique("key").drop("key")
 print(unique.to_polars())

@@ -38,7 +38,7 @@ def test_help_lists_every_command_once_in_a_group(capsys):
     [
         ("run m:p --num-workers 2", "usage: cedar run ", "--num-workers 2; did you mean --workers?"),
         ("data cluster in out --sesion x --sort t", "usage: cedar data cluster ", "did you mean --session?"),
-        ("count a.csv --colour", "usage: cedar count ", "unrecognized arguments: --colour\n"),
+        ("count a.csv --color", "usage: cedar count ", "unrecognized arguments: --color\n"),
         ("hed a.csv", "usage: cedar ", "there is no 'hed'; did you mean head?"),
         ("data clcks x", "usage: cedar data ", "there is no 'clcks'; did you mean clicks?"),
         ("data cluster in out --session s --sort t --unit m", "usage: cedar data cluster", "--unit: there is no 'm'"),

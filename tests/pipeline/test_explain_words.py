@@ -1,4 +1,4 @@
-"""Operators are labelled in the user's own words."""
+"""Operators are labeled in the user's own words."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     """
     if any(state.get("order") == "any" for state in states):
         raise ResumeError(
-            'with order="any" an epoch that was begun cannot be assigned to another number of ranks: they have had some '
+            'with order="any" an epoch in progress cannot continue on another number of ranks: they have had some '
             "rows before others",
             site=site,
             done="nothing was loaded",

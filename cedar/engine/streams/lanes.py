@@ -1,6 +1,7 @@
 """Lanes: where row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
 
-Each lane has splits of its own, assigned by bytes after the epoch's permutation, so that a rank reads nothing that others
+Each lane has splits of its own, assigned by bytes after the epoch's permutation, so that a rank reads nothing that
+others
 keep. A source with fewer splits than there are lanes is read by all of them, and each keeps the rows whose keys are its
 own. Both follow from the metadata of the sources of the pipeline as written: no plan changes them.
 """

@@ -145,5 +145,5 @@ class Grayscale(PixelTransform):
             return one_step(len(sizes), GRAY, applied=applied(draws, self.p))
         if self.after(3) == 1:
             return one_step(len(sizes), GRAY_ONE)
-        grey, spread = one_step(len(sizes), GRAY), one_step(len(sizes), SPREAD)
-        return grey.then(spread)
+        gray, spread = one_step(len(sizes), GRAY), one_step(len(sizes), SPREAD)
+        return gray.then(spread)

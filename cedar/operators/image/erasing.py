@@ -1,4 +1,4 @@
-"""erasing: a random part of some of the images becomes one colour."""
+"""erasing: a random part of some of the images becomes one color."""
 
 from __future__ import annotations
 

@@ -17,14 +17,13 @@ from cedar.operators.text.tokenize import Tokenize as tokenize
 
 __all__ = ["byte_level", "normalize", "special_tokens", "tokenize", "truncate"]
 
-_OLD = {"normalise": normalize, "tokenise": tokenize}  # names before 0.1.0; remove them in 0.2.0
+_RENAMED = ("normalize", "tokenize")  # their British spellings work until cedar 0.2
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OLD:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = name.replace("ise", "ize")
-    warnings.warn(
-        f"text.{name} was renamed to text.{new}; the old name ends with cedar 0.2", DeprecationWarning, stacklevel=2
-    )
-    return _OLD[name]
+    if new == name or new not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"text.{name} was renamed to text.{new}; the old name ends with cedar 0.2"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return globals()[new]

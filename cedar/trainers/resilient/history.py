@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cedar.trainers.resilient.trainer import Trainer
 
 Key = tuple[int, int]
-Told = Mapping[str, Any]
+Reported = Mapping[str, Any]
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Sources:
 
 
 def find_sources(
-    reported: Mapping[Worker, Told], stage: int, steps: range, *, stages: int, keys: Sequence[Key],
+    reported: Mapping[Worker, Reported], stage: int, steps: range, *, stages: int, keys: Sequence[Key],
     tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip

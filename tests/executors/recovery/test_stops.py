@@ -133,14 +133,14 @@ def test_what_takes_long_in_this_process_is_told_once(
     monkeypatch.setattr(parts, "Patience", soon(warn=0.1))
     said = threading.Event()
 
-    class Told(logging.Handler):
+    class Reported(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said.set()
 
     def waits(x: int) -> int:
         return x if x != 5 or said.wait(60) else -1
 
-    handler = Told()
+    handler = Reported()
     logging.getLogger("cedar").addHandler(handler)
     try:
         assert rows(numbers(10).map(waits, "x", dtype=int).batch(5), executor=executor, workers=1)[0] == list(range(10))

@@ -268,10 +268,10 @@ class Executor:
         if shared and logged is not None:
             gradient = torch.cat([logged.to(gradient), gradient])
         elif shared:
-            everybody = [worker for each in schedule.tied for worker in schedule.peers(each)]
+            peers = [worker for each in schedule.tied for worker in schedule.peers(each)]
             _, owners = self._rows(schedule, kept, schedule.tied)
             tied = reduce(
-                self.transport, self.me, everybody, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
+                self.transport, self.me, peers, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
             )
             gradient = torch.cat([tied, gradient])
         counted = gradient if stage == min(schedule.tied, default=stage) else gradient[shared:]
