@@ -309,7 +309,7 @@ class DropFlow(Flow):
                 return piece
             dropped = min(self._left, piece.units)
             self._left -= dropped
-            if (gone := _gone(piece)) is not None and gone <= dropped:  # how many there were, nobody knows
+            if (gone := _gone(piece)) is not None and gone <= dropped:  # how many there were is unknown
                 dropped, self._left = gone + 1, 0
             if dropped < piece.units or piece.ends_window:
                 return piece.slice(dropped, piece.units) if dropped < piece.units else _empty_of(piece)

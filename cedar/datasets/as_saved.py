@@ -1,6 +1,6 @@
-"""Files as they were when a state was saved, so that an epoch goes on though some were mended, taken out or added.
+"""Files as they were when a state was saved, so that an epoch continues though some were mended, taken out or added.
 
-A state tells the files of a source and the splits that were made of them. What is left of the epoch is read by these:
+A state tells the files of a source and the splits that were made of them. The rest of the epoch is read by these:
 a file that was mended is read as it is now, of one that is gone rows are missing, and a new one comes with the next
 epoch. So every position of the state says what it said.
 """
@@ -23,18 +23,18 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Listing
 from cedar.datasets.split_table import SplitTable
 
-_SPLITS = 512  # of a source that is told
+_SPLITS = 512  # of a source whose listing a state holds
 _TEXT = 1536  # characters that this may take
 _MOST = 1 << 20  # bytes that it may come to
 _COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
 
 
-def told(source: Any) -> str | None:
+def listing_text(source: Any) -> str | None:
     """The files and splits of a source, for a state; None of one without files, or with too many.
 
     Examples:
         >>> from cedar.datasets.items import ItemsSource
-        >>> told(ItemsSource(({"x": 1},)))
+        >>> listing_text(ItemsSource(({"x": 1},)))
     """
     if not isinstance(source, FileSource):
         return None
@@ -67,7 +67,7 @@ class Saved:
 
     @staticmethod
     def of(text: str) -> Saved:
-        """Raises ValueError where the text is none of ``told``."""
+        """Raises ValueError where the text is none of ``listing_text``."""
         length, _, packed = text.partition(" ")
         try:
             if not 0 < int(length) <= _MOST:

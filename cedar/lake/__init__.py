@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write(pipeline: Pipeline, site: Site | None, **settings: Any) -> Written:
-    """Write all rows of a pipeline, or what is left of them; ``settings`` are the arguments of ``Pipeline.write``."""
+    """Write all rows of a pipeline, or the rest of them; ``settings`` are the arguments of ``Pipeline.write``."""
     from cedar.lake.writing import Settings, write
 
     return write(pipeline, Settings(**settings), site)

@@ -53,7 +53,7 @@ def read_vortex(
     Needs ``cedar-data[vortex]``.
 
     The format has no checksums of its own: a flipped bit may be another value. ``p.write(url, format="vortex")`` puts
-    some beside each file, in ``name.vortex.crc``, and what has them is checked as it is read. With ``verify=True`` a
+    some next to each file, in ``name.vortex.crc``, and what has them is checked as it is read. With ``verify=True`` a
     file without is an error, with ``verify=False`` none is checked.
 
     Raises:

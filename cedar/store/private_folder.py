@@ -44,7 +44,7 @@ def ours(folder: str) -> bool:
 def why_not_ours(status: os.stat_result) -> str:
     """Why something is not a folder that this user alone can write to; empty if it is."""
     if not stat.S_ISDIR(status.st_mode):
-        return "is no directory"
+        return "is not a directory"
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         return f"belongs to another user (uid {status.st_uid}, you are {os.geteuid()})"
     if hasattr(os, "geteuid") and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -1,4 +1,4 @@
-"""Who watches a run is made only where somebody asks for it."""
+"""Who watches a run is made only if the caller asks for it."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cedar.core.errors import ResumeError, Site
 from cedar.core.stream import is_count
-from cedar.datasets.as_saved import told
+from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
@@ -50,7 +50,9 @@ class Identity:
     any_order: bool = False  # rows come as they finish
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
-    listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # as of ``as_saved.told``
+    listings: list[str | None] = field(
+        default_factory=list, compare=False, repr=False
+    )  # as of ``as_saved.listing_text``
 
     @staticmethod
     def of(
@@ -65,7 +67,7 @@ class Identity:
             marks = [
                 list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
             ]
-            listings = [told(operator.source) for operator in reads]
+            listings = [listing_text(operator.source) for operator in reads]
         else:  # a state is small, however many sources there are: runs of them are distinguished
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]

@@ -1,4 +1,4 @@
-"""An epoch goes on though its files were mended, taken out or added since the state was saved: compared with the rows
+"""An epoch continues though its files were mended, taken out or added since the state was saved: compared with the rows
 that were there. CEDAR_CASES sets the number of random cases, CEDAR_SEED the first of them.
 """
 
