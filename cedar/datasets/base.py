@@ -196,7 +196,9 @@ def file_ids(source: Any, files: Index) -> Index:
 
 
 def row_bytes_of(source: Any) -> float | None:
-    """Estimated bytes of a row: as a state gives them, where a source is read as it was saved, or what the source says."""
+    """Estimated bytes of a row: as a state gives them, where a source is read as it was saved, or what the source
+    says.
+    """
     saved = getattr(source, "told_row_bytes", ())
     return saved[0] if saved else getattr(source, "row_bytes", None)
 
