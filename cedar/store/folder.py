@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from cedar.core.errors import PipelineError
+from cedar.core.errors import CedarError, PipelineError
 from cedar.store.entry import Entry, Versions, Write, opened, tail
 from cedar.store.eviction import EntryInfo
 from cedar.store.locks import alone
@@ -126,7 +126,7 @@ class Folder(Place):
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
         try:
             self._make()
-        except OSError:
+        except (CedarError, OSError):
             return contextlib.nullcontext()
         return alone(self.path(name))
 

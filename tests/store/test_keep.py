@@ -46,6 +46,21 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.L
     assert (tmp_path / "a").read_text() == "mine"
 
 
+def test_a_folder_of_others_in_the_place_of_ours_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = user_place()
+    assert place is not None
+    inside = tmp_path / "cedar" / INSIDE
+    inside.mkdir()
+    (inside / "mine").write_text("mine")
+    with place.alone(NAME):
+        assert not save(place, NAME, lambda _: {})
+    assert os.listdir(inside) == ["mine"]
+    assert "did not make" in caplog.text
+
+
 def test_a_place_beside_data_may_be_a_url() -> None:
     save(place_beside("memory://beside/a", 1 << 20), NAME, lambda _: {"x": 1})
     assert load(place_beside("memory://beside/a", 1 << 20), NAME, lambda entry: entry.about) == {"x": 1}
