@@ -9,10 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from cedar.cache.fingerprints import key_of
-from cedar.cache.kept_tables import kept_table
 from cedar.core.errors import PipelineError, SourceError, missing_column, user_site
 from cedar.core.frames import frame_of, parts
 from cedar.operators.base import Operator
@@ -20,6 +17,8 @@ from cedar.pipeline.core import Pipeline
 from cedar.pipeline.surveying import in_order, require_steady, survey
 from cedar.plan.graph import Node
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary
+from cedar.store.keep import once, user_place
+from cedar.store.place import name_of
 from cedar.store.whole_files import write_whole
 
 _FORMAT = "fitted 1"
@@ -134,23 +133,21 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
             )
     require_steady(pipeline, columns, "fit")
     node = in_order(pipeline.given)
-    if (key := key_of(node, None, "fit", *steps)) is None or not set(map(type, steps)) <= set(_KINDS):
-        return Fitted(_learned(node, columns, steps))
-    kept = kept_table(
-        key, lambda: pa.table({"json": [json.dumps([each for _, each in _learned(node, columns, steps)])]})
-    )
-    return Fitted(tuple(zip(steps, json.loads(kept.table["json"][0].as_py()), strict=True)))
+    key = key_of(node, None, "fit", *steps) if set(map(type, steps)) <= set(_KINDS) else None
+    place = None if key is None else user_place()
+    learned = once(place, name_of("fit", key), lambda: {"steps": _learned(node, columns, steps)})
+    return Fitted(tuple(zip(steps, learned["steps"], strict=True)))
 
 
-def _learned(node: Node, columns: list[str], steps: tuple[Step, ...]) -> tuple[tuple[Step, dict[str, Any]], ...]:
-    """Each step, with what it learned by column."""
+def _learned(node: Node, columns: list[str], steps: tuple[Step, ...]) -> list[dict[str, Any]]:
+    """What each step learned, by column."""
     learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
     try:
         for part in parts(map(frame_of, survey(node, columns, "fit"))):
             for _, each in learners:
                 for column, learner in each.items():
                     learner.add(part[column])
-        return tuple((step, {name: each.learned() for name, each in known.items()}) for step, known in learners)
+        return [{name: each.learned() for name, each in known.items()} for _, known in learners]
     finally:
         for learner in (learner for _, each in learners for learner in each.values()):
             learner.close()

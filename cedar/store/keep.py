@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cedar.core.errors import CedarError
 from cedar.core.redact import StorageOptions, redact
@@ -81,6 +81,16 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
     except (CedarError, OSError) as error:
         _log.warning("nothing can be kept in %s: %s", place.shown, redact(str(error)))
         return False
+
+
+def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """JSON that is kept, or made by one process while others wait for it; None is a place where nothing is kept."""
+    with contextlib.nullcontext() if place is None else place.alone(name):
+        known = load(place, name, lambda entry: entry.about)
+        if known is None:
+            known = made = make()
+            save(place, name, lambda _: made)
+        return known
 
 
 # ---- files that the user names ---------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from cedar.store.keep import alone_at, load, place_beside, read_file, save, user_place, write_file
+from cedar.store.keep import alone_at, load, once, place_beside, read_file, save, user_place, write_file
 from cedar.store.place import INSIDE, name_of
 
 NAME = name_of("kind", 1)
@@ -59,6 +60,23 @@ def test_a_folder_of_others_in_the_place_of_ours_is_left_alone(
         assert not save(place, NAME, lambda _: {})
     assert os.listdir(inside) == ["mine"]
     assert "did not make" in caplog.text
+
+
+def test_json_is_made_once(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> dict[str, int]:
+        made.append(1)
+        return {"x": len(made)}
+
+    place = place_beside(str(tmp_path / "a"), 1 << 20)
+    threads = [threading.Thread(target=once, args=(place, NAME, make)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert once(place_beside(str(tmp_path / "a"), 1 << 20), NAME, make) == {"x": 1}
+    assert once(None, NAME, make) == {"x": 2}
 
 
 def test_a_place_beside_data_may_be_a_url() -> None:
