@@ -29,54 +29,46 @@ class Watch:
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
-        self._processes = StallTimer(patience.clock, patience.look)
-        self._tasks = StallTimer(patience.clock, patience.look)
+        self._still = StallTimer(patience.clock, patience.look)
 
     def look(self, members: Iterable[Member], tasks: Sequence[Task]) -> None:
         """Now; to be called every ``patience.look`` seconds, or more often.
+
+        A process shows that it runs by the turns of its threads, and a task that it makes progress by its mark.
 
         Args:
             members: processes of the executor that can be seen from here.
             tasks: in progress; what their marks say of other processes of this machine is looked at, too.
         """
         at = {task: seen for task in tasks if (seen := _elsewhere(task)) is not None}
-        self._end_overdue(at)
-        self._end_stopped({member.pid: member for member in members}, at)
-        self._end_silent(at)
-
-    def _end_overdue(self, at: dict[Task, SlotReading]) -> None:
-        """A function has a time limit of its own."""
-        now = time.monotonic()
-        for task, seen in at.items():
-            if not task.killed and seen.overdue(now) and _kill(task.place, seen):
-                task.killed = now
-
-    def _end_stopped(self, members: dict[int, Member], at: dict[Task, SlotReading]) -> None:
-        pids = {*members, *(seen.pid for seen in at.values())}
+        own = {member.pid: member for member in members}
+        pids = {*own, *(seen.pid for seen in at.values())}
         pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
-        still = self._processes.look(dict[Hashable, object](pulses.items()))
-        for pid, beat in pulses.items():
-            why = why_stopped(beat, still[pid], self.patience, pid in members)
-            if not why:
-                continue
-            its = {task: seen for task, seen in at.items() if seen.pid == pid}
-            for task in its:
-                task.ended = why
-            if pid in members:
-                members[pid].kill(why)
-            for task, seen in its.items():
-                _kill(task.place, seen)
-
-    def _end_silent(self, at: dict[Task, SlotReading]) -> None:
-        """The loader has a limit on the time without progress; a function's own one may be longer."""
-        timeout = self.patience.timeout
-        if timeout is None:
-            return
-        still = self._tasks.look({task: (seen.mark, seen.began, seen.pid) for task, seen in at.items()})
+        marks = {task: (seen.mark, seen.began, seen.pid) for task, seen in at.items()}
+        still = self._still.look(dict[Hashable, object](pulses) | dict[Hashable, object](marks))
         for task, seen in at.items():
-            late = still[task] > max(timeout, seen.limit)
-            if late and not (task.killed or task.silent) and _kill(task.place, seen):
-                task.silent = f"no progress within timeout={timeout:g} s"
+            self._end_late(task, seen, still[task])
+        for pid, beat in pulses.items():
+            if why := why_stopped(beat, still[pid], self.patience, pid in own):
+                self._end_stopped(why, own.get(pid), {task: seen for task, seen in at.items() if seen.pid == pid})
+
+    def _end_late(self, task: Task, seen: SlotReading, still: float) -> None:
+        """A function may have a time limit of its own, and the loader one on the time without progress."""
+        now, timeout = time.monotonic(), self.patience.timeout
+        if task.killed or task.silent:
+            return
+        if seen.overdue(now):
+            task.killed = now if _kill(task.place, seen) else 0.0
+        elif timeout is not None and still > max(timeout, seen.limit) and _kill(task.place, seen):
+            task.silent = f"no progress within timeout={timeout:g} s"
+
+    def _end_stopped(self, why: str, member: Member | None, at: dict[Task, SlotReading]) -> None:
+        for task in at:
+            task.ended = why
+        if member is not None:
+            member.kill(why)
+        for task, seen in at.items():
+            _kill(task.place, seen)
 
 
 def _elsewhere(task: Task) -> SlotReading | None:
