@@ -21,14 +21,15 @@ def register(name: str, module: str) -> None:
 
 
 def extension(name: str) -> ModuleType:
-    """The module that extends the core under this name.
+    """The module that extends the core under this name, or a module in it: ``extension("lake.writing")``.
 
     Raises:
         PipelineError: it is not installed.
     """
-    module = _modules.get(name, name)
+    first, dot, rest = name.partition(".")
+    module = _modules[first]
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(module + dot + rest)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
@@ -39,4 +40,4 @@ def extension(name: str) -> ModuleType:
 
 def installed(name: str) -> bool:
     """Whether the module that extends the core under this name is there."""
-    return importlib.util.find_spec(_modules.get(name, name)) is not None
+    return importlib.util.find_spec(_modules[name]) is not None

@@ -209,13 +209,14 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
     store = default_store(rank, world)
     if store is not None or not names_cluster(executor):
         return store
-    return executor if extension("cluster").is_service(executor) else None
+    return executor if extension("cluster.service.line").is_service(executor) else None
 
 
 def board(place: Any, run: str, rank: int, world: int) -> Board:
     """For the ranks of a run, at a place where they can talk."""
     if names_cluster(place):
-        return extension("cluster").service_board(place, run, rank, world)  # type: ignore[no-any-return]
+        service = extension("cluster.service.meeting")
+        return service.ServiceBoard(place, run, rank, world)  # type: ignore[no-any-return]
     kind = FolderBoard if isinstance(place, str) else StoreBoard
     return kind(place, run, rank, world)
 

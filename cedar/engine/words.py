@@ -80,5 +80,5 @@ def words_at(place: Any) -> Words:
         CedarError: it names a service, which is none or does not answer.
     """
     if names_cluster(place):
-        return extension("cluster").service_words(place)  # type: ignore[no-any-return]
+        return extension("cluster.service.meeting").ServiceWords(place)  # type: ignore[no-any-return]
     return FolderWords(place) if isinstance(place, str) else StoreWords(place)

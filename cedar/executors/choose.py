@@ -88,7 +88,7 @@ def _processes(workers: int) -> Executor:
 
 
 def _dask(workers: int) -> Executor:
-    return extension("cluster").open_cluster("dask", workers)  # type: ignore[no-any-return]
+    return extension("cluster.dask").open_cluster("dask", workers)  # type: ignore[no-any-return]
 
 
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
@@ -121,7 +121,7 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
         WorkerError: a cluster that does not answer, or has other versions.
     """
     if names_cluster(executor):
-        return extension("cluster").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
+        return extension("cluster.dask").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
     if executor == "threads" and constructing():
         executor = "inline"
     return EXECUTORS[executor](workers or available_cpus()) if isinstance(executor, str) else executor

@@ -42,11 +42,11 @@ class LookMethods:
         """
         node = cast("Pipeline", self).node
         if format == "mermaid":
-            return extension("watch").draw(node, None)  # type: ignore[no-any-return]
+            return extension("watch.picture").chart(node)  # type: ignore[no-any-return]
         if format not in ("text", "html"):
             raise PipelineError(f"explain(format={format!r})", site=user_site(), fix='"text", "mermaid" or "html"')
         text = explain(node, plan_of(node))
-        return text if format == "text" else extension("watch").draw(node, text)
+        return text if format == "text" else extension("watch.picture").html(node, text)
 
     def _repr_html_(self) -> str:
         return self.explain("html")
@@ -93,7 +93,8 @@ class LookMethods:
         """
         rows, epoch = whole(rows, "inspect(rows)", least=1), whole(epoch, "inspect(epoch)")
         seed = whole(seed, "inspect(seed)", least=-(1 << 63))
-        return extension("watch").inspect_rows(cast("Pipeline", self).node, rows, seed, epoch)  # type: ignore[no-any-return]
+        node = cast("Pipeline", self).node
+        return extension("watch.inspect").inspect(node, rows, seed, epoch)  # type: ignore[no-any-return]
 
     def describe(self) -> Description:
         """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
@@ -111,4 +112,5 @@ class LookMethods:
             >>> found.rows, found.columns["x"].mean, found.columns["s"].top
             (5, 2.0, {'a': 1.0})
         """
-        return extension("watch").describe_rows(cast("Pipeline", self)._blocks("describe"))  # type: ignore[no-any-return]
+        blocks = cast("Pipeline", self)._blocks("describe")
+        return extension("watch.describe").describe(blocks)  # type: ignore[no-any-return]

@@ -156,8 +156,12 @@ def planner_for(
         exact=exact,
         keeping=CacheCosts(load_seconds_per_byte, _room(budget), bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error) if has_dedup(node) else None,
-        cluster=None if budget.cluster is None else Cluster(*extension("cluster").cluster_figures(budget.cluster)),
+        cluster=None if budget.cluster is None else _figures(budget.cluster),
     )
+
+
+def _figures(where: object) -> Cluster:
+    return Cluster(*extension("cluster.dask").cluster_figures(where))
 
 
 def _factors(root: Node, on_error: Skip | None) -> Factors:

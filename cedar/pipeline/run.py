@@ -258,12 +258,13 @@ class RunMethods:
             >>> p.write("out", rows_per_file=2).resumed
             3
         """
-        written: Written = extension("lake").write(
-            self, user_site(), url=os.fspath(url), format=format, partition_by=partition_by,
+        lake = extension("lake.writing")
+        settings = lake.Settings(
+            url=os.fspath(url), format=format, partition_by=partition_by,
             rows_per_file=rows_per_file, executor=executor, workers=workers, rank=rank, world=world, on_error=on_error,
             progress=progress, layout=layout, storage_options=as_options(storage_options),
         )  # fmt: skip
-        return written
+        return lake.write(self, settings, user_site())  # type: ignore[no-any-return]
 
     def write_parquet(
         self,
@@ -292,15 +293,16 @@ class RunMethods:
         """
         site, url, stored = user_site(), os.fspath(url), as_options(storage_options)
         if not url.endswith(".parquet"):
-            written: Written = extension("lake").write(
-                self, site, url=url, partition_by=partition_by, rank=0, world=1, subgroup=True, storage_options=stored
+            lake = extension("lake.writing")
+            settings = lake.Settings(
+                url, partition_by=partition_by, rank=0, world=1, subgroup=True, storage_options=stored
             )
-            return written.files
+            return lake.write(self, settings, site).files  # type: ignore[no-any-return]
         if partition_by:
             raise PipelineError(f"write_parquet: partition_by={partition_by!r} needs a folder, not {url!r}", site=site)
         try:
             blocks = self._blocks("write_parquet")
-            return extension("lake").write_parquet(blocks, url, storage_options=stored)  # type: ignore[no-any-return]
+            return extension("lake.sinks").write_parquet(blocks, url, storage_options=stored)  # type: ignore[no-any-return]
         except CedarError as error:
             error.site = error.site or site
             raise

@@ -19,9 +19,9 @@ def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, si
     asked = progress or any(each is not None for each in (trace, serve, on_metrics))
     if not asked and not (any(name.startswith("OTEL_") for name in os.environ) and installed("watch")):
         return None
-    return extension("watch").observers_of(progress, trace, serve, on_metrics, site) or None
+    return extension("watch.observers").Observers(progress, trace, serve, on_metrics, site) or None
 
 
 def progress_line(title: str, plain: bool = False) -> Observer:
     """A line of progress, in a terminal or notebook; with ``plain`` elsewhere, too."""
-    return extension("watch").progress_line(title, plain) if installed("watch") else Observer()
+    return extension("watch.progress").Progress(title, plain=plain) if installed("watch") else Observer()

@@ -42,7 +42,7 @@ def test_a_file_holds_the_rows_of_its_pieces_in_order(tmp_path: Path, name: str)
         ("parquet", pa.struct([("deep", pa.struct([]))]), "Parquet has no structs without fields"),
         ("jsonl", pa.list_(pa.binary()), "JSON has no such values"),
         ("jsonl", pa.date32(), "JSON has no such values"),
-        ("tar", pa.float64(), "members are bytes, texts or integers"),
+        ("tar", pa.float64(), "members are bytes, strings or integers"),
     ],
 )
 def test_types_without_a_place_are_refused_by_the_name_of_the_column(name: str, kind: pa.DataType, why: str):

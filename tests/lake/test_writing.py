@@ -639,7 +639,7 @@ def test_a_job_that_wrote_nothing_binds_nobody(data: Path, tmp_path: Path):
         ({"x": b"a"}, {"format": "jsonl"}, "column 'x' is large_binary, and JSON has no such values"),
         ({"x": [float("nan")]}, {"format": "jsonl"}, "column 'x' has a NaN"),
         ({"x": "a"}, {"format": "tar"}, "a column 'key' of strings"),
-        ({"key": "a", "x": 0.5}, {"format": "tar"}, "members are bytes, texts or integers"),
+        ({"key": "a", "x": 0.5}, {"format": "tar"}, "members are bytes, strings or integers"),
         ({"key": "a.b", "x": b""}, {"format": "tar"}, "key 'a.b' cannot name a sample"),
         ({"key": "../a", "x": b""}, {"format": "tar"}, "key '../a' cannot name a sample"),
         ({"key": "a", "X": b""}, {"format": "tar"}, "'X' cannot be an extension"),

@@ -190,7 +190,7 @@ def write_sessions(
     best = BayesAuc()
     log = log or ClickLog()
     blocks = _blocks(log, seed, rows, rows_per_file, best)
-    urls = extension("lake").write_parquet(
+    urls = extension("lake.sinks").write_parquet(
         blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file,
         never_null=log.columns(),
     )  # fmt: skip

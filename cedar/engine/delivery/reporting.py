@@ -83,7 +83,7 @@ class Reporting(LoaderPosition):
     def report(self) -> Report:
         """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
-        made: Report = extension("watch").report_of(
+        made: Report = extension("watch.report").make_report(
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
             epoch=self.epoch, plan=self._plans.current.method, graph=self._graph(),
