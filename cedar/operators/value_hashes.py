@@ -52,9 +52,10 @@ def by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
         [1, 3, 2, 0]
     """
     low = np.uint64((1 << max(len(hashes) - 1, 0).bit_length()) - 1)
-    packed = (hashes & ~low) | np.arange(len(hashes), dtype=np.uint64)
+    packed = hashes & ~low
+    packed |= np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
-    order = (packed & low).astype(np.int64)
+    order = (packed & low).view(np.int64)
     packed &= ~low
     return order, packed
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +28,13 @@ from cedar.pipeline.surveying import survey
 from cedar.plan.graph import Node
 from cedar.store.ownership import remove_tree, temporary_folder
 
-if TYPE_CHECKING:
-    import polars as pl
-
 MEMORY = 256 << 20  # bytes of hashes that are held before they are written to disk
 _ROW = 24  # bytes of a row's hashes
 _KIND = "unique"
 _PARTS = 64
 _SEED = b"seed"
 _SKETCH = 128  # numbers that stand for a text
+_NONE = np.empty(0, dtype=np.uint64)
 
 
 def find_repeats(
@@ -52,7 +49,7 @@ def find_repeats(
     def dropped(seed: int) -> Hashes | None:
         with Sightings(memory) as sightings:
             for block in survey(node, columns, "unique", on_error):
-                sightings.add(_values(block, node), block.live_keys().hash(seed))
+                sightings.add(*_values(block, node), block.live_keys().hash(seed))
             return sightings.dropped(keep)
 
     return _kept(key_of(node, on_error, "unique", columns, keep), dropped)
@@ -108,15 +105,13 @@ def _kept(key: str | None, dropped: Callable[[int], Hashes | None]) -> Repeats:
     return Repeats(int((stored.table.schema.metadata or {})[_SEED]), stored)
 
 
-def _values(block: Block, node: Node) -> pl.DataFrame:
+def _values(block: Block, node: Node) -> tuple[Hashes, Hashes]:
     """Two hashes of each row's values."""
-    import polars as pl
-
     columns = {name: _hashable(name, column, node) for name, column in block.columns.items()}
     if not columns or not len(block):
-        return pl.DataFrame({"a": np.zeros(len(block), np.uint64), "b": np.zeros(len(block), np.uint64)})
+        return np.zeros(len(block), np.uint64), np.zeros(len(block), np.uint64)
     frame = to_frame(columns)
-    return pl.DataFrame({"a": frame.hash_rows(1), "b": frame.hash_rows(2)})
+    return frame.hash_rows(1).to_numpy(), frame.hash_rows(2).to_numpy()
 
 
 def _hashable(name: str, column: Column, node: Node) -> pa.Array:
@@ -133,6 +128,9 @@ def _hashable(name: str, column: Column, node: Node) -> pa.Array:
     return pa.array(list(map(bytes, rows)), pa.large_binary())
 
 
+Rows: TypeAlias = tuple[Hashes, Hashes, Hashes]  # two hashes of each row's values, and that of its key
+
+
 class Sightings:
     """Which value each row has, by hashes, in the order of the rows.
 
@@ -142,7 +140,7 @@ class Sightings:
 
     def __init__(self, memory: int) -> None:
         self._most = max(memory // _ROW, 1)
-        self._held: list[pl.DataFrame] = []
+        self._held: tuple[list[Hashes], list[Hashes], list[Hashes]] = ([], [], [])
         self._rows = self._spills = 0
         self._folder: str | None = None
 
@@ -153,57 +151,62 @@ class Sightings:
         if self._folder is not None:
             remove_tree(self._folder, _KIND)
 
-    def add(self, values: pl.DataFrame, keys: Hashes) -> None:
-        """More rows: the hashes of their values, and of their keys."""
-        import polars as pl
-
-        self._held.append(values.with_columns(pl.Series("key", keys, dtype=pl.UInt64)))
-        self._rows += len(keys)
+    def add(self, *rows: Hashes) -> None:
+        """More rows: two hashes of their values, and that of their keys."""
+        for held, hashes in zip(self._held, rows, strict=True):
+            held.append(hashes)
+        self._rows += len(rows[0])
         if self._rows > self._most:
             self._spill()
 
-    def _spill(self) -> None:
-        import polars as pl
+    def _taken(self) -> Rows:
+        """The rows that are held, which then are no more."""
 
+        def joined(held: list[Hashes]) -> Hashes:
+            whole = np.concatenate([_NONE, *held])
+            held.clear()
+            return whole
+
+        a, b, keys = map(joined, self._held)
+        self._rows = 0
+        return a, b, keys
+
+    def _spill(self) -> None:
         if self._folder is None:
             self._folder = temporary_folder(_KIND)
-        rows = pl.concat(self._held)
-        numbers = (rows["a"].to_numpy() % _PARTS).astype(np.uint8)
-        rows = rows[np.argsort(numbers, kind="stable")]
-        ends = np.cumsum(np.bincount(numbers, minlength=_PARTS)).tolist()
-        for number, (start, end) in enumerate(pairwise([0, *ends])):
-            part = rows[start:end]
-            part.write_ipc(os.path.join(self._folder, f"{number}-{self._spills}.arrow"))
-        self._spills, self._held, self._rows = self._spills + 1, [], 0
+        rows = self._taken()
+        numbers = (rows[0] % _PARTS).astype(np.uint8)
+        order = np.argsort(numbers, kind="stable")
+        for number, places in enumerate(np.split(order, np.cumsum(np.bincount(numbers, minlength=_PARTS))[:-1])):
+            part = np.stack([hashes[places] for hashes in rows])
+            np.save(os.path.join(self._folder, f"{number}-{self._spills}.npy"), part)
+        self._spills += 1
 
-    def _parts(self) -> Iterator[pl.DataFrame]:
+    def _parts(self) -> Iterator[Rows]:
         """The rows, those with one value in the same part."""
-        import polars as pl
-
         if self._folder is None:
-            if self._held:
-                yield pl.concat(self._held)
+            yield self._taken()
             return
-        if self._held:
+        if self._rows:
             self._spill()
         for number in range(_PARTS):
-            names = [f"{number}-{spill}.arrow" for spill in range(self._spills)]
-            yield pl.concat([pl.read_ipc(os.path.join(self._folder, name)) for name in names])
+            names = [os.path.join(self._folder, f"{number}-{spill}.npy") for spill in range(self._spills)]
+            a, b, keys = np.concatenate([np.load(name) for name in names], axis=1)
+            yield a, b, keys
 
     def dropped(self, keep: Keep) -> Hashes | None:
         """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
-        held = None if self._folder is not None else [_divided(part, keep) for part in self._parts()]
+        held = None if self._folder is not None else [_divided(*part, keep) for part in self._parts()]
 
         def divided() -> Iterable[tuple[Hashes, Hashes]]:
-            return (_divided(part, keep) for part in self._parts()) if held is None else held
+            return (_divided(*part, keep) for part in self._parts()) if held is None else held
 
-        gone = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *(each for _, each in divided())]))
+        gone = np.sort(np.concatenate([_NONE, *(each for _, each in divided())]))
         return None if len(gone) and _meet((each for each, _ in divided()), gone) else gone
 
 
-def _divided(rows: pl.DataFrame, keep: Keep) -> tuple[Hashes, Hashes]:
+def _divided(a: Hashes, b: Hashes, keys: Hashes, keep: Keep) -> tuple[Hashes, Hashes]:
     """The keys of rows that stay, and of those that go."""
-    a, b, keys = (rows[name].to_numpy() for name in ("a", "b", "key"))
     order, begins = _by_value(a, b)
     ends = np.append(begins[1:], True)[: len(begins)]
     chosen = {"first": begins, "any": begins, "last": ends, "none": begins & ends}[keep]

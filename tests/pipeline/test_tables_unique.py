@@ -208,10 +208,8 @@ def test_hashes_whose_first_bits_are_the_same_are_told_apart(values: list[tuple[
         with Sightings(memory) as sightings:
             for start in range(0, len(values), 5):
                 part = values[start : start + 5]
-                frame = pl.DataFrame(
-                    {"a": [a for a, _ in part], "b": [b for _, b in part]}, {"a": pl.UInt64, "b": pl.UInt64}
-                )
-                sightings.add(frame, np.arange(start, start + len(part), dtype=np.uint64))
+                a, b = (np.array(each, dtype=np.uint64) for each in zip(*part, strict=True))
+                sightings.add(a, b, np.arange(start, start + len(part), dtype=np.uint64))
             gone = sightings.dropped(keep)
         assert gone is not None
         assert sorted({*range(len(values))} - set(gone.tolist())) == sorted(wanted[keep])
