@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.buffers import Place
 from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
-from cedar.core.errors import RowRef
+from cedar.core.errors import PipelineError, RowRef
 from cedar.core.skip import Skip
 from cedar.operators.algebra import algebra_of
 from cedar.operators.arguments import key_hashes, row_arguments
@@ -152,6 +152,12 @@ class Map(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
             blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
+            if self.fn.whole and not bound.batched:
+                raise PipelineError(
+                    f"{bound.label} mixes the rows of a batch, and there is none yet",
+                    site=bound.site,
+                    fix="put it behind .batch(n)",
+                )
             like = None
             if (bound.types or {}).get(self.columns[0], UNKNOWN) in (UNKNOWN, OBJECT):
                 like = self.fn.like(lambda: bound.sample().columns[self.columns[0]])

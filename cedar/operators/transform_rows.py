@@ -32,7 +32,11 @@ class TransformRows:
     draw: int = 0
     exact: bool = True
     like: ColumnType | None = None
-    row_wise: ClassVar[bool] = True  # a block may be cut
+
+    @property
+    def row_wise(self) -> bool:
+        """A block may be cut."""
+        return not self.transform.whole
 
     def __call__(self, block: Block, env: Env) -> Block:
         if self.transform.chain is not None:

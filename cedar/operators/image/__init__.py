@@ -21,6 +21,8 @@ from cedar.operators.image.flip import VerticalFlip as vertical_flip
 from cedar.operators.image.iou_crop import IouCrop as iou_crop
 from cedar.operators.image.iou_crop import SanitizeBoxes as sanitize_boxes
 from cedar.operators.image.jitter import ColorJitter as color_jitter
+from cedar.operators.image.mixing import Cutmix as cutmix
+from cedar.operators.image.mixing import Mixup as mixup
 from cedar.operators.image.normalize import ChannelsFirst as channels_first
 from cedar.operators.image.normalize import Normalize as normalize
 from cedar.operators.image.normalize import ToFloat as to_float
@@ -39,8 +41,8 @@ from cedar.operators.image.warp import Perspective as perspective
 from cedar.operators.image.warp import Rotation as rotation
 
 __all__ = [
-    "affine", "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "decode", "equalize",
-    "erasing", "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "normalize", "pad",
-    "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize", "rotation",
-    "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
+    "affine", "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "cutmix", "decode", "equalize",
+    "erasing", "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "mixup", "normalize",
+    "pad", "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize",
+    "rotation", "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
 ]  # fmt: skip

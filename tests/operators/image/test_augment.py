@@ -16,7 +16,7 @@ ONE_WAY = ("identity", "posterize", "solarize", "autocontrast", "equalize")
 
 
 def test_all_operators_are_as_likely_in_both_directions():
-    told = [each for row in image.rand_augment(2, 15).told(MANY) for each in row["operators"]]
+    told = [each for row in image.rand_augment(2, 15).describe(MANY) for each in row["operators"]]
     assert len(told) == 2 * len(MANY)
     counts = Counter(told)
     for operator in OPERATORS:
@@ -26,7 +26,7 @@ def test_all_operators_are_as_likely_in_both_directions():
 
 
 def test_trivial_magnitudes_are_uniform():
-    told = [each for row in image.trivial_augment(5).told(MANY) for each in row["operators"]]
+    told = [each for row in image.trivial_augment(5).describe(MANY) for each in row["operators"]]
     counts = Counter(abs(share) for _, share in told)
     assert set(counts) == {0, 0.25, 0.5, 0.75, 1}
     assert all(abs(count * 5 / len(MANY) - 1) < 0.07 for count in counts.values())

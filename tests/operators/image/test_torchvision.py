@@ -7,6 +7,7 @@ between two others is taken from the other one: by ``nearly``, at most one value
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("numba")
@@ -92,7 +93,7 @@ def test_affine_shifts_by_whole_pixels():
     values = picture((40, 60, 3))
     for word in range(20):
         affine = image.affine(0, (0.3, 0.2))
-        (told,) = affine.told(words(word), values[None])
+        (told,) = affine.describe(words(word), values[None])
         across, down = -told["matrix"][2], -told["matrix"][5]
         assert abs(across) <= 18
         assert abs(down) <= 8
@@ -106,7 +107,7 @@ def test_perspective(shape, mode):
     values = picture(shape)
     perspective = image.perspective(0.5, 1.0, mode, fill=40)
     for word in range(8):
-        (told,) = perspective.told(words(word), values[None])
+        (told,) = perspective.describe(words(word), values[None])
         wanted = theirs(
             F.perspective, values, None, None, coefficients=list(told["matrix"]), interpolation=mode, fill=40
         )
@@ -117,7 +118,7 @@ def test_perspective_is_of_the_corners():
     values = picture((40, 60, 3))
     corners = [[0, 0], [59, 0], [59, 39], [0, 39]]
     for word in range(50):
-        (told,) = image.perspective(0.5, 1.0).told(words(word), values[None])
+        (told,) = image.perspective(0.5, 1.0).describe(words(word), values[None])
         back = np.array([*told["matrix"], 1.0]).reshape(3, 3)
         moved = np.linalg.inv(back) @ np.array([[x, y, 1] for x, y in corners], dtype=float).T
         moved = (moved[:2] / moved[2]).T
@@ -129,7 +130,7 @@ def test_perspective_is_of_the_corners():
 def test_erasing():
     values = picture((40, 60, 3)).astype(np.float32)
     erasing = image.erasing(1.0, value=(1.5, 2.5, 3.5))
-    (told,) = erasing.told(words(4), values[None])
+    (told,) = erasing.describe(words(4), values[None])
     place = [told[name] for name in ("top", "left", "height", "width")]
     wanted = theirs(F.erase, values, *place, v=torch.tensor([1.5, 2.5, 3.5])[:, None, None])
     assert np.array_equal(erasing(values, draws=words(4)), wanted)
@@ -148,7 +149,7 @@ def test_augment(name):
     other = other or v2.RandAugment(1, 25, interpolation="bilinear", fill=5)
     shape = (48, 40, 3)
     draws = MANY.take(np.arange(150))
-    told, seen = ours.told(draws), set()
+    told, seen = ours.describe(draws), set()
     spaces = list(other._AUGMENTATION_SPACE.items())
     assert [label.lower() for label, _ in spaces] == [operator.replace("_", "") for operator in OPERATORS]
     for row, ((operator, share),) in enumerate(each["operators"] for each in told):
@@ -172,7 +173,7 @@ def test_augment(name):
 def test_several_operators_are_one_after_the_other():
     values, draws = picture((40, 40, 3)), MANY.take(np.arange(40))
     twice = image.rand_augment(2, 12)
-    for row, told in enumerate(twice.told(draws)):
+    for row, told in enumerate(twice.describe(draws)):
         step = values
         for operator, share in told["operators"]:
             label, (magnitudes, _) = list(v2.RandAugment._AUGMENTATION_SPACE.items())[OPERATORS.index(operator)]
@@ -182,3 +183,22 @@ def test_several_operators_are_one_after_the_other():
             step = theirs(other._apply_image_or_video_transform, step, label, magnitude, "nearest", other._fill)
         made = twice(values, draws=draws.take(np.array([row])))
         assert (made != step).mean() < 0.03  # a column is between others
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_mixup_and_cutmix(dense):
+    values = np.stack([picture((24, 30, 3), seed) for seed in range(5)]).astype(np.float32) / 255
+    ids = np.array([0, 3, 1, 2, 3])
+    labels = torch.eye(4)[ids] * 0.9 + 0.025 if dense else torch.from_numpy(ids)
+    draws = MANY.take(np.arange(5))
+    tensor = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
+    column = labels.numpy() if dense else pa.array(ids)
+    for ours, other in ((image.mixup(4, 0.3), v2.MixUp(num_classes=4)), (image.cutmix(4), v2.CutMix(num_classes=4))):
+        made, mixed = ours.columns(values, column, draws=draws)
+        share = ours.describe(draws, values, column)[0]["share"]
+        y, x = np.nonzero((made != values).any(axis=(0, 3)))
+        box = (x.min(), y.min(), x.max() + 1, y.max() + 1)
+        params = {"labels": labels, "batch_size": 5, "lam": share, "lam_adjusted": share, "box": box}
+        wanted = other.transform(tensor, params).numpy().transpose(0, 2, 3, 1)
+        assert np.array_equal(made, wanted)
+        assert np.array_equal(mixed, other.transform(labels, params).numpy())

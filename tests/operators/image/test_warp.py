@@ -18,12 +18,12 @@ KINDS = [image.rotation(30), image.affine(20, (0.2, 0.1), (0.5, 2.0), 10), image
 def test_a_row_draws_the_same_in_any_block(warp):
     rows = np.array([7, 19_000, 2])
     sizes = np.stack([np.arange(20_000) % 50 + 2, np.arange(20_000) % 31 + 2], axis=1)
-    whole, part = warp.told(MANY, _images(sizes)), warp.told(MANY.take(rows), _images(sizes[rows]))
+    whole, part = warp.describe(MANY, _images(sizes)), warp.describe(MANY.take(rows), _images(sizes[rows]))
     assert [whole[row] for row in rows] == part
 
 
 def test_angles_are_uniform():
-    matrices = np.array([told["matrix"] for told in image.rotation((10, 50)).told(MANY, _images(squares(20_000)))])
+    matrices = np.array([told["matrix"] for told in image.rotation((10, 50)).describe(MANY, _images(squares(20_000)))])
     angles = np.degrees(np.arctan2(matrices[:, 3], matrices[:, 0]))
     counts = np.histogram(angles, bins=10, range=(10, 50))[0]
     assert counts.sum() == 20_000
@@ -31,7 +31,7 @@ def test_angles_are_uniform():
 
 
 def test_p_is_the_share_of_rows_whose_perspective_changes():
-    told = image.perspective(0.5, 0.25).told(MANY, _images(squares(20_000)))
+    told = image.perspective(0.5, 0.25).describe(MANY, _images(squares(20_000)))
     assert abs(np.mean([each["applied"] for each in told]) - 0.25) < 0.02
 
 
