@@ -1,0 +1,11 @@
+"""Transforms of video: files to frames.
+
+``p.map(video.decode(frames=16, fps=8), "bytes", into="frames")``: uint8 arrays (frames, height, width, 3). Needs the
+extra ``cedar-data[video]``.
+"""
+
+# ruff: noqa: N813 - lower case is what users write: video.decode(...)
+
+from cedar.operators.video.decode import Decode as decode
+
+__all__ = ["decode"]

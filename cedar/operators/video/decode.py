@@ -1,0 +1,156 @@
+"""decode: bytes of video files to frames, by PyAV, whose wheels bring FFmpeg along."""
+
+from __future__ import annotations
+
+import io
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, TensorType
+from cedar.core.errors import PipelineError, user_site
+from cedar.core.libraries import library
+from cedar.core.limits import take
+from cedar.operators.audio.clips import BadClip, ClipTransform
+from cedar.operators.image.headers import max_pixels
+from cedar.operators.image.spatial import pair
+
+# Demuxers of files that hold all their frames themselves: others (playlists, lists of files) open what they name.
+_FORMATS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
+
+
+@dataclass(frozen=True)
+class Decode(ClipTransform):
+    """A video file's bytes (MP4, MOV, MKV, WebM, AVI, MPEG, ...) to frames: uint8 (frames, height, width, 3), RGB.
+
+    At a time, the frame that is shown then is taken: the last one that is not later. A rotation in the file's header
+    is not applied.
+
+    Args:
+        frames: how many; where the file has fewer of them, its last one is repeated. Without ``fps``, they are spread
+            evenly: one from the middle of each of so many parts.
+        fps: so many frames of a second, from the first frame on. Neither: all frames.
+        size: height and width, or both as one number, that frames are resized to, bilinear, by FFmpeg. With ``frames``
+            too, the column is one array; else it holds an array for each row.
+
+    Raises:
+        PipelineError: other arguments, a column of anything but bytes, or PyAV is not installed.
+
+    A file that is empty, cut off, damaged or holds no video has no result, nor has one with more pixels in a frame
+    than ``CEDAR_MAX_PIXELS``. What FFmpeg conceals it conceals here, and formats that do not say how long they are
+    (MKV, MPEG) give the frames that are there.
+
+    Examples:
+        >>> Decode(frames=8, fps=4, size=(112, 112)).makes()
+        TensorType(shape=(8, 112, 112, 3), dtype='uint8')
+    """
+
+    frames: int | None = None
+    fps: float | None = None
+    size: int | tuple[int, int] | None = None
+    larger: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        library("av", "video", "video.decode")
+        if self.frames is not None and (isinstance(self.frames, bool) or not isinstance(self.frames, int | np.integer)):
+            raise PipelineError(f"video.decode(frames={self.frames!r}): a whole number", site=user_site())
+        for name in ("frames", "fps"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
+                raise PipelineError(f"video.decode({name}={value!r}): a number above 0", site=user_site())
+        try:
+            object.__setattr__(self, "size", None if self.size is None else pair(self.size, "size"))
+        except ValueError as error:
+            raise PipelineError(f"video.decode: {error}", site=user_site()) from None
+
+    def result(self, *types: Any) -> ColumnType:
+        (kind,) = types
+        if kind != UNKNOWN and kind != pa.large_binary():
+            raise self.unfit(kind, "a column of bytes")
+        return self.makes()
+
+    def makes(self) -> ColumnType:
+        """The type of the frames."""
+        if self.frames is None or self.size is None:
+            return OBJECT
+        return TensorType((self.frames, *self.size, 3), "uint8")  # type: ignore[misc]
+
+    def one(self, *values: Any, draw: Any = None, out: Any = None) -> npt.NDArray[np.uint8]:
+        if values[0] is None or not len(values[0]):
+            raise BadClip("null instead of a file's bytes" if values[0] is None else "the file is empty: 0 bytes")
+        with _opened(values[0]) as (file, stream):
+            packets = [packet for packet in file.demux(stream) if packet.size]
+            if len(packets) < stream.frames and "mp4" in file.format.name:
+                raise BadClip(f"it is cut off: {len(packets):,} of {stream.frames:,} frames are there")
+            times = sorted(packet.pts for packet in packets if packet.pts is not None and not packet.is_discard)
+            if not times:
+                raise BadClip("there is no frame with a time in it")
+            wanted = self._wanted(times, stream.time_base)
+        with _opened(values[0]) as (file, stream):  # to seek back would not do for all formats
+            height, width = self.size or (stream.height, stream.width)  # type: ignore[misc]
+            take(len(wanted) * height * width * 3, f"{len(wanted):,} frames of {height} x {width}")
+            made = np.empty((len(wanted), height, width, 3), dtype=np.uint8) if out is None else out
+            _fill(made, wanted, file.decode(stream))
+        return made
+
+    def _wanted(self, times: Sequence[int], unit: Fraction) -> Sequence[int]:
+        """The times of the frames, in units of the file, of those that it has."""
+        if self.fps is not None:
+            step = 1 / (Fraction(self.fps) * unit)
+            count = math.floor((times[-1] - times[0]) / step) + 1 if self.frames is None else self.frames
+            return [times[0] + math.floor(k * step) for k in range(count)]
+        if self.frames is None:
+            return times
+        return [times[(2 * k + 1) * len(times) // (2 * self.frames)] for k in range(self.frames)]
+
+
+@contextmanager
+def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
+    """A file and its first video stream.
+
+    Raises:
+        BadClip: it cannot be read, there or in the body.
+    """
+    av = library("av", "video", "video.decode")
+    try:
+        with av.open(io.BytesIO(data), options={"format_whitelist": _FORMATS}) as file:
+            if not file.streams.video:
+                raise BadClip("there is no video in the file")
+            stream = file.streams.video[0]
+            if stream.width * stream.height > max_pixels():
+                why = f"frames of {stream.width} x {stream.height} pixels"
+                raise BadClip(why, f"more than {max_pixels():,} need CEDAR_MAX_PIXELS")
+            stream.codec_context.thread_count = 1  # rows are worked on side by side
+            yield file, stream
+    except av.FFmpegError as error:
+        raise BadClip(f"FFmpeg cannot read it: {error.strerror}") from error
+
+
+def _fill(made: npt.NDArray[np.uint8], wanted: Sequence[int], frames: Iterator[Any]) -> None:
+    """Put the frame that is shown at each of the wanted times, ascending, in its place.
+
+    Raises:
+        BadClip: there is no frame.
+    """
+    height, width = made.shape[1:3]
+    shown: Any = None
+    at = 0
+    for frame in chain(frames, [None]):
+        until = math.inf if frame is None else frame.pts
+        if until is None or (frame is None and shown is None):
+            raise BadClip("no frame can be decoded" if frame is None else "a frame has no time")
+        upto = at if shown is None else bisect_left(wanted, until, lo=at)
+        if upto > at:
+            made[at:upto] = shown.to_ndarray(format="rgb24", width=width, height=height)
+        at, shown = upto, frame
+        if at == len(wanted):
+            return
