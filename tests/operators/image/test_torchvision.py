@@ -158,7 +158,11 @@ def test_augment(name):
         if amounts is not None:
             place = round(abs(share) * 30)
             assert abs(place / 30 - abs(share)) < 1e-9
-            magnitude = round(float(amounts[place]), 5) * (-1 if share < 0 else 1)  # 16 pixels, not 15.9999
+            magnitude = float(amounts[place]) * (-1 if share < 0 else 1)
+            if label[:5] == "Trans":
+                magnitude = round(magnitude, 5)  # 16 pixels, not 15.9999
+            elif label == "Solarize":
+                magnitude = 1 - share  # 0.4, not 0.40000003
         assert share >= 0 or signed
         values = picture(shape, row)
         made = ours(values, draws=draws.take(np.array([row])))

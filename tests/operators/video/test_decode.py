@@ -113,7 +113,7 @@ def test_a_film_that_is_cut_off_behind_its_index_fails(tmp_path):
     data = (tmp_path / "film.mp4").read_bytes()
     assert data.index(b"moov") < len(data) // 2
     assert len(video.decode()(data)) == 20
-    with pytest.raises(ValueError, match="cut off: 1. of 20 frames"):
+    with pytest.raises(ValueError, match=r"cut off: \d+ of 20 frames"):
         video.decode()(data[: -len(data) // 3])
 
 
