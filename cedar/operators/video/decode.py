@@ -88,29 +88,33 @@ class Decode(ClipTransform):
         if values[0] is None or not len(values[0]):
             raise BadClip("null instead of a file's bytes" if values[0] is None else "the file is empty: 0 bytes")
         with _opened(values[0]) as (file, stream):
-            packets = [packet for packet in file.demux(stream) if packet.size]
+            packets = [(packet.pts, packet.is_discard) for packet in file.demux(stream) if packet.size]
             if len(packets) < stream.frames and "mp4" in file.format.name:
                 raise BadClip(f"it is cut off: {len(packets):,} of {stream.frames:,} frames are there")
-            times = sorted(packet.pts for packet in packets if packet.pts is not None and not packet.is_discard)
+            times = sorted(pts for pts, discarded in packets if pts is not None and not discarded)
             if not times:
                 raise BadClip("there is no frame with a time in it")
-            wanted = self._wanted(times, stream.time_base)
-        with _opened(values[0]) as (file, stream):  # to seek back would not do for all formats
             height, width = self.size or (stream.height, stream.width)  # type: ignore[misc]
-            take(len(wanted) * height * width * 3, f"{len(wanted):,} frames of {height} x {width}")
+            count = self._count(times, stream.time_base)
+            take(count * height * width * 3, f"{count:,} frames of {height} x {width}")
+            wanted = self._wanted(times, stream.time_base, count)
+        with _opened(values[0]) as (file, stream):  # to seek back would not do for all formats
             made = np.empty((len(wanted), height, width, 3), dtype=np.uint8) if out is None else out
             _fill(made, wanted, file.decode(stream))
         return made
 
-    def _wanted(self, times: Sequence[int], unit: Fraction) -> Sequence[int]:
-        """The times of the frames, in units of the file, of those that it has."""
+    def _count(self, times: Sequence[int], unit: Fraction) -> int:
+        """How many frames there will be; ``times`` of those in the file, in its units, ascending."""
+        if self.frames is not None:
+            return int(self.frames)
+        return len(times) if self.fps is None else math.floor((times[-1] - times[0]) * unit * Fraction(self.fps)) + 1
+
+    def _wanted(self, times: Sequence[int], unit: Fraction, count: int) -> Sequence[int]:
+        """The times at which they are shown."""
         if self.fps is not None:
             step = 1 / (Fraction(self.fps) * unit)
-            count = math.floor((times[-1] - times[0]) / step) + 1 if self.frames is None else self.frames
             return [times[0] + math.floor(k * step) for k in range(count)]
-        if self.frames is None:
-            return times
-        return [times[(2 * k + 1) * len(times) // (2 * self.frames)] for k in range(self.frames)]
+        return [times[(2 * k + 1) * len(times) // (2 * count)] for k in range(count)]
 
 
 @contextmanager
@@ -122,10 +126,12 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
     """
     av = library("av", "video", "video.decode")
     try:
-        with av.open(io.BytesIO(data), options={"format_whitelist": _FORMATS}) as file:
+        with av.open(io.BytesIO(data), options={"format_whitelist": _FORMATS}, metadata_errors="replace") as file:
             if not file.streams.video:
                 raise BadClip("there is no video in the file")
             stream = file.streams.video[0]
+            if stream.codec_context is None or not stream.width or not stream.height:
+                raise BadClip("FFmpeg knows no decoder for it, or no size of its frames")
             if stream.width * stream.height > max_pixels():
                 why = f"frames of {stream.width} x {stream.height} pixels"
                 raise BadClip(why, f"more than {max_pixels():,} need CEDAR_MAX_PIXELS")

@@ -11,10 +11,12 @@ import pytest
 import cedar
 from cedar.core import libraries
 from cedar.core.columns import OBJECT, TensorType
+from cedar.core.limits import Account, Limits
 
 av = pytest.importorskip("av", reason="needs PyAV: pip install 'cedar-data[video]'")
 
 from cedar.operators import video  # noqa: E402
+from cedar.operators.audio.clips import BadClip  # noqa: E402
 
 KINDS = [("mpeg4", "mp4"), ("libx264", "mp4"), ("mpeg4", "matroska"), ("mpeg4", "avi"), ("mpeg2video", "mpegts")]
 
@@ -115,6 +117,24 @@ def test_a_film_that_is_cut_off_behind_its_index_fails(tmp_path):
     assert len(video.decode()(data)) == 20
     with pytest.raises(ValueError, match=r"cut off: \d+ of 20 frames"):
         video.decode()(data[: -len(data) // 3])
+
+
+@pytest.mark.parametrize(("codec", "form"), KINDS)
+def test_a_damaged_film_has_frames_or_fails_its_row(codec, form):
+    rng, data, failed = np.random.default_rng(0), encoded(12, 10, codec, form), 0
+    for _ in range(40):
+        odd = np.frombuffer(data, dtype=np.uint8).copy()
+        odd[rng.integers(0, len(odd), 4)] = rng.integers(0, 256, 4)
+        try:
+            assert video.decode(frames=4, size=16).one(odd.tobytes()).shape == (4, 16, 16, 3)
+        except BadClip:
+            failed += 1
+    assert failed < 40
+
+
+def test_more_frames_than_a_task_may_hold_are_refused_before_there_is_memory():
+    with Account("films.tar", Limits(split_bytes=1000)), pytest.raises(cedar.SourceError, match="61 frames of 16 x 16"):
+        video.decode(fps=60, size=16).one(encoded(11, 10))
 
 
 def test_frames_with_too_many_pixels_fail(monkeypatch):
