@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cedar import Loader, Pipeline
     from cedar.cli.arguments import Adder
 
-_REDRAW_SECONDS = 0.2
+_LATE = 1.0  # seconds: a loop that gets batches ends by itself before
 
 
 def add(adder: Adder) -> None:
@@ -156,20 +157,18 @@ def run(chosen: argparse.Namespace) -> int:
         "executor": chosen.executor, "workers": chosen.workers, "without": names(chosen.without),
         "rules": [load_name(each) for each in names(chosen.rules)], "budget": budget_of(chosen.budget),
     }  # fmt: skip
-    interrupted, stop = False, None
-    with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), **options) as loader:
+    interrupted, stop = False, math.inf
+    with pipeline.loader(plan=_plan(chosen.plan, pipeline, chosen.executor), progress=True, **options) as loader:
         try:
-            if chosen.seconds is not None:
-                stop = time.perf_counter() + chosen.seconds
-            with tables.status(chosen.pipeline) as say, _interrupted_after(chosen.seconds):
+            stop = time.perf_counter() + (chosen.seconds or math.inf)
+            with _interrupted_after(chosen.seconds):
                 for epoch in range(chosen.epochs):
                     loader.set_epoch(epoch)
-                    for _ in _until(loader, chosen.limit_batches, stop, lambda text: say(f"{chosen.pipeline}: {text}")):
-                        pass
-                    if stop is not None and time.perf_counter() >= stop:
+                    _until(loader, chosen.limit_batches, stop)
+                    if time.perf_counter() >= stop:
                         break
         except KeyboardInterrupt:
-            interrupted = stop is None or time.perf_counter() < stop
+            interrupted = time.perf_counter() < stop
         tables.show(loader.report(), tables.report_table)
     return 130 if interrupted else 0
 
@@ -219,12 +218,12 @@ def _written(pipeline: Pipeline, chosen: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _interrupted_after(seconds: float | None) -> Iterator[None]:
-    """As by Ctrl-C, so that the time ends what delivers nothing, too."""
+    """As by Ctrl-C, a second late: the time ends a pipeline that delivers nothing, too."""
     if seconds is None:
         yield
         return
     handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds + _LATE)
     try:
         yield
     finally:
@@ -232,26 +231,11 @@ def _interrupted_after(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def _until(loader: Loader, limit: int | None, stop: float | None, say: Any) -> Iterator[Any]:
-    """An epoch's batches, as far as they are asked for, with a line that says how it goes."""
-    drawn, began = 0.0, time.perf_counter()
+def _until(loader: Loader, limit: int | None, stop: float) -> None:
+    """Take an epoch's batches, at most so many, until the time is over."""
     with contextlib.closing(iter(loader)) as batches:  # type: ignore[type-var]
-        for batch in itertools.islice(batches, limit):
-            yield batch
-            now = time.perf_counter()
-            if now - drawn > _REDRAW_SECONDS:
-                drawn = now
-                report, (done, total) = loader.report(), loader.position()
-                share = (
-                    f"{done / total:.0%}, {(now - began) / done * (total - done):,.0f} s left, "
-                    if total and done
-                    else ""
-                )
-                say(
-                    f"epoch {report.epoch}: {report.rows:,} rows, {share}{report.rows_per_second:,.0f} rows/s, "
-                    f"bottleneck: {report.bottleneck}"
-                )
-            if stop is not None and now >= stop:
+        for _ in itertools.islice(batches, limit):
+            if time.perf_counter() >= stop:
                 return
 
 

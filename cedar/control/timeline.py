@@ -29,6 +29,7 @@ _NAMES: dict[Kind, str] = {
     "ship": "sending code and rows", "around": "around operators",
     "import": "importing libraries", "compile": "compiling functions",
 }  # fmt: skip
+NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
 AROUND: Part = ("around", ())
 _STALLED = 0.1  # of the time: who waits less for data is limited by something else
 _BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 
-from cedar.core.errors import warn_user
+from cedar.core.errors import CedarError, warn_user
 from cedar.core.stream import Stream
+from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import StreamOperator
 from cedar.plan.graph import Node, walk
+from cedar.plan.physical import Physical
 
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
@@ -19,6 +23,32 @@ def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     if operator.local:
         return "local to each rank"
     return "global: it counts rows whose number is unknown, so every rank computes its input; local=True opts out"
+
+
+def pictured(
+    nodes: Sequence[Node], splits: Callable[[Node], SplitTable], physical: Physical, executor: str
+) -> list[tuple[str, ...]]:
+    """What a picture says below the label of each operator as written: its columns; its rows, and where it runs."""
+    places: dict[int, str] = {}
+    for stage in physical.stages:
+        linked = [i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)]
+        inside = stage.kind in ("stream", "window", "deal")
+        for i in (*linked, *stage.operators, stage.out):
+            where = "in the loader" if inside else f"on {stage.place or executor}"
+            places.setdefault(physical.works[i].ordinal, where)
+    told: list[tuple[str, ...]] = []
+    for ordinal, node in enumerate(nodes):
+        columns = "columns are known in a run only"
+        if (known := node.schema) is not None:
+            columns = f"{len(known)} column(s): " + ", ".join(
+                f"{name} {kind}" for name, kind in islice(known.items(), 12)
+            )
+        place = places.get(ordinal, "moved into the reader")
+        with suppress(CedarError):  # of storage that cannot be listed: the run itself says so
+            if not node.inputs and splits(node).counted:
+                place = f"{splits(node).known_rows:,} rows, {place}"
+        told.append((columns, place))
+    return told
 
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:

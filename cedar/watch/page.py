@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from itertools import pairwise
 
-from cedar.control.timeline import DATA
+from cedar.control.timeline import DATA, NO_OPERATORS
 from cedar.core.printable import escape
 from cedar.profile.text import byte_size
 from cedar.watch.picture import Box, svg
@@ -61,11 +61,16 @@ def _script(name: str) -> str:
 
 def view(report: Report) -> str:
     """All of a report but its timeline."""
-    total = sum(report.operators.values()) or 1.0
-    shares = {label: seconds / total for label, seconds in report.operators.items()}
+    others = [line for line in report.workers_time if line.label in NO_OPERATORS]
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    rest = Box(f"{others[0].label}{more} (no operators)" if others else "", ())
+    seconds = report.operators | {rest.label: sum(line.seconds for line in others)}
+    busy = sum(seconds.values()) or 1.0
+    graph = [*(Box(*each) for each in report.graph), *([rest] if others else [])]
+    picture = svg(graph, {label: part / busy for label, part in seconds.items()}) if report.graph else ""
     workers = sum(line.seconds for line in report.workers_time) or 1.0
     where = (
-        f"rank {report.rank} of {report.world}, epoch {report.epoch}, executor {report.executor}, "
+        f"rank {report.rank} of {report.world}, epoch {report.epoch}, step {report.step}, executor {report.executor}, "
         f"{report.workers} worker(s); plan: {report.plan}; restarts: {report.restarts}"
     )
     facts = [
@@ -77,10 +82,12 @@ def view(report: Report) -> str:
         *report.notes,
         *report.deaths,
     ]
-    picture = svg([Box(label, inputs) for label, inputs in report.graph], shares) if report.graph else ""
     return (
         f'<div class="cedar"><style>{_STYLE}</style><h1>{report.rows:,} rows, {report.seconds:.2f} s</h1>'
-        f"<p><b>{escape(report.summary)}</b></p><figure>{picture}</figure>"
+        f"<p><b>{escape(report.summary)}</b></p><figure>{picture}"
+        f"<figcaption>Percentages are shares of the {busy:.2f} s in which workers worked; idle time is left out. What "
+        "belongs to no operator, such as imports, is a box by itself. Operators that ran as one may have none."
+        "</figcaption></figure>"
         + _curves(report)
         + _table("The trainer and its loader", report.loader_time.items(), report.seconds or 1.0)
         + _table("The workers", ((str(line), line.seconds) for line in report.workers_time), workers)

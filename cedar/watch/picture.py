@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cedar.core.printable import escape
+from cedar.engine.binding import Binding
+from cedar.engine.nodes import pictured
+from cedar.operators.base import Env
 from cedar.pipeline.explain_words import as_written
+from cedar.plan.data import Plan
 from cedar.plan.graph import Node, labels, walk
 
 _WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: of a character, of a box, between boxes
+_SMALL, _LINE = 6.7, 15  # pixels: of a character and of a line below the label
 _MOST = 60  # characters of a box
 
 
 @dataclass(frozen=True)
 class Box:
-    """One operator: its label, and the numbers of the boxes that it draws from."""
+    """One operator: its label, the numbers of the boxes that it draws from, and lines in small letters."""
 
     label: str
     inputs: tuple[int, ...]
+    details: tuple[str, ...] = ()
 
 
-def boxes(root: Node, labels: Mapping[int, str]) -> list[Box]:
+def boxes(root: Node, labels: Mapping[int, str], details: Sequence[tuple[str, ...]] = ()) -> list[Box]:
     """The operators of a pipeline, sources first; ``labels`` by the id of their nodes."""
     number = {id(node): i for i, node in enumerate(walk(root))}
-    return [Box(labels[id(node)], tuple(number[id(child)] for child in node.inputs)) for node in walk(root)]
+    made = [Box(labels[id(node)], tuple(number[id(child)] for child in node.inputs)) for node in walk(root)]
+    return [replace(box, details=lines) for box, lines in zip(made, details, strict=True)] if details else made
 
 
 def mermaid(shown: Sequence[Box]) -> str:
@@ -49,16 +56,18 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
     for box in shown:
         depth.append(1 + max((depth[i] for i in box.inputs), default=-1))
     strings = [_cut(b.label) + (f"  {shares[b.label]:.0%}" if b.label in shares else "") for b in shown]
-    width = max(map(len, strings)) * _WIDE + 16
+    small = max((len(_cut(line)) for box in shown for line in box.details), default=0)
+    width = int(max(max(map(len, strings)) * _WIDE, small * _SMALL)) + 16
+    high = _HIGH + _LINE * max(len(box.details) for box in shown)
     ranks: list[list[int]] = [[i for i, d in enumerate(depth) if d == level] for level in range(max(depth) + 1)]
     across = max(map(len, ranks)) * (width + _GAP)
     at = {
-        i: (across / 2 + (place - (len(rank) - 1) / 2) * (width + _GAP), level * (_HIGH + _GAP) + 4)
+        i: (across / 2 + (place - (len(rank) - 1) / 2) * (width + _GAP), level * (high + _GAP) + 4)
         for level, rank in enumerate(ranks)
         for place, i in enumerate(rank)
     }
     parts = [
-        f'<line x1="{at[i][0]:.0f}" y1="{at[i][1] + _HIGH:.0f}" x2="{at[n][0]:.0f}" y2="{at[n][1]:.0f}" stroke="#666"/>'
+        f'<line x1="{at[i][0]:.0f}" y1="{at[i][1] + high:.0f}" x2="{at[n][0]:.0f}" y2="{at[n][1]:.0f}" stroke="#666"/>'
         for n, box in enumerate(shown)
         for i in box.inputs
     ]
@@ -67,14 +76,19 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
         share = shares.get(shown[i].label, 0.0)
         fill = f"rgb(255,{250 - 130 * share:.0f},{245 - 170 * share:.0f})"
         parts.append(
-            f'<rect x="{x - width / 2:.0f}" y="{y:.0f}" width="{width}" height="{_HIGH}" rx="4" fill="{fill}" '
-            f'stroke="#666"><title>{escape(shown[i].label)}</title></rect>'
+            f'<rect x="{x - width / 2:.0f}" y="{y:.0f}" width="{width}" height="{high}" rx="4" fill="{fill}" '
+            f'stroke="#666"><title>{escape(chr(10).join((shown[i].label, *shown[i].details)))}</title></rect>'
             f'<text x="{x:.0f}" y="{y + 19:.0f}" text-anchor="middle" fill="#111">{escape(text)}</text>'
+            + "".join(
+                f'<text x="{x:.0f}" y="{y + 19 + _LINE * (n + 1):.0f}" text-anchor="middle" fill="#444" '
+                f'font-size="11">{escape(_cut(line))}</text>'
+                for n, line in enumerate(shown[i].details)
+            )
         )
-    high = len(ranks) * (_HIGH + _GAP)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="operators of the pipeline" '
-        f'width="{across:.0f}" height="{high}" font-family="monospace" font-size="13">{"".join(parts)}</svg>'
+        f'width="{across:.0f}" height="{len(ranks) * (high + _GAP)}" font-family="monospace" font-size="13">'
+        f"{''.join(parts)}</svg>"
     )
 
 
@@ -84,7 +98,10 @@ def _cut(label: str) -> str:
 
 def html(root: Node, text: str) -> str:
     """For notebooks: a picture of the operators of a pipeline, and a text about it."""
-    return f"{svg(boxes(root, as_written(root, labels(root))))}<pre>{escape(text)}</pre>"
+    binding = Binding(root, None, Env(sampling=True))
+    executor = Plan.as_written(root).executor
+    details = pictured(binding.nodes, binding.splits, binding.lowered(root, executor), executor)
+    return f"{svg(boxes(root, as_written(root, labels(root)), details))}<pre>{escape(text)}</pre>"
 
 
 def chart(root: Node) -> str:

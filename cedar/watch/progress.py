@@ -1,4 +1,4 @@
-"""A progress line in a terminal or a notebook, for anything longer than a second; elsewhere a line now and then."""
+"""A progress line in a terminal or a notebook, for anything that takes over a second; elsewhere an occasional line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from cedar.control.timeline import TRAINER
 from cedar.core.printable import one_line
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
+from cedar.profile.text import cut
 
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
 _PLAIN_SECONDS = 30.0
+_WIDTH = 78  # of a line; a terminal of 80 columns shows a spinner and a space before it
+_BAR = 12  # characters
+_MIN_NAME = 8  # characters of the bottleneck's name
 _LATELY = 5.0  # seconds that a rate is of
 
 
@@ -61,10 +66,11 @@ class Remaining:
 
 
 class Progress(Observer):
-    """Rows, percent and time left where counts are known, rows/s of late, how long the trainer waited, and what limits.
+    """A line of at most 78 characters: epoch, a bar and the time left, or rows where counts are unknown; recent rows/s,
+    the share of time that the trainer waited, and for what.
 
     Args:
-        title: the line begins with it.
+        title: the line begins with it, or with the epoch.
         position: what of the epoch is done, and all of it or None, in one unit.
         epoch: the current one.
         plain: write lines where nothing looks, too.
@@ -96,22 +102,25 @@ class Progress(Observer):
             sys.stderr.write(text + "\n")
             return
         if self._line is None:
-            self._line = _Notebook() if _in_notebook() else _terminal()
+            self._line = _Notebook() if _in_notebook() else _Terminal()
         self._line.update(text)
 
     def text(self, metrics: Metrics) -> str:
         """The line as of now."""
         rate, stall = self._lately.of(metrics)
         epoch = 0 if self.epoch is None else self.epoch()
-        parts = [] if self.epoch is None else [f"epoch {epoch}"]
-        parts.append(f"{metrics.rows:,} rows")
         done, total = (0, None) if self.position is None else self.position()
         left = self._left.of(metrics.time.elapsed, epoch, done, total)
-        if left is not None:
-            parts += [f"{left[0]:.0%}", *([] if left[1] is None else [f"{clock(left[1])} left"])]
-        name, why = metrics.bottleneck
-        parts += [f"{rate:,.0f} rows/s", f"waited for data {stall:.0%}", f"bottleneck: {name}{why and f' ({why})'}"]
-        return one_line(f"{self._title}: {', '.join(parts)}")
+        if left is None:
+            shown = f"{metrics.rows:,} rows"
+        else:
+            bar, remaining = "#" * round(left[0] * _BAR), "" if left[1] is None else f" {clock(left[1])} left"
+            shown = f"[{bar:-<{_BAR}}] {left[0]:.0%}{remaining}"
+        head = f"{self._title}:" if self.epoch is None else f"epoch {epoch}"
+        shown = f"{head} {shown}, {rate:,.0f} rows/s, waited {stall:.0%}"
+        (name, why), room = metrics.bottleneck, _WIDTH - len(shown) - len(" for ")
+        known = why and name != TRAINER and room >= _MIN_NAME
+        return one_line(shown + (f" for {cut(name, room)}" if known else ""))
 
     def ended(self) -> None:
         """Take the line away."""
@@ -140,12 +149,22 @@ def _in_notebook() -> bool:
     return "ipykernel" in sys.modules and "IPython" in sys.modules
 
 
-def _terminal() -> Any:
-    from rich.console import Console
+class _Terminal:
+    """A line beside a spinner."""
 
-    line = Console(stderr=True).status("")
-    line.start()
-    return line
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.text import Text
+
+        self._text, self._status = Text, Console(stderr=True).status("")
+        self._status.start()
+
+    def update(self, text: str) -> None:
+        self._status.update(self._text(text))  # as it is: brackets would be markup
+
+    def stop(self) -> None:
+        """The line goes away."""
+        self._status.stop()
 
 
 class _Notebook:

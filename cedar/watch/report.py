@@ -43,8 +43,9 @@ class Report:
     ``memory_peak`` the most that was seen, of a run with ``Budget(memory=)``, and ``memory_parts`` who held how much
     then, where it was beyond the budget. ``rows_cached`` counts rows that a cache gave, and
     ``plan_changes`` the plans that took over while the run continued.
-    ``graph`` has the label of each operator and the places of its inputs in this list. ``history`` has, of a run that
-    is watched, (seconds, rows, seconds waited, bytes held) now and then.
+    ``epoch`` and ``step`` are where the loader is, as in its state: after the end of an epoch, step 0 of the next.
+    ``graph`` has of each operator its label, the places of its inputs in this list, and lines about its columns, rows
+    and executor. ``history`` has, of a run that is watched, (seconds, rows, seconds waited, bytes held) now and then.
     """
 
     rows: int
@@ -83,7 +84,8 @@ class Report:
     queue_bytes: int = field(default=0, compare=False)
     skipped_files: dict[str, SkippedFile] = field(default_factory=dict)
     plan_changes: int = 0
-    graph: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
+    step: int = 0
+    graph: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
     metrics: Metrics | None = field(default=None, repr=False, compare=False)  # for what was recorded
 

@@ -8,8 +8,8 @@ from typing import Any
 from cedar.control.timeline import Line
 from cedar.watch.report import Report
 
-_COUNTS = ("rows", "batches", "restarts", "rank", "world", "workers", "rows_read", "epoch", "requests", "retries",
-           "memory", "rows_cached", "bytes_read", "queue_bytes", "plan_changes")  # fmt: skip
+_COUNTS = ("rows", "batches", "restarts", "rank", "world", "workers", "rows_read", "epoch", "step", "requests",
+           "retries", "memory", "rows_cached", "bytes_read", "queue_bytes", "plan_changes")  # fmt: skip
 _FIGURES = ("seconds", "rows_per_second", "stall", "retry_wait")
 _TEXTS = ("bottleneck", "summary", "rank_from", "executor", "plan", "numeric")
 _SHARES = ("operators", "loader_time", "skipped", "dedup")
@@ -61,8 +61,8 @@ def _shares(saved: Any) -> dict[str, Any]:
     return {str(name): value + 0 for name, value in saved.items()}
 
 
-def _graph(saved: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    graph = tuple((str(label), tuple(map(int, inputs))) for label, inputs in saved)
-    if any(not 0 <= i < at for at, (_, inputs) in enumerate(graph) for i in inputs):
+def _graph(saved: Any) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
+    graph = tuple((str(label), tuple(map(int, inputs)), tuple(map(str, told))) for label, inputs, told in saved)
+    if any(not 0 <= i < at for at, (_, inputs, _) in enumerate(graph) for i in inputs):
         raise ValueError("an operator that draws from one after it")
     return graph

@@ -33,7 +33,7 @@ def test_progress_shows_in_a_terminal_only(monkeypatch, terminal):
     with Progress("count") as line:
         line.update(metrics)
     shown = stream.getvalue()
-    told = "1,234 rows, 617 rows/s, waited for data 100%, bottleneck: map(slow)"
+    told = "count: 1,234 rows, 617 rows/s, waited 100% for map(slow)"
     assert (told in " ".join(shown.split())) if terminal else shown == ""
 
 
@@ -43,7 +43,7 @@ def test_progress_shows_percent_and_time_left_where_counts_are_known(monkeypatch
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     with Progress("loader", lambda: (25, 100)) as line:
         line.update(Metrics(Timeline(elapsed=50.0), rows=1234))
-    assert "25%, 2:30 left" in stream.getvalue()
+    assert "loader: [###---------] 25% 2:30 left" in stream.getvalue()
     with Progress("loader", lambda: (25, None)) as line:
         line.update(Metrics(rows=99))
     assert "99 rows, 0 rows/s" in stream.getvalue()
@@ -69,7 +69,7 @@ def test_progress_shows_in_a_notebook(monkeypatch):
     with Progress("loader", lambda: (1, 2)) as line:
         line.update(Metrics(Timeline(elapsed=2.0), rows=5))
     assert len(shown) == 1
-    assert "5 rows, 50%, 0:02 left" in shown[0]
+    assert "[######------] 50% 0:02 left" in shown[0]
 
 
 def test_progress_is_quiet_for_a_second(monkeypatch):
@@ -104,9 +104,8 @@ def test_where_nobody_looks_a_line_is_written_now_and_then(monkeypatch, capsys):
     metrics.labels = {1: "map(slow)"}
     with Progress("loader", lambda: (5, 10), lambda: 3, plain=True) as line:
         line.update(metrics)
-    assert capsys.readouterr().err.startswith(
-        "loader: epoch 3, 10 rows, 50%, 5 rows/s, waited for data 100%, bottleneck: map(slow) ("
-    )
+    told = "epoch 3 [######------] 50%, 5 rows/s, waited 100% for map(slow)\n"
+    assert capsys.readouterr().err == told
     with Progress("count", lambda: (5, 10)) as line:
         line.update(metrics)
     assert capsys.readouterr().err == ""
@@ -120,4 +119,15 @@ def test_nothing_is_written_unless_asked_for(monkeypatch, capsys):
     monkeypatch.setattr(observers, "_LOOK", 0.0)
     with numbers().loader(executor="inline", progress=True) as loader:
         list(loader)
-    assert "loader: epoch 0, 100 rows, 2%" in capsys.readouterr().err
+    assert "epoch 0 [------------] 2%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("epoch", [0, 123_456])
+@pytest.mark.parametrize("total", [None, 10**12])
+@pytest.mark.parametrize("rows", [0, 10**11])
+def test_a_line_fits_80_columns_beside_a_spinner(epoch, total, rows):
+    time = Timeline({("operator", (1,)): Spent(9e4, 9e4)}, capacity=9e4, elapsed=9e4, waited=9e4)
+    metrics = Metrics(time, rows=rows, labels={1: "map(" + "long" * 50 + ")"})
+    line = Progress("loader", lambda: (rows, total), lambda: epoch).text(metrics)
+    assert len(line) <= 78
+    assert line.startswith(f"epoch {epoch} ")

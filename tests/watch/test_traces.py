@@ -40,7 +40,7 @@ def test_a_report_has_the_words_of_the_user(tmp_path):
         list(loader)
         report = loader.report()
     assert 'filter(col("x") % 10 < 8)' in report.operators
-    assert 'filter(col("x") % 10 < 8)' in [label for label, _ in report.graph]
+    assert 'filter(col("x") % 10 < 8)' in [label for label, *_ in report.graph]
 
 
 def test_an_event_at_no_time_is_an_error_that_names_the_file(tmp_path):

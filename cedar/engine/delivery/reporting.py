@@ -15,6 +15,7 @@ from cedar.datasets.base import Read
 from cedar.datasets.filesource import asked_outside_tasks
 from cedar.engine.delivery.standing import LoaderPosition
 from cedar.engine.epoch import DataEpoch
+from cedar.engine.nodes import pictured
 from cedar.engine.runner import Runner
 from cedar.plan.data import Plan
 from cedar.plan.graph import sources
@@ -86,7 +87,7 @@ class Reporting(LoaderPosition):
         made: Report = extension("watch.report").make_report(
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
             world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
-            epoch=self.epoch, plan=self._plans.current.method, graph=self._graph(),
+            epoch=self.epoch, step=self._step, plan=self._plans.current.method, graph=self._graph(),
             plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(
@@ -105,9 +106,14 @@ class Reporting(LoaderPosition):
     def _unsteady(self) -> list[str]:
         return [text for text in (self._binding.check_env.unsteady or {}).values() if text]
 
-    def _graph(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        index, labels = self._binding.index, self._metrics.display_labels
-        return tuple((labels[index[id(n)]], tuple(index[id(child)] for child in n.inputs)) for n in self._binding.nodes)
+    def _graph(self) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
+        index, labels, nodes = self._binding.index, self._metrics.display_labels, self._binding.nodes
+        details: list[tuple[str, ...]] = [()] * len(nodes)
+        if self._workers:  # before a run, storage is not listed for a report
+            physical = self._binding.lowered(self._plans.current.root, self._ran_on)
+            details = pictured(nodes, self._binding.splits, physical, self._ran_on)
+        inputs = (tuple(index[id(child)] for child in node.inputs) for node in nodes)
+        return tuple((labels[i], below, details[i]) for i, below in enumerate(inputs))
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
