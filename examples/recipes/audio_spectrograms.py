@@ -27,7 +27,7 @@ batches = (
     .shuffle(seed=1)
     .batch(4)
 )
-loudest = {True: [], False: []}
+loudest: dict[bool, list[int]] = {True: [], False: []}
 for batch in batches.loader():
     assert batch["mel"].shape == (4, 64, 201)
     for mel, label in zip(batch["mel"], batch["label"], strict=True):

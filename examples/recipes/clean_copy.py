@@ -8,9 +8,8 @@ import cedar
 from cedar import col
 
 folder = tempfile.mkdtemp()
-raw = pl.DataFrame(
-    {"day": [i // 100 for i in range(300)], "user": [f" U{i % 50} " for i in range(300)], "x": range(300)}
-)
+days, users = [i // 100 for i in range(300)], [f" U{i % 50} " for i in range(300)]
+raw = pl.DataFrame({"day": days, "user": users, "x": range(300)})
 raw.with_columns(x=pl.when(pl.col("x") % 10 > 0).then("x")).write_csv(f"{folder}/raw.csv")
 
 clean = (

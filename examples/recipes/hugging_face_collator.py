@@ -1,5 +1,7 @@
 """Train on text with a Hugging Face tokenizer, and let a collator pad each batch and mask words of it at random."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -15,7 +17,7 @@ tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
 tokenizer.add_special_tokens({"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"})
 
 
-def mask(rows: list[dict], rng: np.random.Generator) -> dict[str, torch.Tensor]:
+def mask(rows: list[dict[str, Any]], rng: np.random.Generator) -> Any:
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
     collator.generator = torch.Generator().manual_seed(int(rng.integers(1 << 63)))  # so that runs and resumes agree
     return collator(rows)
@@ -24,8 +26,7 @@ def mask(rows: list[dict], rng: np.random.Generator) -> dict[str, torch.Tensor]:
 batches = (
     cedar.from_items([{"text": "the cat sat on a mat"}, {"text": "a cat"}, {"text": ""}] * 20)
     .filter(col("text") != "")
-    .map(lambda text: tokenizer(text)["input_ids"], "text", into="input_ids")
-    .select("input_ids")
+    .map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
     .shuffle(seed=1)
     .batch(8, collate=mask, random=True)
 )

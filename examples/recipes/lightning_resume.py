@@ -1,6 +1,7 @@
 """Train with Lightning, stop within an epoch, and resume from its checkpoint with the next batch."""
 
 import tempfile
+from typing import Any
 
 import lightning
 import torch
@@ -15,7 +16,8 @@ folder = tempfile.mkdtemp()
 class Model(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.seen = torch.nn.Linear(1, 1), []
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen: list[int] = []
 
     def training_step(self, batch: dict[str, torch.Tensor], step: int) -> torch.Tensor:
         self.seen += batch["id"].tolist()
@@ -27,7 +29,12 @@ class Model(lightning.LightningModule):
 
 
 def fit(steps: int, checkpoint: str | None = None) -> list[int]:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "accelerator": "cpu",
+    }
     saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=4)
     trainer, model = lightning.Trainer(max_steps=steps, callbacks=[saves], **quiet), Model()
     trainer.fit(model, batches.loader(format="torch"), ckpt_path=checkpoint)

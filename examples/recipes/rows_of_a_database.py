@@ -2,6 +2,7 @@
 
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ class Orders:
             (last,) = database.execute("select max(id) from orders").fetchone()
         return [Split(file=0, start=start) for start in range(0, last + 1, 300)]
 
-    def read(self, split: Split):
+    def read(self, split: Split) -> Iterator[pa.Table]:
         with sqlite3.connect(path) as database:
             found = database.execute(
                 "select id, customer, price from orders where id >= ? and id < ? order by id",

@@ -30,8 +30,8 @@ def train(until: int, resume: bool) -> list[float]:
             optimizer.step()
             losses.append(loss.item())
             if len(losses) == until:
-                states = {"model": model, "optimizer": optimizer, "loader": loader}
-                torch.save({name: each.state_dict() for name, each in states.items()}, path)
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(states | {"loader": loader.state_dict()}, path)
                 break
     return losses
 

@@ -1,5 +1,7 @@
 """Move nested batches to a device: lists become jagged tensors, and any tree of tensors arrives there."""
 
+from typing import Any
+
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -8,7 +10,7 @@ import cedar
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def as_model_wants(batch: dict) -> tuple:
+def as_model_wants(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     return {"dense": batch["x"], "clicks": batch["items"]}, batch["label"]
 
 
