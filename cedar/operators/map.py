@@ -152,7 +152,7 @@ class Map(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if isinstance(self.fn, Transform):
             blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
-            if self.fn.whole and not bound.batched:
+            if self.fn.mixes_rows and not bound.batched:
                 raise PipelineError(
                     f"{bound.label} mixes the rows of a batch, and there is none yet",
                     site=bound.site,

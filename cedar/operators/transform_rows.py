@@ -36,7 +36,7 @@ class TransformRows:
     @property
     def row_wise(self) -> bool:
         """A block may be cut."""
-        return not self.transform.whole
+        return not self.transform.mixes_rows
 
     def __call__(self, block: Block, env: Env) -> Block:
         if self.transform.chain is not None:

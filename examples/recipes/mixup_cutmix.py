@@ -1,5 +1,7 @@
 """Mix the images and labels of each batch with mixup or CutMix, and train on the soft labels."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -8,7 +10,7 @@ from cedar.operators import image
 
 CLASSES = 4
 rng = np.random.default_rng(0)
-rows = []
+rows: list[dict[str, Any]] = []
 for i in range(256):  # each class is bright in one quarter of its images
     picture, label = rng.integers(0, 80, (32, 32, 3), dtype=np.uint8), i % CLASSES
     picture[label // 2 * 16 :, label % 2 * 16 :][:16, :16] += 120

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from cedar.executors.recovery.board import Board, the_board
 from cedar.executors.recovery.patience import Patience, StallTimer, pulse, why_stopped
@@ -45,7 +45,8 @@ class Watch:
         pids = {*own, *(seen.pid for seen in at.values())}
         pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
         marks = {task: (seen.mark, seen.began, seen.pid) for task, seen in at.items()}
-        still = self._still.look(dict[Hashable, object](pulses) | dict[Hashable, object](marks))
+        seen_now: dict[Any, object] = {**pulses, **marks}
+        still = self._still.look(seen_now)
         for task, seen in at.items():
             self._end_late(task, seen, still[task])
         for pid, beat in pulses.items():

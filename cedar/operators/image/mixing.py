@@ -29,7 +29,7 @@ class _Mixing(Transform):
     arity: ClassVar[int | None] = 2
     outputs: ClassVar[int | None] = None
     random: ClassVar[bool] = True
-    whole: ClassVar[bool] = True
+    mixes_rows: ClassVar[bool] = True
     name: ClassVar[str]
     num_classes: int | None
     alpha: float

@@ -26,7 +26,7 @@ def encoded(count=20, rate=10, codec="mpeg4", form="mp4", shape=(48, 64)):
     file = io.BytesIO()
     with av.open(file, "w", format=form) as container:
         stream = container.add_stream(codec, rate=Fraction(rate).limit_denominator(1001))
-        stream.height, stream.width, stream.pix_fmt = *shape, "yuv420p"
+        (stream.height, stream.width), stream.pix_fmt = shape, "yuv420p"
         for n in range(count):
             frame = av.VideoFrame.from_ndarray(np.full((*shape, 3), 10 * n, dtype=np.uint8), format="rgb24")
             container.mux(stream.encode(frame))

@@ -268,7 +268,7 @@ class Executor:
         if shared and logged is not None:
             gradient = torch.cat([logged.to(gradient), gradient])
         elif shared:
-            peers = [worker for each in schedule.tied for worker in schedule.peers(each)]
+            peers = tuple(worker for each in schedule.tied for worker in schedule.peers(each))
             _, owners = self._rows(schedule, kept, schedule.tied)
             tied = reduce(
                 self.transport, self.me, peers, {k: row[:shared] for k, row in rows.items()}, owners, like[:shared]
