@@ -73,6 +73,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "image": ("Image operators", "[Images](../images.md) is the guide.", "cedar.operators.image", ()),
     "audio": ("Audio operators", "[Audio](../audio.md) is the guide.", "cedar.operators.audio", ()),
+    "video": ("Video operators", "[Video](../video.md) is the guide.", "cedar.operators.video", ()),
     "text": ("Text operators", "[Text](../text.md) is the guide.", "cedar.operators.text", ()),
     "recsys": (
         "Recommendation operators",

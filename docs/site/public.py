@@ -13,8 +13,9 @@ import sys
 from typing import Any
 
 MODULES = (
-    "cedar", "cedar.operators.image", "cedar.operators.audio", "cedar.operators.text", "cedar.operators.recsys",
-    "cedar.preprocessing", "cedar.recommendation", "cedar.nn", "cedar.trainers", "cedar.testing", "cedar.simulate",
+    "cedar", "cedar.operators.image", "cedar.operators.audio", "cedar.operators.video", "cedar.operators.text",
+    "cedar.operators.recsys", "cedar.preprocessing", "cedar.recommendation", "cedar.nn", "cedar.trainers",
+    "cedar.testing", "cedar.simulate",
 )  # fmt: skip
 
 
