@@ -31,7 +31,7 @@ _NAMES: dict[Kind, str] = {
 }  # fmt: skip
 NO_OPERATORS = frozenset(_NAMES.values())  # parts of the workers' time that belong to no single operator
 AROUND: Part = ("around", ())
-_STALLED = 0.1  # of the time: who waits less for data is limited by something else
+STALLED = 0.1  # of the time: who waits less for data is limited by something else
 _BUSY = 0.75  # of its wall time, what works has a core; of the cores, they are all busy
 
 
@@ -302,7 +302,7 @@ class Timeline:
         """
         if not self.elapsed or not self.parts:
             return "none measured", ""
-        if self.stall <= _STALLED:
+        if self.stall <= STALLED:
             return TRAINER, "data are there before it asks"
         if self.start + self.compiling > self.elapsed / 2:
             return START, f"{self.start + self.compiling:.2f} of {self.elapsed:.2f} s passed before the first task"

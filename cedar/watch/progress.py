@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cedar.control.timeline import TRAINER
+from cedar.control.timeline import STALLED, TRAINER
 from cedar.core.printable import one_line
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
@@ -119,7 +119,7 @@ class Progress(Observer):
         head = f"{self._title}:" if self.epoch is None else f"epoch {epoch}"
         shown = f"{head} {shown}, {rate:,.0f} rows/s, waited {stall:.0%}"
         (name, why), room = metrics.bottleneck, _WIDTH - len(shown) - len(" for ")
-        known = why and name != TRAINER and room >= _MIN_NAME
+        known = why and name != TRAINER and stall > STALLED and room >= _MIN_NAME
         return one_line(shown + (f" for {cut(name, room)}" if known else ""))
 
     def ended(self) -> None:
