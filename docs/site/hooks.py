@@ -124,7 +124,7 @@ def asked() -> dict[str, Any]:
 def entry(module: str, name: str, path: str) -> str:
     """One public name: a heading under the name that users write, and the docstring of what it is."""
     shown = f"{module.rpartition('.')[2]}.{name}"
-    lines = [f"[](){{ #{module}.{name} }}", "", f"::: {path}", "    options:"]
+    lines = [f'<span id="{module}.{name}"></span>', "", f"::: {path}", "    options:"]
     lines += [f'      heading: "{shown}"', f'      toc_label: "{name}"']
     if path.endswith((".Pipeline", ".Loader", "Tensor")):
         lines += ["      inherited_members: true", "      summary: true"]
@@ -220,7 +220,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Recipes join the navigation below the pages of their group."""
+    """Recipes join the navigation below the pages of their group; decisions are those that exist."""
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    for each in next(each["How it works"] for each in config.nav or [] if "How it works" in each):
+        if "Decisions" in each:
+            each["Decisions"] = [f"decisions/{path.name}" for path in decisions]
     how_to = next(each["How to"] for each in config.nav or [] if "How to" in each)
     for group in how_to:
         [(name, pages)] = group.items()
@@ -250,6 +254,13 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return re.sub(r"(?<![\w/])docs/([\w/]+)\.md", link, html)
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme's search is a dialog without a name."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 @event_priority(-100)
 def on_post_build(config: MkDocsConfig) -> None:
     Path(config.site_dir, "llms.txt").write_text("\n".join(LLMS) + "\n")
@@ -275,7 +286,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
                 body = re.sub(r"^# .*\n", "", text).strip().split("\n\n")[0]
                 said = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(body.split()))
                 said = said if not said.startswith(("#", "|", "```", "<", "!")) else ""
-                url = f"{config.site_url}{item.file.url}"
+                url = f"{config.site_url}{item.file.url.removeprefix('./')}"
                 LLMS.append(f"- [{title}]({url})" + f": {said}" * bool(said))
 
     walk(nav.items, 0)

@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+PICTURE = re.compile(r"^!\[.*\n", re.MULTILINE)
 
 
 def blocks(page):
@@ -44,6 +46,20 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+def anchors(page):
+    """Of the headings of a page, as the site makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = [re.sub(r"\]\([^)]*\)", "", title) for title in re.findall(r"^#+ (.*)", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "SECURITY.md"], ids=lambda page: page.name)
+def test_links_lead_to_headings(page):
+    for target, anchor in ANCHOR.findall(page.read_text(encoding="utf-8")):
+        assert anchor in anchors(page.parent / target if target else page), f"{page.name} links to {target}#{anchor}"
+
+
 def test_the_index_lists_every_page():
-    listed = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = set(LINK.findall(PICTURE.sub("", index)))
     assert listed == {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"}
