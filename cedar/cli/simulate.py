@@ -23,7 +23,7 @@ def add(adder: Adder) -> None:
     summary = "simulate a model on a cluster: steps, throughput under failures"
     about = "Simulate a pipeline-parallel model on a cluster. All figures are simulated."
     made = command(adder, "simulate", summary, main, about=about)
-    made.add_argument("config", metavar="FILE", help="a TOML file; see docs/schedules.md")
+    made.add_argument("config", metavar="FILE", help="a TOML file; python -m pydoc cedar.simulate.job lists settings")
     made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings in place of the file's: run.hours=2")
     made.add_argument("--against", metavar="REPORT", help="report.json of a run: by how much the simulation is wrong")
     made.add_argument("--json", action="store_true", help="print JSON")

@@ -33,7 +33,9 @@ def add(adder: Adder) -> None:
     kinds = train.add_subparsers(title="trainers", metavar="TRAINER", required=True)
     for name, summary in TRAINERS.items():
         made = command(kinds, name, summary, partial(main, name))
-        made.add_argument("config", metavar="CONFIG", help=f"a TOML file; see docs/{name}.md")
+        made.add_argument(
+            "config", metavar="CONFIG", help=f"a TOML file; python -m pydoc {_OPTIONS.format(name)} lists settings"
+        )
         made.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="in place of the file's: run.steps=50")
         made.add_argument("--resume", action="store_true", help="continue from the newest checkpoint in run.folder")
         if name == "resilient":

@@ -117,7 +117,7 @@ class Settings:
             known = " or ".join(map(repr, form.aims))
             raise PipelineError(
                 f"write(layout={self.layout!r}): files of format {self.format!r} are {known}", site=site,
-                fix="see docs/layouts.md",
+                fix="help(cedar.Pipeline.write) describes layout=",
             )  # fmt: skip
         if form.joined and self.folders:
             raise PipelineError(

@@ -18,7 +18,7 @@ ROWS = 8  # that are looked at again
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
     "other results. Runs and resumes differ. Give random=True, and draw from the generator that it passes as rng=; "
-    "docs/functions.md has recipes"
+    "help(cedar.Pipeline.map) describes both"
 )
 
 

@@ -140,7 +140,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         return UsageError(
             f"a pipeline is iterated: it {what}",
             site=self.given.site,  # of the caller's lines the nearest would be torch's
-            fix=f"{fix}. Iterate p.batch(n).loader() in place of a DataLoader around it: see docs/migrate.md",
+            fix=f"{fix}. Iterate p.batch(n).loader() in place of a DataLoader around it: help(cedar.Pipeline.loader)",
         )
 
     def __repr__(self) -> str:

@@ -110,7 +110,7 @@ def _unknown(what: str, name: str, answers: dict[str, str], known: Iterable[str]
     elif near:
         says = f"did you mean {' or '.join(near)}?"
     else:
-        says = "dir(...) lists those there are, docs/migrate.md translates those of other libraries"
+        says = "dir(...) lists the names that exist, and help(...) describes each"
     return AttributeError(f"{what} has no attribute {name!r}: {says}")
 
 

@@ -70,7 +70,7 @@ class PlanOptions:
             raise PlanError(
                 f"rules={rules!r:.80}: functions of a node and the facts, with names that no other rule has",
                 site=user_site(),
-                fix="see docs/optimizer.md: a rule returns the node instead, a Refusal, or None",
+                fix="a rule returns the node instead, a Refusal, or None: help(cedar.Pipeline.loader)",
             )
         for name in without:
             if name not in (*NAMES, *names):

@@ -1,5 +1,6 @@
 """Pages that list things list all of them: extras, environment variables; and the notebook is made of its page."""
 
+import ast
 import configparser
 import importlib.util
 import json
@@ -26,6 +27,23 @@ def test_every_environment_variable_has_a_line():
         named |= set(re.findall(r"\bCEDAR_[A-Z_]+[A-Z]\b", path.read_text()))
     page = (DOCS / "environment.md").read_text()
     assert {name for name in named if f"`{name}`" not in page} == {"CEDAR_MAX"} & named
+
+
+def shown(path):
+    """String constants of a module but for docstrings: what a message or a help may say."""
+    tree = ast.parse(path.read_text())
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+
+
+def test_messages_name_no_file_that_a_wheel_lacks():
+    said = {str(path.relative_to(ROOT)): shown(path) for path in (ROOT / "cedar").rglob("*.py")}
+    assert [(path, text) for path, texts in said.items() for text in texts if "docs/" in text] == []
 
 
 def test_the_notebook_is_the_page():

@@ -163,5 +163,5 @@ def _check_tls(host: str) -> None:
             site=user_site(),
             done="nothing listens",
             fix="set distributed.comm.tls (ca-file, and cert and key of scheduler, worker and client) in Dask's "
-            "configuration: docs/cluster.md shows how; or stay with host='127.0.0.1'",
+            "configuration (https://distributed.dask.org/en/stable/tls.html); or stay with host='127.0.0.1'",
         )

@@ -85,7 +85,7 @@ class DataLoaderLike:
         raise UsageError(
             "a loader is iterated: it has no items to be asked for",
             site=self._site,  # of the caller's lines the nearest would be torch's
-            fix="iterate it in place of a DataLoader, which cannot be put around it: see docs/migrate.md. "
+            fix="iterate it in place of a DataLoader, which cannot be put around it: help(cedar.Loader). "
             "loader.read(step) gives one batch",
         )
 
