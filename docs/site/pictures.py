@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -281,6 +282,38 @@ def batch() -> Drawing:
     return made
 
 
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r"^\| (\*\*)?([^|*]+?)(?:\*\*)? \| ([\d,.]+) \(", re.MULTILINE)
+
+
+def fastest(table: str, most: int = 5) -> list[tuple[str, float]]:
+    """Of a table of the benchmarks: the first contestants by their rates, cedar among them; limits are none."""
+    rates = {name: float(rate.replace(",", "")) for _, name, rate in _LINE.findall(table) if "LIMIT" not in name}
+    best: dict[str, tuple[str, float]] = {}
+    for name, rate in sorted(rates.items(), key=lambda each: -each[1]):
+        best.setdefault(name.split(",")[0], (name.split(",")[0], rate))  # each library in its best setting
+    first = list(best.values())[:most]
+    return first if any(name == "cedar" for name, _ in first) else [*first[:-1], best["cedar"]]
+
+
+def peers() -> Drawing:
+    """Rates of the fastest loaders on each workload, from the tables of the docs."""
+    page = (FOLDER.parent / "benchmarks_tables.md").read_text()
+    tables = [part for part in page.split("\n### ")[1:] if _LINE.search(part)]
+    made = Drawing(880, 30 + (len(tables) + 1) // 2 * 152, "Rates of the five fastest loaders on each workload")
+    for n, table in enumerate(tables):
+        x, y = 10 + n % 2 * 440, 20 + n // 2 * 152
+        made.text(x, y, table.partition("\n")[0], "bold")
+        found = fastest(table)
+        top = max(rate for _, rate in found)
+        for k, (name, rate) in enumerate(found):
+            made.text(x, y + 24 + k * 22, name, "small")
+            made.box(x + 120, y + 10 + k * 22, 220 * rate / top, 18, 6 if name == "cedar" else 4, 2)
+            made.text(x + 126 + 220 * rate / top, y + 24 + k * 22, f"{rate:,.0f}", "small")
+    return made
+
+
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +376,7 @@ def images() -> Drawing:
     return made
 
 
-DIAGRAMS = (hero, window, ranks, resume, plan, batch)
+DIAGRAMS = (hero, window, ranks, resume, plan, batch, peers)
 
 
 def drawn(draw: Callable[[], Drawing]) -> str:

@@ -19,7 +19,7 @@ def loaded():
         SPEC.loader.exec_module(pictures)
 
 
-@pytest.mark.parametrize("name", ["hero", "window", "ranks", "resume", "plan", "batch"])
+@pytest.mark.parametrize("name", ["hero", "window", "ranks", "resume", "plan", "batch", "peers"])
 def test_a_diagram_shows_what_cedar_does(name):
     redrawn = pictures.drawn(getattr(pictures, name))
     assert (FOLDER / f"{name}.svg").read_text() == redrawn, "run: python docs/site/pictures.py"
