@@ -184,7 +184,7 @@ def _shown(name: str, column: Column) -> Sequence[Any]:
     except (pa.ArrowException, ValueError, OverflowError) as error:
         kind = _columns.type_of(column)
         raise PipelineError(
-            f"column {name!r} of {kind} holds values that Python has no type for: {error}",
+            f"column {name!r} of {kind} holds values without a Python type: {error}",
             fix=f"take batches, or cast it: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
         ) from error
 

@@ -183,7 +183,7 @@ def to_arrow(column: Column, name: str) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         kind = "Python objects" if column.dtype == object else str(column.dtype)
         raise PipelineError(
-            f"column {name!r} of {kind} cannot be held by Arrow: {error}",
+            f"column {name!r} of {kind} cannot be stored in Arrow: {error}",
             fix=f"drop({name!r}), or map it to numbers, strings, lists or dicts first",
         ) from error
     return values

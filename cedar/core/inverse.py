@@ -83,7 +83,9 @@ class InverseKeyedJaggedTensor(Container):
             raise _unfit(f"from_jagged of features of ({sizes}) rows", "give features of equal numbers of rows")
         given = dict(weights or {})
         if set(given) - set(features):
-            raise _unfit(f"weights of {sorted(set(given) - set(features))}, which are not keys", "weigh keys only")
+            raise _unfit(
+                f"weights of {sorted(set(given) - set(features))}, which are not keys", "give weights for keys only"
+            )
         weighed = [JaggedTensor(given[key], features[key].offsets) for key in given]
         inverse, first = distinct([_on_host(feature).to_arrow() for feature in [*features.values(), *weighed]])
         like = next(iter(features.values())).offsets
@@ -174,7 +176,9 @@ class InverseKeyedJaggedTensor(Container):
             if key not in self.keys or weight not in self.keys:
                 raise _unfit(f"weighted({{{key!r}: {weight!r}}})", f"the keys are {', '.join(self.keys)}")
             if not same(self.offsets[key], self.offsets[weight]):
-                raise _unfit(f"{weight!r} weighs {key!r}, but their lists differ in length", "a weight for each value")
+                raise _unfit(
+                    f"{weight!r} weighs {key!r}, but their lists differ in length", "give one weight per value"
+                )
         keys = tuple(key for key in self.keys if key not in pairs.values())
         weights = {**(self.weights or {}), **{key: self.values[weight] for key, weight in pairs.items()}}
         values, offsets = ({key: part[key] for key in keys} for part in (self.values, self.offsets))
@@ -244,7 +248,7 @@ class InverseKeyedJaggedTensor(Container):
                 0,
                 len(self.keys),
             ):
-                raise _unfit(f"to_torchrec: {kind} differ in dtype, or some keys have none", "make groups of one dtype")
+                raise _unfit(f"to_torchrec: {kind} differ in dtype, or some keys have none", "give groups of one dtype")
         inverse = tensors.inverse_lookup.to(torch.int64)
         return theirs.KeyedJaggedTensor(
             keys=list(self.keys),
@@ -275,11 +279,13 @@ def _check(group: InverseKeyedJaggedTensor) -> None:
     inverse = group.inverse_lookup
     unique = {key: len(JaggedTensor(group.values[key], group.offsets[key])) for key in group.keys}
     if len(set(unique.values())) > 1:
-        raise _unfit(f"the keys have {unique} unique rows", "all keys of a group have as many")
+        raise _unfit(
+            f"the keys have {unique} unique rows", "use the same number of unique rows for all keys of a group"
+        )
     if not is_array(inverse) or inverse.ndim != 1:
         raise _unfit("inverse_lookup is not an array of one dimension", "give one unique row per row")
     if set(group.weights or {}) - set(group.keys):
-        raise _unfit("weights of what is not a key", "weigh keys only")
+        raise _unfit("there are weights for a name that is not a key", "give weights for keys only")
     for key, weights in (group.weights or {}).items():
         if is_array(group.values[key]) and len(weights) != len(group.values[key]):
             raise _unfit(f"{len(weights)} weights for {len(group.values[key])} values of {key!r}", "one for each value")

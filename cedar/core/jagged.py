@@ -46,7 +46,7 @@ class JaggedTensor(Container):
         if self.offsets.ndim != 1 or self.offsets.shape[0] == 0:
             raise PipelineError(
                 f"JaggedTensor: offsets have shape {tuple(self.offsets.shape)}",
-                fix="give rows + 1 offsets in one dimension, the first of them 0",
+                fix="give rows + 1 offsets in one dimension, starting with 0",
             )
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class JaggedTensor(Container):
             row = int(np.argmax(lengths > length))
             raise RowError(
                 f"to_padded({length}): row {row} has {int(lengths[row])} values",
-                fix="ask for a greater length, or cut the lists first: col(name).list.head(n)",
+                fix="use a larger length, or cut the lists first: col(name).list.head(n)",
             )
         padded = pad_values(values[offsets[0] : offsets[-1]], lengths, length, value)
         if isinstance(self.values, np.ndarray):

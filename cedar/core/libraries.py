@@ -47,7 +47,7 @@ def plain_errors() -> Iterator[None]:
     except BaseException as error:
         text, _, trace = str(error).partition("Backtrace:")
         if type(error).__name__ == "PanicException":
-            raise ValueError(f"its decoder gave up: {text.strip()}") from error
+            raise ValueError(f"its decoder failed: {text.strip()}") from error
         if trace:
             raise ValueError(text.strip()) from error
         raise

@@ -99,7 +99,7 @@ def _checked(data: bytes, start: int, stop: int | None, size: int | None) -> byt
     if len(data) == size and len(data) > stop - start:
         return data[start:stop]
     if len(data) > stop - start:
-        raise ValueError(f"{len(data)} bytes came where {stop - start} were asked for")
+        raise ValueError(f"{len(data)} bytes received, {stop - start} requested")
     if len(data) < stop - start:
         raise ShortRead(f"{len(data)} of {stop - start} bytes from byte {start}; {size} when listed")
     return data

@@ -183,7 +183,7 @@ def _make(
     except OSError as error:
         raise SourceError(
             f"the manifest {redact_url(where)!r} cannot be written: {error}",
-            fix="make it ahead where that is allowed: cedar data manifest PATHS --out FILE",
+            fix="create it in advance where writing is allowed: cedar data manifest PATHS --out FILE",
         ) from error
     made = _opened(columns, listing, where)
     total = int(made.footers.rows.sum())
@@ -199,9 +199,9 @@ def _normal(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if redact_url(path) != path:
             raise PipelineError(
-                f"{redact_url(path)!r}: a URL with credentials in it cannot stand in a manifest",
+                f"{redact_url(path)!r}: a URL with credentials cannot be stored in a manifest",
                 site=user_site(),
-                fix="give them by the environment, or the configuration of fsspec",
+                fix="set the credentials in the environment or in fsspec's configuration",
             )
     return [path if is_remote(path) else local_path(path) for path in paths]
 
@@ -215,7 +215,7 @@ def _owners(listing: Listing, normal: list[str], options: StorageOptions | None)
         local = file.remote is None
         owner = next((i for i, (here, root) in enumerate(places) if here == local and below(root, file.path)), None)
         if owner is None:
-            raise SourceError(f"{file.url} cannot stand in a manifest: it is not below a path that was given")
+            raise SourceError(f"{file.url} cannot be in a manifest: it is not below any of the given paths")
         owners.append(owner)
     return owners
 

@@ -58,7 +58,7 @@ def metadata_of(tail: bytes) -> Any:
         BadFooter: they cannot be given to pyarrow.
     """
     if _length(tail) + 8 != len(tail):
-        raise BadFooter("the footer is damaged: its length is another than it says")
+        raise BadFooter("the footer is damaged: its length differs from what it says")
     leaves = check_metadata(tail[:-8])
     metadata = pq.read_metadata(pa.BufferReader(tail))
     if len(metadata.schema) != leaves:
@@ -324,7 +324,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
     if kind == _BINARY:
         size, at = _unsigned(data, at)
         if size > len(data) - at:
-            raise BadFooter(f"the footer is damaged: a text of {size:,} bytes")
+            raise BadFooter(f"the footer is damaged: a string of {size:,} bytes")
         return at + size
     if depth > _DEPTH:
         raise BadFooter("the footer is damaged: it nests too deeply")

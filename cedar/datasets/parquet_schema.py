@@ -173,6 +173,6 @@ def check_same(first: Types, other: Types, file: File, other_file: File) -> None
 def _differ(file: File, other: File, how: str) -> SourceError:
     return SourceError(
         f"{file.url} and {other.url} have different schemas: {how}",
-        fix="say the type of the column in schema={...}: files that lack it give nulls; or select the columns that all "
+        fix="set the type of the column in schema={...}: files that lack it give nulls; or select the columns that all "
         "share: columns=[...]",
     )

@@ -85,7 +85,7 @@ def read_delta(
         if mode != "none" or ("deletionVectors" in features and pa.table(table.deletion_vectors()).num_rows):
             which = "renamed columns" if mode != "none" else "deletion vectors"
             raise PipelineError(
-                f"{shown}: the table has {which}, which its files alone do not show",
+                f"{shown}: the table has {which}, which its files alone do not represent",
                 site=user_site(),
                 fix="rewrite it (REORG TABLE ... APPLY (PURGE) for deletion vectors), or read it into memory: "
                 "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
@@ -98,7 +98,7 @@ def read_delta(
         raise SourceError(
             f"read_delta({redact_url(uri)}{'' if version is None else f', version={version}'}): {error}",
             site=user_site(),
-            fix="check the path, and that it is a Delta Lake table with that version",
+            fix="check the path, and that it is a Delta Lake table that has this version",
         ) from error
 
 

@@ -119,8 +119,8 @@ class Storage:
                     raise _taken(f"another job wrote {self.show(final)!r} meanwhile")
                 return
         raise SourceError(
-            f"{self.show(temporary)!r}, written for {self.show(final)!r}, is gone, or not the {size:,} bytes written",
-            done="the file got no name", fix="see what else changes files there, and run the same again",
+            f"{self.show(temporary)!r}, written for {self.show(final)!r}, is missing or does not have {size:,} bytes",
+            done="the file got no name", fix="find out what else changes files there, and run the same again",
         )  # fmt: skip
 
     def rename(self, temporary: str, final: str) -> None:

@@ -91,7 +91,7 @@ class Sums:
             raise _damaged(where)
         if size is not None and size != sums.size:
             raise SourceError(
-                f"{url}: has {size:,} bytes, its checksums are of {sums.size:,}: it was cut short, or written again",
+                f"{url}: has {size:,} bytes, its checksums are of {sums.size:,}: it was truncated or rewritten",
                 fix=f"restore the file; if it was written again on purpose, remove {where}",
             )
         return sums
@@ -103,8 +103,8 @@ class Sums:
             if zlib.crc32(view[at : at + BLOCK]) != int(self.crc32[(start + at) // BLOCK]):
                 where = start + at
                 raise SourceError(
-                    f"{self.url}: damaged: bytes {where:,} to {min(where + BLOCK, self.size):,} are not those written",
-                    done="nothing of them was used",
+                    f"{self.url}: damaged: bytes {where:,} to {min(where + BLOCK, self.size):,} have changed",
+                    done="the data were not used",
                     fix=f"restore the file, or write it again; its checksums are in {self.url}{SUFFIX}",
                 )
 
@@ -142,5 +142,5 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 def _damaged(where: str) -> SourceError:
     return SourceError(
-        f"{where}: is not a file of checksums, or damaged", fix="remove it, and the file is read without"
+        f"{where}: is not a file of checksums, or damaged", fix="remove it to read the file without checksums"
     )

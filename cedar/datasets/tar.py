@@ -62,7 +62,7 @@ class _StrictHeader(tarfile.TarInfo):
         except tarfile.TarError as error:
             if type(error).__name__ == "EOFHeaderError":  # the block of zeros that ends an archive
                 raise
-            raise tarfile.ReadError(f"{error}: the archive is cut short or damaged") from error
+            raise tarfile.ReadError(f"{error}: the archive is truncated or damaged") from error
 
     def _proc_member(self, tarfile_: Any) -> Self:
         """Called once the header's block is read; what follows of a long name or of pax fields is read at once."""

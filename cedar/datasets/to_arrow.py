@@ -47,7 +47,7 @@ def arrow_batch(block: Block) -> Any:
     arrays = {name: arrow_column(name, column) for name, column in block.columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise PipelineError(f"columns of different lengths do not make a table: {lengths}")
+        raise PipelineError(f"columns of different lengths cannot form a table: {lengths}")
     fields = [field_of(name, array, block.columns[name]) for name, array in arrays.items()]
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(fields))
 
@@ -61,7 +61,7 @@ def same_schema(first: Any, other: Any) -> None:
         if before != now:
             raise PipelineError(
                 f"column {name!r} is {before} in the first rows and {now} in later ones",
-                fix="say its type where it is made, with dtype=...",
+                fix="set its type where it is created, with dtype=...",
             )
 
 

@@ -290,10 +290,10 @@ class Agreement:
             yield
         except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
             raise WorkerError(
-                f"this rank cannot talk to the others about the end of the epoch: {error}",
+                f"this rank cannot communicate with the others about the end of the epoch: {error}",
                 site=self._site,
                 done="the epoch was stopped here",
-                fix="look at the log of rank 0, which holds the store of torch.distributed, or at the folder or the "
+                fix="check the log of rank 0, which holds the store of torch.distributed, or at the folder or the "
                 "service of agree=",
             ) from error
 
@@ -323,10 +323,10 @@ def _closed(site: Site | None) -> WorkerError:
 
 def _late(missing: list[int], world: int, block: int, timeout: float, site: Site | None) -> WorkerError:
     return WorkerError(
-        f"rank(s) {', '.join(map(str, missing)) or 'unknown'} did not come to step {block * BLOCK} within "
+        f"rank(s) {', '.join(map(str, missing)) or 'unknown'} did not reach step {block * BLOCK} within "
         f"{timeout:g} s, and all ranks end an epoch at the same step",
         site=site,
         done="the epoch was stopped here",
-        fix="look at the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
+        fix="check the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
         f"world than {world}. If they are only slow, raise loader(timeout=)",
     )

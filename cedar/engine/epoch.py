@@ -450,8 +450,8 @@ class DataEpoch:
         last = assigned.share.last
         if last == "drop" and assigned.count == 0 and assigned.source.count and not self._history:
             _log.warning(
-                'epoch %d has %d unit(s) for %d ranks: none is delivered, as they fill no step; use smaller batches, '
-                'fewer ranks, or last="keep" or "pad"', self.epoch, assigned.source.count, self._job.rank.world,
+                'epoch %d has %d unit(s) for %d ranks: none is delivered, because they do not fill a step; '
+                'use smaller batches, fewer ranks, or last="keep" or "pad"', self.epoch, assigned.source.count, self._job.rank.world,
             )  # fmt: skip
         return _at(top, position or [assigned.start(), 0])
 
@@ -495,7 +495,7 @@ def _at(top: Stream, position: Position) -> Flow:
     """The stream, opened; a position that a state holds may be anything."""
     if not top.fits_position(position):
         raise ResumeError(
-            "the position in the state is none of this pipeline: the state was edited or damaged",
+            "the position in the state does not exist in this pipeline: the state was edited or damaged",
             done="nothing was read",
             fix="use the state as it was saved",
         )

@@ -127,12 +127,12 @@ class Meeting:
 
     def _late_to_reshard(self, missing: list[int], seconds: float) -> WorkerError:
         return WorkerError(
-            f"rank(s) {', '.join(map(str, missing)) or 'unknown'} of {self._world} did not come to reshard() within "
+            f"rank(s) {', '.join(map(str, missing)) or 'unknown'} of {self._world} did not call reshard() within "
             f"{seconds:g} s",
             site=self._site,
             done="nothing was redistributed: this rank is where it stood",
             fix="all ranks of the new world call reshard() at the same step, each with its own rank and the same "
-            "world; call it again when it is known who is there, or raise loader(timeout=)",
+            "world; call it again with the ranks that exist, or raise loader(timeout=)",
         )
 
 
@@ -159,8 +159,8 @@ def talk(site: Site | None) -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
         raise WorkerError(
-            f"this rank cannot talk to the others: {error}",
+            f"this rank cannot communicate with the others: {error}",
             site=site,
-            fix="look at the log of the process that holds the store of torch.distributed, or at the folder or the "
+            fix="check the log of the process that holds the store of torch.distributed, or at the folder or the "
             "service of agree=",
         ) from error

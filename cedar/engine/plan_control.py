@@ -141,7 +141,7 @@ class Plans:
         self._key = self._key_of(self.current)
         self._state = State(self._key)
         if self.current is not plan:
-            _log.warning("the plan is not taken as it was: %s", self.current.decisions[-1].why)
+            _log.warning("the plan was changed: %s", self.current.decisions[-1].why)
 
     def _admitted_of(self, plan: Plan) -> Plan:
         if self.planner is not None:
@@ -298,7 +298,7 @@ class Plans:
 
     def _give_up(self) -> None:
         self._broken = True
-        _log.warning("the optimizer failed: the run continues with the plan that it has", exc_info=True)
+        _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
 
     def _look(self, _: Calls) -> None:
         """Ask the cost model for plans."""
@@ -448,7 +448,7 @@ class Plans:
         try:
             return planner.foretell(current, self.profile())
         except Exception:  # noqa: BLE001 - it was asked for news, not for trouble
-            _log.warning("the optimizer failed to predict what the plan does", exc_info=True)
+            _log.warning("the optimizer failed to predict the plan", exc_info=True)
             return current
 
     def notes(self) -> list[str]:

@@ -290,7 +290,7 @@ class Runner:
         except (BrokenExecutor, CancelledError) as error:
             rest_at_exit()
             raise WorkerError(
-                f"the executor was shut down while at work on {awaited}: {error}",
+                f"the executor was shut down while it ran {awaited}: {error}",
                 done="the epoch was stopped; the state is that of the last batch received",
                 fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
             ) from error

@@ -144,7 +144,7 @@ def check_executor(executor: Any) -> None:
     raise PlanError(
         f"executor={executor!r} is unknown",
         site=user_site(),
-        fix=f"there are {known_names}, a Dask client or scheduler address, or any concurrent.futures.Executor",
+        fix=f"use {known_names}, a Dask client or scheduler address, or any concurrent.futures.Executor",
     )
 
 
@@ -154,7 +154,7 @@ def _check_start_method(pool: ProcessPoolExecutor) -> None:
     threads = threading.active_count() > 1 or "polars" in sys.modules
     if context is not None and context.get_start_method() == "fork" and threads:
         raise PlanError(
-            "the executor's processes are made by fork, which hangs where threads run, as they do here",
+            "the executor starts its processes by fork, which hangs if threads are running, as in this process",
             site=user_site(),
             fix='ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("forkserver")), or "spawn"',
         )

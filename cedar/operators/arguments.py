@@ -75,7 +75,7 @@ def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
         values = python_values(column)
     except (ValueError, OverflowError) as error:  # nanoseconds, and years beyond 9999
         raise PipelineError(
-            f"{blame.label}: column {name!r} of {column.type} holds values that Python has no type for: {error}",
+            f"{blame.label}: column {name!r} of {column.type} holds values without a Python type: {error}",
             site=blame.site,
             fix='cast the column first, e.g. .dt.cast_time_unit("us")',
         ) from error

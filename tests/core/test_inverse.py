@@ -185,7 +185,10 @@ _VALUES, _OFFSETS, _INVERSE = {"a": np.array([1])}, {"a": np.array([0, 1])}, np.
         ((("a",), _VALUES, _OFFSETS, np.array([-1])), "from -1 to -1"),
         ((("a", "b"), [*_VALUES.values()] * 2, [np.array([0, 1]), np.array([0, 0, 1])], _INVERSE), "as many"),
         ((("a",), _VALUES, _OFFSETS, _INVERSE, {"a": np.array([1.0, 2.0])}), "2 weights for 1 values"),
-        ((("a",), _VALUES, _OFFSETS, _INVERSE, {"b": np.array([1.0])}), "weights of what is not a key"),
+        (
+            (("a",), _VALUES, _OFFSETS, _INVERSE, {"b": np.array([1.0])}),
+            "there are weights for a name that is not a key",
+        ),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(parts, message):

@@ -32,7 +32,7 @@ class PanicException(BaseException):
         (
             PanicException("index out of bounds\nBacktrace:\n 0: a"),
             ValueError,
-            "its decoder gave up: index out of bounds",
+            "its decoder failed: index out of bounds",
         ),
         (OSError("bad file\n\nBacktrace:\n 0: a\n 1: b"), ValueError, "bad file"),
         (OSError("bad file"), OSError, "bad file"),

@@ -327,7 +327,7 @@ def test_a_controller_that_fails_ends_no_run(monkeypatch: pytest.MonkeyPatch, ca
     run.goes_on(5, 1000)
     assert run.plans.current.root is run.first.root
     assert [record.message for record in caplog.records] == [
-        "the optimizer failed: the run continues with the plan that it has"
+        "the optimizer failed: the run continues with its current plan"
     ]
 
 

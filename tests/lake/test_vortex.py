@@ -188,7 +188,7 @@ def test_every_flipped_bit_of_a_file_with_checksums_is_named(tmp_path: Path):
         content = bytearray(whole)
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(content)
-        with pytest.raises(SourceError, match=r"a\.vortex: damaged: bytes .* are not those written"):
+        with pytest.raises(SourceError, match=r"a\.vortex: damaged: bytes .* differ from those written"):
             read_rows(read_vortex(path))
 
 

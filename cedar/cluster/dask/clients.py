@@ -49,7 +49,7 @@ def client_again(
     """
     if not limit or address not in _used:
         raise why
-    _log.warning("%s; waiting up to %g s for it to come back", why.what, limit)
+    _log.warning("%s; waiting up to %g s for it to return", why.what, limit)
     began = clock()
     while not stop.is_set():
         try:
@@ -57,14 +57,14 @@ def client_again(
         except WorkerError as error:
             if clock() - began >= limit:
                 raise WorkerError(
-                    f"the Dask scheduler at {address} is gone, and did not come back within {limit:g} s: {error.what}",
+                    f"the Dask scheduler at {address} is gone and did not return within {limit:g} s: {error.what}",
                     done="the epoch was stopped; the state is that of the last batch received",
                     fix="start it again at that address, then load the state into a new loader; loader(timeout=) says "
                     "how long to wait",
                 ) from error
             stop.wait(1.0)
         else:
-            _log.warning("the Dask scheduler at %s is back: what it had not brought is computed again", address)
+            _log.warning("the Dask scheduler at %s is back: unfinished tasks are submitted again", address)
             return client
     return None
 
@@ -117,7 +117,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
         raise WorkerError(
             f"the Dask scheduler does not answer: {str(error) or type(error).__name__}",
             done="nothing was run",
-            fix="check whether its process runs, and at the network; cedar.dask.scheduler-silent in Dask's "
+            fix="check that its process runs, and the network; cedar.dask.scheduler-silent in Dask's "
             "configuration is how long to wait",
         ) from error
 
@@ -152,7 +152,7 @@ def check(client: Any, address: str) -> None:
         raise WorkerError(
             f"the scheduler at {address} does not answer the Dask client, which is {client.status}",
             done="nothing was run",
-            fix="connect again: Client(address)",
+            fix="reconnect: Client(address)",
         )
     _wait_for_workers(client, address)
     if client.id not in _checked:
@@ -208,10 +208,10 @@ def _wait_for_workers(client: Any, address: str) -> None:
     while not ask(client, client.nthreads):
         if time.monotonic() > deadline:
             raise WorkerError(
-                f"the Dask cluster at {address} has no worker, and got none within {seconds('workers'):g} s",
+                f"the Dask cluster at {address} has no worker, and none joined within {seconds('workers'):g} s",
                 done="nothing was run",
                 fix=f"start one with `dask worker {address}`, or scale the cluster up; "
-                "cedar.dask.workers in Dask's configuration is how long to wait",
+                "cedar.dask.workers in Dask's configuration sets the waiting time",
             )
         time.sleep(0.1)
 
@@ -295,9 +295,9 @@ def check_versions(client: Any, where: str) -> None:
         versions = client.sync(client.get_versions, **named, callback_timeout=seconds("scheduler-silent"))
     except Exception as error:
         raise WorkerError(
-            f"the Dask cluster at {where} does not tell its versions: {type(error).__name__}: {error}",
+            f"the Dask cluster at {where} does not report its versions: {type(error).__name__}: {error}",
             done="nothing was run",
-            fix="look at the scheduler's log",
+            fix="check the scheduler's log",
         ) from error
     differences = list(differing(versions))
     if differences:

@@ -386,7 +386,7 @@ class DaskExecutor(Executor):
         return WorkerError(
             f"the Dask cluster cannot run a task: {type(error).__name__}: {error}",
             done="the epoch was stopped",
-            fix="look at the log of the scheduler and of the workers",
+            fix="check the log of the scheduler and of the workers",
         )
 
     def _over(self, number: int, _delivery: Future[Any]) -> None:

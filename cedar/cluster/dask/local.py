@@ -79,7 +79,7 @@ class LocalHost:
             raise WorkerError(
                 f"no Dask cluster can be started on this machine: {why}",
                 done="nothing was run",
-                fix='look at the lines above, if there are any, or use executor="processes"',
+                fix='check the lines above, if any, or use executor="processes"',
             ) from error
         self.address: str = self.reported["address"]
         self.keys: dict[str, str] | None = self.reported.pop("keys")

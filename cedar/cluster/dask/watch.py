@@ -96,7 +96,7 @@ class Watch:
             except OSError as error:
                 _log.info("the Dask scheduler could not be asked: %s", error)
             except Exception:  # noqa: BLE001 - the next look may be a better one, and nothing else looks
-                _log.warning("a look at the Dask cluster failed", exc_info=True)
+                _log.warning("checking the Dask cluster failed", exc_info=True)
 
     async def _look_after(self, tasks: list[Task]) -> bool:
         """Once; whether nothing is left to look after."""
@@ -113,7 +113,7 @@ class Watch:
             if not self._needs_help(task, view):
                 continue
             if len(task.tries) < _MOST_TRIES:
-                _log.warning("a task is computed once more: its worker is silent, or its result does not come")
+                _log.warning("a task is computed once more: its worker is silent, or its result does not arrive")
                 await executor.again(task)
             else:
                 executor.give_up(task)
@@ -129,7 +129,7 @@ class Watch:
         silent = {at for at, silence in view.silent.items() if silence > limit}
         for at in sorted(silent - self._silent):
             _log.warning(
-                "the Dask worker %s has not been heard of for %.1f s: its tasks go to others", at, view.silent[at]
+                "the Dask worker %s has been silent for %.1f s: other workers run its tasks", at, view.silent[at]
             )
         self._silent, self._all = silent, set(view.silent)
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads

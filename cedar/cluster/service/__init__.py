@@ -113,7 +113,7 @@ class Service:
         if answer is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is not a service",
-                fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
+                fix="start one with `cedar service start`, or turn it into one with cedar.Service.on(client)",
             )
         return answer
 
@@ -144,7 +144,7 @@ def _bounds(workers: int, max_workers: int | None) -> int:
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, most))
     if not whole or not 1 <= workers <= most:
         raise PipelineError(
-            f"workers={workers!r}, max_workers={max_workers!r}: integers, at least 1, the second no smaller one",
+            f"workers={workers!r}, max_workers={max_workers!r}: expected integers, 1 <= workers <= max_workers",
             site=user_site(),
         )
     return most

@@ -122,7 +122,7 @@ def _place(where: Any) -> tuple[str, int]:
         if listener is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is not a service, and ranks cannot meet there",
-                fix="start one with `cedar service start`, or make it one with cedar.Service.on(client)",
+                fix="start one with `cedar service start`, or turn it into one with cedar.Service.on(client)",
             )
         _found[address] = tuple(listener)
     return _found[address]

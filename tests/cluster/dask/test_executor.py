@@ -402,7 +402,7 @@ def test_the_scheduler_killed_is_an_error_and_the_run_resumes(
     got = []
     try:
         with pytest.raises(
-            cedar.WorkerError, match="scheduler at .* is gone, and did not come back within 0.5 s"
+            cedar.WorkerError, match="scheduler at .* is gone and did not return within 0.5 s"
         ) as caught:
             for batch in loader:
                 got.append(batch["y"].tolist())

@@ -142,7 +142,7 @@ def test_a_look_that_fails_is_not_the_last_one(
     monkeypatch.setattr(watch, "_look", look)
     asyncio.run(asyncio.wait_for(watch._watch(), 20))
     assert len(looks) == 3
-    assert "a look at the Dask cluster failed" in caplog.text
+    assert "checking the Dask cluster failed" in caplog.text
 
 
 def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
