@@ -1,4 +1,4 @@
-"""join, unique and fit on two ranks, beside polars with all rows in memory: ``python -m benchmarks.tables [--tiny]``.
+"""join, unique and fit on two ranks, next to polars with all rows in memory: ``python -m benchmarks.tables [--tiny]``.
 
 Each contender is a fresh process, and CPU seconds decide, those of both ranks together: other programs do not change
 them much. Ranks read Parquet with a budget of 1 GiB, share one cache folder, which is empty at first, and go through
@@ -49,7 +49,7 @@ def make(folder: Path, rows: int) -> None:
     pq.write_table(pa.table(table), folder / "items.parquet")
 
 
-# ---- in processes of their own ---------------------------------------------------------------------------------------
+# ---- in their own processes ---------------------------------------------------------------------------------------
 
 
 def ours(job: str, folder: str, rank: int, cache: str) -> Callable[[], dict[str, Any]]:
@@ -154,10 +154,10 @@ def measure(job: str, folder: str, rounds: int) -> list[Figure]:
         theirs.append(sample.cpu)
     each = reported(f"{job}: polars", theirs, "CPU s")
     if job == "read":
-        return [each, reported("read: both ranks, beside polars", times, "times")]
+        return [each, reported("read: both ranks, next to polars", times, "times")]
     return [
         each,
-        at_most(f"{job}: both ranks, beside polars", TIMES, times, "times", note="CPU seconds"),
+        at_most(f"{job}: both ranks, next to polars", TIMES, times, "times", note="CPU seconds"),
         at_most(f"{job}: the larger rank", GIGABYTES, memory, "GiB", note="resident at most"),
     ]
 

@@ -1,4 +1,4 @@
-"""polars: a row for each impression of a session, with the features of the session beside it."""
+"""polars: a row for each impression of a session, with the features of the session next to it."""
 
 import polars as pl
 

@@ -451,7 +451,8 @@ class DataEpoch:
         if last == "drop" and assigned.count == 0 and assigned.source.count and not self._history:
             _log.warning(
                 'epoch %d has %d unit(s) for %d ranks: none is delivered, because they do not fill a step; '
-                'use smaller batches, fewer ranks, or last="keep" or "pad"', self.epoch, assigned.source.count, self._job.rank.world,
+                'use smaller batches, fewer ranks, or last="keep" or "pad"',
+                self.epoch, assigned.source.count, self._job.rank.world,
             )  # fmt: skip
         return _at(top, position or [assigned.start(), 0])
 

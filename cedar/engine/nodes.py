@@ -36,7 +36,7 @@ def pictured(
         for i in (*linked, *stage.operators, stage.out):
             where = "in the loader" if inside else f"on {stage.place or executor}"
             places.setdefault(physical.works[i].ordinal, where)
-    told: list[tuple[str, ...]] = []
+    described: list[tuple[str, ...]] = []
     for ordinal, node in enumerate(nodes):
         columns = "columns are known in a run only"
         if (known := node.schema) is not None:
@@ -47,8 +47,8 @@ def pictured(
         with suppress(CedarError):  # of storage that cannot be listed: the run itself says so
             if not node.inputs and splits(node).counted:
                 place = f"{splits(node).known_rows:,} rows, {place}"
-        told.append((columns, place))
-    return told
+        described.append((columns, place))
+    return described
 
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:

@@ -41,7 +41,7 @@ class Transform(ABC):
         per_row: its time goes into rows, not into calls, so that small blocks are worth their overhead.
         waits: it may wait for something: a service, a file.
         larger: what it makes is known to be larger than what it reads, as decoded images are.
-        mixes_rows: its result for a row depends on the batch that the row is in; it works behind ``batch`` alone.
+        mixes_rows: its result for a row depends on the batch that the row is in; it works after ``batch`` alone.
         chain: what runs several such transforms, one after the other, as one kernel.
     """
 

@@ -150,7 +150,7 @@ def _in_notebook() -> bool:
 
 
 class _Terminal:
-    """A line beside a spinner."""
+    """A line next to a spinner."""
 
     def __init__(self) -> None:
         from rich.console import Console

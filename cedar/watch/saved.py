@@ -62,7 +62,7 @@ def _shares(saved: Any) -> dict[str, Any]:
 
 
 def _graph(saved: Any) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
-    graph = tuple((str(label), tuple(map(int, inputs)), tuple(map(str, told))) for label, inputs, told in saved)
+    graph = tuple((str(label), tuple(map(int, inputs)), tuple(map(str, notes))) for label, inputs, notes in saved)
     if any(not 0 <= i < at for at, (_, inputs, _) in enumerate(graph) for i in inputs):
         raise ValueError("an operator that draws from one after it")
     return graph

@@ -131,7 +131,7 @@ def window() -> Drawing:
 def grid(
     made: Drawing, x: float, y: float, title: str, shares: list[list[list[int]]], color: Callable[[int], int]
 ) -> None:
-    """Ranks below each other, their steps beside each other."""
+    """Ranks below each other, their steps next to each other."""
     made.text(x, y - 12, title, "bold")
     for rank, share in enumerate(shares):
         made.text(x, y + 18 + rank * 40, f"rank {rank}", "small")
@@ -161,7 +161,7 @@ def ranks() -> Drawing:
 
 
 def resume() -> Drawing:
-    """Stop two ranks after two steps, go on with three."""
+    """Stop two ranks after two steps, continue with three."""
     rows = cedar.from_items([{"x": i} for i in range(40)]).shuffle(seed=1).batch(4)
     loaders = [rows.loader(rank=rank, world=2, executor="inline", plan="off") for rank in range(2)]
     before = [[batch["x"].tolist() for batch in islice(loader, 2)] for loader in loaders]
@@ -174,7 +174,7 @@ def resume() -> Drawing:
     known = {row for share in before for batch in share for row in batch}
     again = [row for share in after for batch in share for row in batch]
     assert not known & set(again)
-    made = Drawing(840, 220, "A run on two ranks stops, and three ranks go on with the rows that are left")
+    made = Drawing(840, 220, "A run on two ranks stops, and three ranks continue with the rows that are left")
     grid(made, 16, 44, "2 ranks, 2 steps", before, lambda row: 0)
     made.box(310, 54, 110, 54)
     made.text(365, 78, "state_dict()", "code mid")

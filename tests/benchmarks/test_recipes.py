@@ -1,4 +1,4 @@
-"""Recipes beside the shortest program of a peer for the same job: both run, and ours is hardly longer."""
+"""Recipes next to the shortest program of a peer for the same job: both run, and ours is hardly longer."""
 
 from __future__ import annotations
 

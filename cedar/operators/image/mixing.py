@@ -62,7 +62,7 @@ class _Mixing(Transform):
         dense = isinstance(kind, TensorType) and len(kind.shape) == 1
         if not dense or self.num_classes not in (None, kind.shape[0]):
             wants = "of any number of classes" if self.num_classes is None else f"of {self.num_classes} classes"
-            raise self.unfit(kind, f"labels beside the images: class ids, or a number for each class, {wants}")
+            raise self.unfit(kind, f"labels next to the images: class ids, or a number for each class, {wants}")
         return TensorType(kind.shape, kind.dtype if kind.dtype.startswith("float") else "float32")
 
     def columns(self, *columns: Any, **draws: Any) -> tuple[Array, Array]:

@@ -62,7 +62,7 @@ class Decode(ClipTransform):
     def __post_init__(self) -> None:
         library("av", "video", "video.decode")
         if self.frames is not None and (isinstance(self.frames, bool) or not isinstance(self.frames, int | np.integer)):
-            raise PipelineError(f"video.decode(frames={self.frames!r}): a whole number", site=user_site())
+            raise PipelineError(f"video.decode(frames={self.frames!r}): an integer", site=user_site())
         for name in ("frames", "fps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
