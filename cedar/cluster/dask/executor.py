@@ -186,7 +186,7 @@ class DaskExecutor(Executor):
             if client is None:
                 return
             for task in self.pending():
-                task.tries, task.stuck_since = [], None
+                task.tries = []
             with self._lock:
                 self.client, self._loop, self._room = client, client.loop.asyncio_loop, asyncio.Event()
                 self._code.clear()

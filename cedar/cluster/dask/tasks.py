@@ -96,7 +96,6 @@ class Task:
     urgent: bool = False  # it goes before others
     tries: list[DaskCall] = field(default_factory=list)
     sent: int = 0  # how many tries there were
-    stuck_since: float | None = None  # no try is worked on by a worker that is heard of, and no result is here
 
     @property
     def over(self) -> bool:

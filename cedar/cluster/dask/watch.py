@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cedar.cluster.dask.clients import ask
 from cedar.cluster.dask.limits import seconds
+from cedar.executors.recovery.patience import StallTimer
 
 if TYPE_CHECKING:
     from cedar.cluster.dask.executor import DaskExecutor
@@ -71,7 +73,7 @@ class Watch:
         self.service: bool = ask(executor.client, executor.client.run_on_scheduler, serves)  # jobs share results
         self._silent: set[str] = set()
         self._all: set[str] = set()
-        self._empty_since: float | None = None
+        self._still = StallTimer(time.monotonic, _TICK)
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -107,11 +109,11 @@ class Watch:
             executor.lose(f"it has not answered for {limit:g} s")
             return True
         self._heed(view)
-        if self._deserted():
+        needy = self._in_need(tasks, view)
+        if needy is None:
+            executor.desert(seconds("workers"))
             return True
-        for task in tasks:
-            if not self._needs_help(task, view):
-                continue
+        for task in needy:
             if len(task.tries) < _MOST_TRIES:
                 _log.warning("a task is computed once more: its worker is silent, or its result does not arrive")
                 await executor.again(task)
@@ -134,38 +136,32 @@ class Watch:
         self._silent, self._all = silent, set(view.silent)
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
-    def _deserted(self) -> bool:
-        """There has been no worker for too long: everything in progress fails."""
-        if self._all - self._silent:
-            self._empty_since = None
-            return False
-        now, limit = time.monotonic(), seconds("workers")
-        self._empty_since = self._empty_since or now
-        if now - self._empty_since <= limit:
-            return False
-        self._executor.desert(limit)
-        return True
-
-    def _needs_help(self, task: Task, view: View) -> bool:
-        """All of its tries are with silent workers, or have been finished for long and nothing arrives.
+    def _in_need(self, tasks: list[Task], view: View) -> list[Task] | None:
+        """Those that are to be computed once more; None if there has been no worker for too long.
 
         A try that a worker is heard to work on may take its time. So may a result on its way: each further try waits
         twice as long as the one before, while all are still fetched.
         """
+        heard = bool(self._all - self._silent)
+        tried = {task.number: self._tries(task, view) for task in tasks}
+        states: dict[Hashable, object] = {
+            task.number: (heard, tried[task.number] != [], len(task.tries)) for task in tasks
+        }
+        still = self._still.look(states | {"workers": heard})
+        if not heard:  # where nothing is heard of, nothing can help
+            return None if still["workers"] > seconds("workers") else []
+        return [task for task in tasks if self._is_late(task, tried[task.number], still[task.number])]
+
+    def _is_late(self, task: Task, ways: list[str], still: float) -> bool:
+        at_once = set(ways) == {"silent"} and len(task.tries) < _MOST_TRIES
+        return bool(ways) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
+
+    def _tries(self, task: Task, view: View) -> list[str]:
+        """What became of its tries, if nothing gets on with any of them: their workers are silent, or they are done."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
-        if not places or task.over:
-            return False
-        silent = [bool(at) and self._silent.issuperset(at) for _, at in places]
-        finished = [state == "memory" for state, _ in places]
-        helpless = all(map(any, zip(silent, finished, strict=True))) and not self._executor.waits_for_room(task)
-        if not helpless or not self._all - self._silent:  # where nothing is heard of, nothing can help
-            task.stuck_since = None
-            return False
-        now = time.monotonic()
-        task.stuck_since = task.stuck_since or now
-        at_once = all(silent) and len(task.tries) < _MOST_TRIES
-        if not at_once and now - task.stuck_since < seconds("stuck") * 2 ** (len(task.tries) - 1):
-            return False
-        task.stuck_since = now
-        return True
+        ways = [
+            "silent" if at and self._silent.issuperset(at) else "done" if state == "memory" else ""
+            for state, at in places
+        ]
+        return ways if all(ways) and not task.over and not self._executor.waits_for_room(task) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from dask import config
 
 from cedar.cluster.dask.watch import View, Watch, look, serves
+from cedar.executors.recovery.patience import StallTimer
 from tests.executors.recovery.clock import Clock
 
 pytestmark = [pytest.mark.heavy, pytest.mark.waits]
@@ -68,13 +70,20 @@ def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixt
     assert (watch.threads, watch.loud()) == (3, None)
 
 
+_numbers = itertools.count()
+
+
+def needs_help(watch: Watch, task: Any, view: View) -> bool:
+    return task in (watch._in_need([task], view) or [])
+
+
 def a_try(key: int, over: bool = False) -> Any:
     return SimpleNamespace(future=SimpleNamespace(key=key), following=SimpleNamespace(done=lambda: over))
 
 
 def helped(*tries: Any) -> Any:
     """A task."""
-    return SimpleNamespace(tries=list(tries), over=False, stuck_since=None)
+    return SimpleNamespace(tries=list(tries), over=False, number=next(_numbers))
 
 
 @pytest.fixture
@@ -94,34 +103,46 @@ def seen(silent: set[str], *places: tuple[str, str]) -> View:
 def test_where_no_worker_is_heard_of_no_task_is_done_again(watch: Watch) -> None:
     one, all_of_them = seen({"b"}, ("processing", "b")), seen({"a", "b"}, ("processing", "b"))
     watch._heed(all_of_them)
-    assert not watch._needs_help(helped(a_try(0)), all_of_them), "a call that holds the interpreter's lock, maybe"
+    assert not needs_help(watch, helped(a_try(0)), all_of_them), "a call that holds the interpreter's lock, maybe"
     watch._heed(one)
-    assert watch._needs_help(helped(a_try(0)), one)
+    assert needs_help(watch, helped(a_try(0)), one)
 
 
 def test_a_result_that_is_long_on_its_way_is_waited_for_longer_with_each_try(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, task, asked = Clock(), helped(a_try(0)), []
-    monkeypatch.setattr("cedar.cluster.dask.watch.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(watch, "_still", StallTimer(clock, 1.0))
     watch._heed(seen(set()))
     for clock.now in range(1, 1000):
-        if watch._needs_help(task, seen(set(), *[("memory", "a")] * 4)):
+        if needs_help(watch, task, seen(set(), *[("memory", "a")] * 4)):
             asked.append(clock.now)
             task.tries.append(a_try(len(task.tries)))
         if len(asked) == 4:  # then there is no more than to give it up
             break
-    assert asked == [31, 31 + 60, 31 + 60 + 120, 31 + 60 + 120 + 240]
+    assert asked == [31, 31 + 61, 31 + 61 + 121, 31 + 61 + 121 + 241], "from the first look at a try"
+
+
+def test_a_cluster_without_workers_is_given_up_but_not_for_a_pause_of_the_trainer(watch: Watch) -> None:
+    clock = Clock()
+    watch._still = StallTimer(clock, 1.0)
+    nobody = View({}, {}, {})
+    watch._heed(nobody)
+    given_up = []
+    for clock.now in (1.0, 2.0, 5000.0, 5001.0, *range(5002, 5060)):
+        if watch._in_need([], nobody) is None:
+            given_up.append(clock.now)
+    assert given_up[0] == 5028, "30 seconds that were seen to pass, and those of the pause that a look may miss"
 
 
 def test_a_try_that_a_worker_works_on_is_waited_for(watch: Watch) -> None:
     watch._heed(seen({"b"}))
     both = [a_try(0), a_try(1)]
     with config.set({"cedar.dask.stuck": "0s"}):
-        assert not watch._needs_help(helped(*both), seen({"b"}, ("memory", "a"), ("processing", "a")))
-        assert watch._needs_help(helped(*both), seen({"b"}, ("memory", "a"), ("processing", "b")))
+        assert not needs_help(watch, helped(*both), seen({"b"}, ("memory", "a"), ("processing", "a")))
+        assert needs_help(watch, helped(*both), seen({"b"}, ("memory", "a"), ("processing", "b")))
         failed = [a_try(0, over=True), a_try(1)]
-        assert watch._needs_help(helped(*failed), seen({"b"}, ("erred", "a"), ("memory", "a")))
+        assert needs_help(watch, helped(*failed), seen({"b"}, ("erred", "a"), ("memory", "a")))
 
 
 def test_a_look_that_fails_is_not_the_last_one(
