@@ -301,23 +301,19 @@ class Runner:
     def _at_work(self) -> list[RunningTask]:
         return [*self._running.at_work(), *self._recovery.at_work()]
 
-    def _tell_of_own(self) -> None:
-        """The caller's own thread works: another one says so where that lasts."""
-        self._watches = False
-        still = StallTimer(self.patience.clock, self.patience.look)
+    def _watch_own(self) -> None:
+        """The caller's own thread works: the thread that watches says so if that lasts."""
+        self._watches, still = False, StallTimer(self.patience.clock, self.patience.look)
 
         def look() -> None:
-            while not self._stop.wait(self.patience.look):
-                if self._running.busy:
-                    self._waiting.look(still, "its own thread")
-                else:  # the caller has the last result, and does what it wants to
-                    still.look({})
+            if self._running.busy:  # else the caller has the last result, and does what it wants to
+                self._waiting.look(still, "its own thread")
 
-        threading.Thread(target=look, name="cedar-watch", daemon=True).start()
+        self._recovery.watch(look)
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._watches:
-            self._tell_of_own()
+            self._watch_own()
         try:
             return self._noted(executor.submit(_stoppable, self._stop, self._running, fn, *args))
         except (RuntimeError, BrokenExecutor) as error:

@@ -67,6 +67,7 @@ class Recovery:
         self._blind = False  # it could not be seen once, which was said
         self._done = 0
         self._unstarted = 0
+        self._also: Callable[[], None] | None = None
 
     def submit(self, work: Work) -> Future[Result]:
         """The future result of a task, whatever becomes of the worker that has it.
@@ -80,6 +81,11 @@ class Recovery:
             self._look_every(min(max(min(work.limits) / 4, 0.02), 0.25))
         self._start()
         return task
+
+    def watch(self, look: Callable[[], None]) -> None:
+        """Call ``look`` as often as workers are looked at, in the same thread."""
+        self._also = look
+        self._start()
 
     def progress(self) -> object:
         """Changes whenever a task is done, is lost, or continues to another row or block."""
@@ -311,6 +317,8 @@ class Recovery:
         with self._lock:
             tasks = list(self._tasks)
         self._watch.look(getattr(self._executor(), "members", list)(), tasks)
+        if self._also is not None:
+            self._also()
 
 
 def how_it_ended(error: BaseException) -> str:
