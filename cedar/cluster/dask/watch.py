@@ -157,7 +157,7 @@ class Watch:
         return bool(ways) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
 
     def _tries(self, task: Task, view: View) -> list[str]:
-        """What became of its tries, if nothing gets on with any of them: their workers are silent, or they are done."""
+        """What became of its tries, if none of them makes progress: their workers are silent, or they are done."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
         ways = [
