@@ -109,6 +109,16 @@ class Binding:
         """A node's number in the pipeline as written; -1 for what an optimizer put in."""
         return self.index.get(id(node.origin or node), -1)
 
+    @cached_property
+    def mixtures(self) -> dict[str, Node]:
+        """What mixes, by its number, which is the same where operators that keep rows are left out."""
+        mixing = [n for n in self.nodes if isinstance(n.operator, StreamOperator) and n.operator.mixes]
+        return {str(number): node for number, node in enumerate(mixing)}
+
+    def mixture(self, node: Node) -> str:
+        """The number of one of them."""
+        return next(number for number, each in self.mixtures.items() if each is (node.origin or node).logical)
+
     def source_ordinal(self, node: Node) -> int:
         """The number that row keys give a source."""
         return self._source_ordinals[id(node.logical)]

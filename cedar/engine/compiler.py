@@ -11,12 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 from cedar.cache.cached import KeptReader, Store, fingerprint
 from cedar.core.cursor import hash_ints
+from cedar.core.errors import PipelineError
 from cedar.core.stream import Stream
 from cedar.datasets.base import Read, rows_may_fail
 from cedar.engine.any_order import ready_spot
@@ -24,11 +25,12 @@ from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
+from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from
 from cedar.engine.streams.assigned import AssignedStream, Share
-from cedar.engine.streams.deal import EVERYTHING, steps_from
 from cedar.engine.streams.groups import GroupStage
 from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.ready import ReadyStream
+from cedar.engine.streams.rest import RestStream
 from cedar.engine.streams.shared import SharedStream
 from cedar.engine.streams.slices import SliceStream
 from cedar.engine.streams.splits import Segment, SplitStream, Window
@@ -36,6 +38,7 @@ from cedar.engine.streams.stage import StageStream, WindowStream
 from cedar.engine.task_context import Tasks
 from cedar.operators.base import StreamContext, StreamOperator
 from cedar.operators.batch import BatchStream, PadBatch
+from cedar.operators.mix import MixStream
 from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size
@@ -44,6 +47,23 @@ from cedar.tasks.chain import Program, Step
 from cedar.tasks.reading import Reader
 
 _CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What became of mixtures since a pipeline was written, by their numbers.
+
+    Args:
+        weights: that count from now on.
+        left: of each input, the numbers of its units that are left, where these are counted.
+        step: of the loader, when the first of the units was drawn.
+        drawn: where counts are unknown, from which of its units on a mixture is drawn by which weights.
+    """
+
+    weights: dict[str, Any] = field(default_factory=dict)
+    left: dict[str, list[list[list[int | None]]]] = field(default_factory=dict)
+    step: int = 0
+    drawn: dict[str, Any] = field(default_factory=dict)
 
 
 class Compiler:
@@ -57,6 +77,7 @@ class Compiler:
         slices: (rank, world) when every rank takes its slice of every batch.
         lane: the part of the epoch that is compiled; None is all of it.
         share: how units are assigned to ranks, for operators that move rows between those.
+        mixing: what became of mixtures since the pipeline was written.
     """
 
     def __init__(
@@ -68,13 +89,17 @@ class Compiler:
         slices: tuple[int, int] | None = None,
         lane: Lane | None = None,
         share: Share | None = None,
+        mixing: Mixing | None = None,
     ) -> None:
         self.physical = physical
         self.binding = binding
         self.tasks = tasks
         self._store = store
         self._slices = slices
+        self._alone = lane is not None or slices is not None
         self._share = share or Share()
+        self._mixing = mixing or Mixing()
+        self._drawn = self._mixing.drawn if lane is None else lane.drawn
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
         self._parted = self._parts(*physical.stages[physical.deal].inputs)
@@ -103,6 +128,39 @@ class Compiler:
     def _repeats(self, stage: Stage) -> bool:
         operator = self._node(stage.out).operator
         return isinstance(operator, StreamOperator) and operator.repeats
+
+    def mixture_below(self, left: Sequence[Interval]) -> tuple[str, Stream, list[Interval]]:
+        """The mixture right below, by its number, its stream, and these units as its own.
+
+        Raises:
+            PipelineError: they do not follow from that.
+        """
+        (number,) = self.physical.stages[self.physical.deal].inputs
+        runs = list(left)
+        while True:
+            stage = self.physical.stages[number]
+            node = self._node(stage.out)
+            operator, stream = node.operator, self.streams[number]
+            if stage.kind == "stream" and isinstance(operator, StreamOperator) and operator.mixes:
+                return self.binding.mixture(node), stream, runs
+            below = self.streams[stage.inputs[0]] if stage.inputs else stream
+            size = operator.batch_rows if isinstance(operator, StreamOperator) and stage.kind == "stream" else None
+            if size is not None and not self._below(stage).refills:
+                end = math.inf if below.count is None else below.count
+                runs = [(low * size, min(high * size, end)) for low, high in runs]
+            elif stage.kind != "task" or not stage.keeps:
+                raise PipelineError(
+                    f"the weights of a mixture cannot change below {self.physical.works[stage.out].label}: what was "
+                    "had of each input does not follow from the rows that were given",
+                    site=node.site,
+                    fix="put what reorders, drops or joins rows on the inputs of mix()",
+                )
+            (number,) = stage.inputs
+
+    def left_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
+        """What is left of the inputs of the mixture below, of which these units are left on all ranks together."""
+        number, stream, runs = self.mixture_below(left)
+        return self._mixing.left | {number: _left_of_inputs(stream, runs)}
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
@@ -166,6 +224,13 @@ class Compiler:
             share = self._share
             assigned = steps_from(inputs[0].count, list(share.history), share.last, inputs[0].rows_of)
             context = replace(context, ranks=share.world, assigned=assigned)
+        if operator.mixes:
+            number = self.binding.mixture(node)
+            weights, drawn = tuple(self._mixing.weights.get(number, ())), self._drawn.get(number, ())
+            step = self._steps(self.physical.works[stage.out].batched)
+            context = replace(context, weights=weights, drawn=drawn, step=step)
+            if (left := self._mixing.left.get(number)) is not None:
+                inputs = tuple(RestStream(stream, runs) for stream, runs in zip(inputs, left, strict=True))
         below = inputs[0] if inputs else None
         if isinstance(below, StageStream) and below.any_order and operator.any_order:
             below.batch = operator.batch_rows or 0
@@ -174,6 +239,13 @@ class Compiler:
         stream = SliceStream(stream, *self._slices, operator.last is None) if self._slices and cuts else stream
         self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
         return stream
+
+    def _steps(self, batched: bool) -> Callable[[int], int]:
+        """The step of the loader in which a unit of a mixture comes, where nothing above joins or drops units."""
+        root = self.physical.root.logical
+        rows = rows_per_unit(root) if root.batched and not batched else 1
+        units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
+        return lambda unit: first + unit // units
 
     def _context(self, i: int) -> StreamContext:
         node = self._node(i)
@@ -367,6 +439,30 @@ class Compiler:
     def _unit_bytes(self, node: Node) -> float:
         """Estimated bytes of one unit of a node, from the metadata of the sources below: in any plan the same."""
         return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
+
+
+def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int | None]]]:
+    """The units of each input of a mixture that are in these runs of its own units, or beyond its end."""
+    stream = stream.source if isinstance(stream, SharedStream) else stream
+    assert isinstance(stream, MixStream)
+    left: list[list[Interval]] = [[] for _ in stream.inputs]
+    total = stream.count
+    assert total is not None
+    edges = [*runs, *([] if total == math.inf else [(int(total), math.inf)])]
+    for low, high in edges:
+        first = stream.taken(int(low))
+        last = [math.inf] * len(first) if high == math.inf else stream.taken(int(high))
+        for number, (start, stop) in enumerate(zip(first, last, strict=True)):
+            below = stream.inputs[number]
+            count = math.inf if below.count is None else below.count
+            stop = min(stop, count)
+            found = below.of(start, stop) if isinstance(below, RestStream) else [(start, stop)]
+            for each in found:
+                if left[number] and left[number][-1][1] == each[0]:
+                    each = (left[number].pop()[0], each[1])
+                if each[0] < each[1]:
+                    left[number].append(each)
+    return [[[low, None if high == math.inf else int(high)] for low, high in each] for each in left]
 
 
 def least_rows(binding: Binding) -> int:

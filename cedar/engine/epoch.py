@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, repeat
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from cedar.cache.cached import Store
-from cedar.core.errors import ResumeError, Site
+from cedar.core.errors import PipelineError, ResumeError, Site
 from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
@@ -22,15 +22,15 @@ from cedar.engine.agree import Agreement, board
 from cedar.engine.any_order import order_told
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
-from cedar.engine.compiler import Compiler, least_run
+from cedar.engine.compiler import Compiler, Mixing, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
 from cedar.engine.overlap import describe, overlap, told_by_key
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
+from cedar.engine.streams.deal import EVERYTHING, remaining
 from cedar.engine.streams.assigned import AssignedStream, Share
-from cedar.engine.streams.deal import EVERYTHING
 from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
@@ -43,6 +43,8 @@ from cedar.plan.steps.edit import as_tolerated, tolerated
 from cedar.tasks.chain import Step
 
 _log = logging.getLogger("cedar")
+Mixed: TypeAlias = tuple[Any, ...]
+_MIXED = {"left": {}, "since": 0, "drawn": {}}  # of an entry, and of one without
 _PAUSE = 0.001  # seconds between two checks whether an audit is ready
 
 
@@ -66,6 +68,7 @@ class Job:
     encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
     limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
     counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
+    weights: dict[str, Any] = field(default_factory=dict)  # of mixtures, where they were changed
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -109,14 +112,16 @@ class Job:
         lane: Lane | None = None,
         dry: bool = False,
         written: Plan | None = None,
+        mixed: Mixed = (),
     ) -> tuple[Stream, AssignedStream]:
         """The top stage of this rank, and its assigned stream.
 
         Args:
             dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
+            mixed: what is left of mixtures, and the step, as of ``Mixing``; nothing where they are whole.
         """
-        compiler, share = self._compiled(runner, epoch, history, lane, dry, written)
+        compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def order_told(self) -> str:
@@ -134,6 +139,7 @@ class Job:
         lane: Lane | None = None,
         dry: bool = False,
         written: Plan | None = None,
+        mixed: Mixed = (),
     ) -> tuple[Compiler, Share]:
         """The streams below the top, and what this rank has of them."""
         alone = self.split_batches or lane is not None
@@ -148,7 +154,26 @@ class Job:
             apart=alone or (self._local and last is None),
             turns=(self.balanced and not alone) or lane is not None,
         )
-        return self._compiler(runner, epoch, lane, dry, written, share), share
+        return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
+
+    def left_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
+        """What is left of mixtures once each rank has taken so many units: see ``Compiler.left_of_mixtures``."""
+        before, mixed = entry["history"], _mixed(entry)
+        compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
+        history = [*before, [share.world, share.chunk, taken]]
+        left = remaining(compiler.assigned.count, history, share.last, compiler.assigned.rows_of)
+        return compiler.left_of_mixtures(left)
+
+    def drawn_from(
+        self, epoch: int, number: str, drawn: dict[str, Any], taken: int, before: list[Any], weights: list[Any]
+    ) -> dict[str, Any]:
+        """From which of its units on a mixture is drawn by which weights, once so many units were taken above it."""
+        compiler, _ = self._compiled(Runner("inline", 1), epoch, [], dry=True)
+        below, _, ((_, first),) = compiler.mixture_below([(0, taken)])
+        if below != number:
+            raise PipelineError("the weights of a mixture cannot change below another mixture")
+        known = [each for each in drawn.get(number, [[0, before]]) if each[0] < first]
+        return drawn | {number: [*known, [int(first), weights]]}
 
     def reads_beyond(self) -> str:
         """What this rank reads that others read as well, where that is much."""
@@ -186,6 +211,7 @@ class Job:
         dry: bool,
         written: Plan | None = None,
         share: Share | None = None,
+        mixed: Mixed = (),
     ) -> Compiler:
         plain = dry or written is not None
         began = time.perf_counter()
@@ -202,7 +228,8 @@ class Job:
         if written is not None and (inexact := tolerated(written.root)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
-        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share)
+        mixing = Mixing(self.weights, *mixed)
+        compiler = Compiler(physical, self.binding, tasks, store, slices, lane, share, mixing)
         metrics.time.lanes = runner.lanes
         metrics.time.compiling += 0.0 if dry else time.perf_counter() - began
         return compiler
@@ -218,8 +245,9 @@ class DataEpoch:
     """Opens the flows of a data epoch and keeps the position of what was delivered.
 
     Args:
-        entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before"}; None at its beginning. Of
-            these "past" is that of the lanes, "before" what was left over of an epoch before: {"epoch", "entry"}.
+        entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before", "left", "since"}; None at
+            its beginning. Of these "past" is that of the lanes, "before" what was left over of an epoch before:
+            {"epoch", "entry"}; "left" and "since" are of mixtures that changed: see ``Mixing``.
         agreement: tells where the epoch ends, where ranks have other numbers of batches.
     """
 
@@ -236,6 +264,7 @@ class DataEpoch:
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._past: list[Any] = entry.get("past") or []
+        self._mixed = _mixed(entry)
         self._ends: dict[int, Position | None] = {}  # of the lanes that were pulled to their end
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
@@ -252,6 +281,8 @@ class DataEpoch:
         entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
         if self._past:
             entry["past"] = self._past
+        if self._mixed:
+            entry |= dict(zip(_MIXED, self._mixed, strict=True))
         if self._before is not None:
             entry["before"] = {"epoch": self._before.epoch, "entry": self._before.entry()}
         return entry
@@ -288,10 +319,10 @@ class DataEpoch:
         """How many units are still to come on this rank, where that is known."""
         if self._lanes is not None:
             return None
-        job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history))
+        job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history, self._mixed, self._job.weights))
         count = job.counts.get(key, -1)
         if count == -1:
-            count = job.streams(self._runner, self.epoch, self._history, dry=True)[1].count
+            count = job.streams(self._runner, self.epoch, self._history, dry=True, mixed=self._mixed)[1].count
             job.counts.clear()
             job.counts[key] = count
         return None if count is None else count - self._taken
@@ -301,7 +332,7 @@ class DataEpoch:
         if self._lanes is not None:
             return None
         try:
-            self._compiled = self._job.streams(self._runner, self.epoch, self._history)
+            self._compiled = self._job.streams(self._runner, self.epoch, self._history, mixed=self._mixed)
         except Exception:  # noqa: BLE001 - it is met again, by who can do without the plan
             return self.units()
         count = self._compiled[1].count
@@ -368,7 +399,7 @@ class DataEpoch:
 
     def _padding(self) -> tuple[None, Piece]:
         """A batch of rows that are not real, which moves nothing."""
-        top, _ = self._job.streams(self._runner, self.epoch, [], Lane(0, 1))
+        top, _ = self._job.streams(self._runner, self.epoch, [], Lane(0, 1), mixed=self._mixed)
         flow = top.open([[EVERYTHING, None, None], 0])
         try:
             piece = flow.pull(True)
@@ -412,7 +443,9 @@ class DataEpoch:
         """
         job, plans = self._job, self._job.plans
         began = time.perf_counter()
-        top, _ = job.streams(self._runner, self.epoch, self._history, lane, written=plans.current)
+        top, _ = job.streams(
+            self._runner, self.epoch, self._history, lane, written=plans.current, mixed=self._mixed
+        )  # fmt: skip
         flow = top.open([piece.at, piece.skip])
         as_written: list[Piece] = []
         limit = plans.audit_seconds
@@ -440,11 +473,13 @@ class DataEpoch:
 
     def _open(self, lane: Lane | None, position: Position | None) -> Flow:
         if lane is not None:
-            top, assigned = self._job.streams(self._runner, self.epoch, [], lane)
+            top, assigned = self._job.streams(self._runner, self.epoch, [], lane, mixed=self._mixed)
             self._dealt = assigned
             self._job.plans.reads(1 / lane.of)
             return _at(top, position or [assigned.start(), 0])
-        top, assigned = self._compiled or self._job.streams(self._runner, self.epoch, self._history)
+        top, assigned = self._compiled or self._job.streams(
+            self._runner, self.epoch, self._history, mixed=self._mixed
+        )  # fmt: skip
         self._compiled, self._dealt = None, assigned
         self._job.plans.reads(1.0 if assigned.count is None or assigned.share.turns else 1 / assigned.share.world)
         last = assigned.share.last
@@ -480,6 +515,11 @@ class DataEpoch:
         if not self._job.endless:  # else lanes take turns
             self._pass(lane)
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
+
+
+def _mixed(entry: dict[str, Any]) -> Mixed:
+    """What an entry says of mixtures; nothing where they are whole."""
+    return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 
 
 def _after(piece: Piece, unit: int) -> Position:

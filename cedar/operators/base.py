@@ -412,8 +412,9 @@ class StreamContext:
     ``submit(fn, *args)`` runs work in the executor and returns a Future; ``index`` is the operator's ordinal;
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
     column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
-    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``assigned``
-    on. For those that join rows: ``parts`` asks that keys tell of which.
+    replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``assigned`` on. For
+    those that join rows: ``parts`` asks that keys tell of which. For those that mix: ``weights`` in the place of their
+    own, by which they draw from unit 0 on, or from those that ``drawn`` says; and ``step`` of the loader at a unit.
     """
 
     seed: int
@@ -427,6 +428,9 @@ class StreamContext:
     ranks: int = 1
     assigned: int = 0
     parts: bool = False
+    weights: tuple[Any, ...] = ()
+    drawn: Sequence[Any] = ()
+    step: Callable[[int], int] = lambda unit: unit
 
     def hash_seed(self, operator_seed: int) -> int:
         return hash_ints(self.seed, self.epoch, operator_seed, 0x5EED)
@@ -472,6 +476,7 @@ class StreamOperator(Operator):
     first: int | None = None  # it takes the first so many units
     cuts: ClassVar[bool] = False  # it leaves units by their place in the order of its input
     repeats: ClassVar[bool] = False  # its input is read more than once
+    mixes: ClassVar[bool] = False  # it draws from its inputs by weights, which may change
     joins: ClassVar[bool] = False  # a row of it may hold several of its input
     shuffles: ClassVar[bool] = False  # its rows come in another order in each epoch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,11 +22,13 @@ from cedar.operators.concat import agreed, branch_rows, joined_samples, same_uni
 from cedar.operators.take import within
 
 Stop: TypeAlias = Literal["first", "all"]
+Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule says it of a step of the loader
 
 ROUND = 1024  # positions in which each input gets its share: part of the result
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
+_MOST_ROUNDS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class Mix(StreamOperator):
     """Rows (or batches) of several inputs; the seed and the position say which input comes next.
 
     Args:
-        weights: one per input, above zero; they need not add up to one.
+        weights: one per input, above zero; they need not add up to one. A function is asked at the beginning of each
+            round, for the step of the loader, counted from 0 and over all epochs; it may say zero.
         seed: mixed into the seed of the run.
         stop: "first" ends when it is an input's turn and it has nothing left; "all" continues with the others.
         local: True mixes each rank's share by itself.
+        names: of the inputs.
 
     Raises:
         PipelineError: weights that are not numbers above zero, one per input; inputs whose columns differ, or of which
@@ -49,13 +53,15 @@ class Mix(StreamOperator):
         'mix(0.7, 0.3)'
     """
 
-    weights: tuple[float, ...]
+    weights: tuple[Weight, ...]
     seed: int = 0
     stop: Stop = "first"
     local: bool = False
+    names: tuple[str, ...] = ()
     name: ClassVar[str] = "mix"
     shuffles = True
     shares = True
+    mixes = True
     inputs: ClassVar[int | None] = None
     alike = True
     counts_rows = "counts rows: how many came before decides which input is next"
@@ -74,13 +80,48 @@ class Mix(StreamOperator):
         return "leaves out other rows in each epoch" if self.stop == "first" else None
 
     def label(self) -> str:
-        return f"mix({', '.join(f'{w:g}' for w in self.weights)})"
+        told = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]
+        if self.names:
+            told = [f"{name}={weight}" for name, weight in zip(self.names, told, strict=True)]
+        return f"mix({', '.join(told)})"
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")
 
     def parameters(self) -> dict[str, Any]:
-        return {"weights": list(self.weights), "seed": self.seed, "stop": self.stop, "local": self.local}
+        """Without the weights, which may change in the middle of an epoch."""
+        return {"inputs": len(self.weights), "seed": self.seed, "stop": self.stop, "local": self.local}
+
+    def code(self) -> tuple[Any, ...]:
+        return tuple(weight for weight in self.weights if callable(weight))
+
+    def written(self) -> list[float | None]:
+        """The weights, for a state; None of a schedule."""
+        return [None if callable(weight) else weight for weight in self.weights]
+
+    @property
+    def inputs_named(self) -> tuple[str, ...]:
+        """The names of the inputs, or their numbers."""
+        return self.names or tuple(map(str, range(len(self.weights))))
+
+    def changed(self, weights: Any) -> tuple[Weight, ...]:
+        """Other weights, by the names of inputs or one for each; zero leaves an input out.
+
+        Raises:
+            PipelineError: they are none.
+        """
+        names = self.inputs_named
+        if isinstance(weights, Mapping):
+            if unknown := [name for name in weights if str(name) not in names]:
+                raise PipelineError(
+                    f"mix has no input {unknown[0]!r}", site=user_site(), fix=f"its inputs are {', '.join(names)}"
+                )
+            weights = [weights.get(name, weight) for name, weight in zip(names, self.weights, strict=True)]
+        changed = _weights(weights, least=0.0)
+        self._fits(len(changed), "weights given")
+        if not any(callable(weight) or weight > 0 for weight in changed):
+            raise PipelineError("all weights of mix are zero", site=user_site(), fix="leave one input at least")
+        return changed
 
     def schema(self, *inputs: Schema) -> Schema:
         self._fits(len(inputs))
@@ -99,23 +140,23 @@ class Mix(StreamOperator):
         self._fits(len(inputs))
         return MixStream(inputs, self, context)
 
-    def _fits(self, inputs: int) -> None:
+    def _fits(self, inputs: int, given: str = "input(s)") -> None:
         if inputs != len(self.weights):
             raise PipelineError(
-                f"mix has {len(self.weights)} weight(s) for {inputs} input(s)", fix="give one weight per input"
+                f"mix has {len(self.weights)} weight(s) for {inputs} {given}", fix="give one weight per input"
             )
 
 
-def _weights(weights: Any) -> tuple[float, ...]:
+def _weights(weights: Any, least: float = math.ulp(0.0)) -> tuple[Weight, ...]:
     fix = "cedar.mix takes pairs of a pipeline and a weight above zero: mix([(a, 0.7), (b, 0.3)])"
     try:
-        numbers = tuple(float(w) for w in weights)
+        numbers = tuple(w if callable(w) else float(w) for w in weights)
     except (TypeError, ValueError) as error:
         raise PipelineError(f"the weights of mix are {weights!r}", site=user_site(), fix=fix) from error
     if not numbers:
         raise PipelineError("mix takes at least one input", site=user_site(), fix=fix)
     for index, weight in enumerate(numbers):
-        if not 0 < weight < math.inf:
+        if not callable(weight) and not least <= weight < math.inf:
             raise PipelineError(f"weight {index} of mix is {weight}", site=user_site(), fix=fix)
     return numbers
 
@@ -129,27 +170,63 @@ class Draw:
     """
 
     key: int
-    weights: tuple[float, ...]
+    weights: tuple[Weight, ...]
+    step: Callable[[int], int] = lambda position: position  # of the loader, at a position
+    sums: dict[Any, list[tuple[list[int], list[float]]]] = field(default_factory=dict, compare=False, repr=False)
 
-    def taken(self, rounds: int, gone: Sequence[bool]) -> list[int]:
-        """How many of the positions of the first ``rounds`` rounds each input takes.
+    @property
+    def unused(self) -> tuple[bool, ...]:
+        """The inputs that are left out from the beginning."""
+        return tuple(not callable(weight) and weight == 0 for weight in self.weights)
+
+    def taken(self, start: int, rounds: int, gone: Sequence[bool]) -> list[int]:
+        """How many of the positions of the first ``rounds`` rounds from position ``start`` on each input takes.
 
         An input takes its part of what those before it leave, so the numbers never fall from one round to the next.
         """
-        left, total = rounds * ROUND, sum(w for w, g in zip(self.weights, gone, strict=True) if not g)
+        if any(map(callable, self.weights)):
+            return self._scheduled(start, rounds, gone)
+        weights = self._at(start, gone)
+        left, total = rounds * ROUND, sum(weights)
         taken = []
-        for weight, over in zip(self.weights, gone, strict=True):
-            part = 0 if over else min(round(weight / total * _ONE), _ONE) if total > weight else _ONE
+        for weight in weights:
+            part = min(round(weight / total * _ONE), _ONE) if total > weight else _ONE if weight else 0
             taken.append(left * part >> _BITS)
             left -= taken[-1]
-            total -= 0.0 if over else weight
-        last = max(i for i, g in enumerate(gone) if not g)  # where weights do not add up to the last bit
+            total -= weight
+        last = max(i for i, weight in enumerate(weights) if weight)  # where weights do not add up to the last bit
         taken[last] += left
         return taken
 
+    def _scheduled(self, start: int, rounds: int, gone: Sequence[bool]) -> list[int]:
+        """The same, round by round; what an input is due beyond whole units is carried over."""
+        nothing = [0] * len(self.weights), [0.0] * len(self.weights)
+        sums = self.sums.setdefault((start, *gone), [nothing])
+        while len(sums) <= rounds:
+            taken, due = sums[-1]
+            weights = self._at(start + (len(sums) - 1) * ROUND, gone)
+            due = [d + ROUND * weight / sum(weights) for d, weight in zip(due, weights, strict=True)]
+            given = [math.floor(d) if weight else 0 for d, weight in zip(due, weights, strict=True)]
+            over = sorted((i for i, w in enumerate(weights) if w), key=lambda i: given[i] - due[i])
+            for i in range(abs(ROUND - sum(given))):
+                given[over[i % len(over)]] += 1 if sum(given) < ROUND else -1
+            sums.append(
+                ([t + g for t, g in zip(taken, given, strict=True)], [d - g for d, g in zip(due, given, strict=True)])
+            )
+        return list(sums[rounds][0])
+
+    def _at(self, position: int, gone: Sequence[bool]) -> list[float]:
+        """The weights at a position; zero of inputs that are gone."""
+        step = self.step(position)
+        weights = [float(weight(step)) if callable(weight) else weight for weight in self.weights]
+        if not all(0 <= weight < math.inf for weight in weights):
+            raise PipelineError(f"the weights of mix are {weights} at step {step}", fix="a schedule says zero or above")
+        left = [0.0 if over else weight for weight, over in zip(weights, gone, strict=True)]
+        return left if any(left) else [0.0 if over else 1.0 for over in gone]
+
     def picks(self, start: int, number: int, gone: Sequence[bool]) -> Index:
         """The input of each position of round ``number`` of those that begin at position ``start``, int64[ROUND]."""
-        counts = np.diff([self.taken(each, gone) for each in (number, number + 1)], axis=0)[0]
+        counts = np.diff([self.taken(start, each, gone) for each in (number, number + 1)], axis=0)[0]
         first = start + number * ROUND
         hashes: Hashes = np.asarray(hash_array(self.key, np.arange(first, first + ROUND, dtype=np.int64)))
         inputs: Index = np.repeat(np.arange(len(counts)), counts)
@@ -195,8 +272,8 @@ class Schedule:
         self._draw = draw
         self._counts = counts
         self._stop = stop
-        nothing = (0,) * len(counts), (False,) * len(counts)
-        self._known = [Rounds(0, *nothing)]  # an entry more at the end of each input, the last one at the end of all
+        first = Rounds(0, (0,) * len(counts), draw.unused)
+        self._known = [first]  # an entry more at the end of each input, the last one at the end of all
         self._ended = False
 
     def at(self, unit: int) -> tuple[int, Rounds, tuple[int, ...]]:
@@ -210,9 +287,10 @@ class Schedule:
 
     def total(self) -> int | float:
         """The length of the mixed stream."""
+        used = [count for count, over in zip(self._counts, self._draw.unused, strict=True) if not over]
         if self._stop == "all":
-            return sum(self._counts)
-        if all(count == math.inf for count in self._counts):
+            return sum(used)
+        if all(count == math.inf for count in used):
             return math.inf
         while not self._ended:
             self._on()
@@ -221,7 +299,7 @@ class Schedule:
     def _after(self, rounds: Rounds, units: int) -> tuple[int, ...]:
         """Units of each input once so many of these rounds are done."""
         number, rest = divmod(units, ROUND)
-        taken = self._draw.taken(number, rounds.gone)
+        taken = self._draw.taken(rounds.start, number, rounds.gone)
         if rest:
             picks = self._draw.picks(rounds.start, number, rounds.gone)[:rest]
             taken = np.add(taken, np.bincount(picks, minlength=len(taken))).tolist()
@@ -238,10 +316,14 @@ class Schedule:
         low, high = 0, 1  # rounds that can be served, and cannot
         while self._served(high, rounds, left):
             low, high = high, 2 * high
+            if high > _MOST_ROUNDS:
+                self._ended = True  # a schedule never comes to the end of an input
+                self._known.append(rounds._replace(start=_END))
+                return
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._served(middle, rounds, left) else (low, middle)
-        rest = np.array(left, dtype=np.float64) - self._draw.taken(low, rounds.gone)
+        rest = np.array(left, dtype=np.float64) - self._draw.taken(rounds.start, low, rounds.gone)
         served, short = first_short(self._draw.picks(rounds.start, low, rounds.gone), rest)
         units = low * ROUND + served
         gone = tuple(g or i == short for i, g in enumerate(rounds.gone))
@@ -251,7 +333,7 @@ class Schedule:
         self._known.append(Rounds(rounds.start + units, self._after(rounds, units), gone))
 
     def _served(self, number: int, rounds: Rounds, left: Sequence[float]) -> bool:
-        return all(a <= b for a, b in zip(self._draw.taken(number, rounds.gone), left, strict=True))
+        return all(a <= b for a, b in zip(self._draw.taken(rounds.start, number, rounds.gone), left, strict=True))
 
 
 class MixStream(Stream):
@@ -261,7 +343,10 @@ class MixStream(Stream):
         self.inputs = inputs
         self.operator = operator
         self.context = context
-        self.draw = Draw(context.hash_seed(operator.seed), operator.weights)
+        key, weights = context.hash_seed(operator.seed), context.weights or operator.weights
+        drawn = [(int(first), tuple(each)) for first, each in context.drawn] or [(0, weights)]
+        self.draws = [(first, Draw(key, each, context.step)) for first, each in drawn]  # from which position on
+        self.draw = self.draws[-1][1]
         self._schedule: Schedule | None = None
 
     @property
@@ -287,6 +372,12 @@ class MixStream(Stream):
         positions = [s.seek(within(t, s.count), lap) for s, t in zip(self.inputs, taken, strict=True)]
         return [[done, rounds.start, positions, [int(g) for g in rounds.gone]], 0]
 
+    def taken(self, unit: int) -> tuple[int, ...]:
+        """How many units each input gives of the first so many, where counts are known."""
+        schedule = self._scheduled()
+        assert schedule is not None
+        return schedule.at(unit)[2]
+
     def fits(self, at: At) -> bool:
         return (
             is_list(at, 4)
@@ -305,7 +396,7 @@ class MixStream(Stream):
 
 class MixFlow(Flow):
     def __init__(self, stream: MixStream, at: At, lap: int) -> None:
-        self._draw = stream.draw
+        self._draws = stream.draws
         self._stop = stream.operator.stop
         self._done, self._start, positions, gone = at
         self._gone = [bool(g) for g in gone]
@@ -317,13 +408,29 @@ class MixFlow(Flow):
         self._picks = np.empty(0, dtype=np.int64)  # of the positions that come next
         self._size = 64  # of those that are looked at: the first ones ask few inputs; not part of any result
         self._batch = False
-        self._ended = all(self._gone)
+        self._begin(max(number for number, (first, _) in enumerate(self._draws) if first <= self._done))
+
+    def _begin(self, number: int) -> None:
+        """Draw by these weights, up to where others count."""
+        first, self._draw = self._draws[number]
+        self._number, self._start = number, max(first, self._start)
+        self._until = self._draws[number + 1][0] if number + 1 < len(self._draws) else _END
+        self._ended = all(self._out)
+
+    @property
+    def _out(self) -> list[bool]:
+        """The inputs that nothing is drawn of."""
+        return [over or unused for over, unused in zip(self._gone, self._draw.unused, strict=True)]
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ended:
+            if self._done == self._until:
+                self._begin(self._number + 1)
+                continue
             if not len(self._picks):
                 number, offset = divmod(self._done - self._start, ROUND)
-                self._picks = self._draw.picks(self._start, number, self._gone)[offset : offset + self._size]
+                size = min(self._size, self._until - self._done)
+                self._picks = self._draw.picks(self._start, number, self._out)[offset : offset + size]
                 self._size = min(2 * self._size, ROUND)
                 self._fill_ready()
             served, short = first_short(self._picks, self._have)
@@ -353,7 +460,7 @@ class MixFlow(Flow):
     def _lose(self, index: int) -> None:
         """It is the turn of an input that has nothing left."""
         self._gone[index], self._start = True, self._done
-        self._ended = self._stop == "first" or all(self._gone)
+        self._ended = self._stop == "first" or all(self._out)
         self._picks = self._picks[:0]
 
     def _emit(self, units: int) -> Piece:

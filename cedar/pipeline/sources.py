@@ -377,13 +377,19 @@ def _join(operator: Callable[[], Operator], pipelines: Sequence[Any], function: 
 
 
 def mix(
-    parts: Sequence[tuple[Pipeline, float]],
+    parts: Sequence[tuple[Pipeline, float | Callable[[int], float]]]
+    | Mapping[str, tuple[Pipeline, float | Callable[[int], float]]],
     *,
     seed: int = 0,
     stop: Literal["first", "all"] = "first",
     local: bool = False,
 ) -> Pipeline:
     """Rows of several pipelines in given shares; the position in the mixed stream decides whose turn it is.
+
+    A weight may be a function of the loader's step, from 0 over all epochs. ``loader.update_mix`` changes weights.
+
+    Args:
+        parts: pairs of a pipeline and its weight, or a dict of such pairs by name.
 
     Examples:
         >>> import cedar
@@ -393,11 +399,12 @@ def mix(
     """
     site = user_site()
     try:
-        pairs = [(pipeline, weight) for pipeline, weight in parts]
+        names = tuple(map(str, parts)) if isinstance(parts, Mapping) else ()
+        pairs = [(pipeline, weight) for pipeline, weight in (parts.values() if isinstance(parts, Mapping) else parts)]
     except (TypeError, ValueError) as error:
         raise PipelineError("mix takes a list of pairs (pipeline, weight)", site=site) from error
     weights = tuple(weight for _, weight in pairs)
-    return _join(lambda: Mix(weights, seed, stop, local), [pipeline for pipeline, _ in pairs], "mix")
+    return _join(lambda: Mix(weights, seed, stop, local, names), [pipeline for pipeline, _ in pairs], "mix")
 
 
 def zip(*pipelines: Pipeline | Iterable[Pipeline], local: bool = False) -> Pipeline:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from cedar.core import forks
@@ -19,9 +20,10 @@ from cedar.engine.account import ROWS_PER_LOOK, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
 from cedar.engine.delivery.device_prefetch import deliver
-from cedar.engine.delivery.resharding import Resharding
+from cedar.engine.delivery.mixtures import Mixtures
 from cedar.engine.delivery.standing import carries
 from cedar.engine.delivery.units import left
+from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
 from cedar.plan.graph import digest, topology
@@ -36,7 +38,7 @@ else:
 _log = logging.getLogger("cedar")
 
 
-class Loader(ByStep, Resharding, Generic[T]):
+class Loader(ByStep, Mixtures, Generic[T]):
     """Iterates a pipeline, epoch by epoch, and can be stopped and resumed anywhere.
 
     ``for batch in loader`` runs the current epoch, then moves to the next. After a ``break`` the next ``for`` starts
@@ -68,11 +70,13 @@ class Loader(ByStep, Resharding, Generic[T]):
         """Stand where the loader of the parent stood, with no thread, lock or worker of the parent's."""
         stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
         stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation", "_new", "_elastic")}
-        stood |= {name: self.__dict__[name] for name in ("_ended", "_passes")}
+        stood |= {name: self.__dict__[name] for name in ("_ended", "_passes", "_earlier")}
+        weights = self._job.weights
         opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
         self.__init__(self._binding.root, self._options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(stood)
         self._open = opened
+        self._job = replace(self._job, weights=weights)
         self._account.budgets.start(*counted)
 
     def _iterate(self, again: bool) -> Iterator[Any]:
@@ -185,6 +189,9 @@ class Loader(ByStep, Resharding, Generic[T]):
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
+            if entry is None and self._scheduled:  # weights go by the steps of all epochs
+                entry = DataEpoch(self._job, runner, self._data, None).entry()
+                entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier + self._step}
             data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
             self._live = self._deliverer = data
             for value in values:

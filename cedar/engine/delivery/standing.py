@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from cedar.core.errors import ResumeError, Site, SourceError, user_site
@@ -27,6 +28,7 @@ from cedar.engine.runner import Runner
 from cedar.operators.base import StreamOperator
 from cedar.operators.batch import Batch
 from cedar.operators.concat import Concat
+from cedar.operators.mix import Mix
 from cedar.operators.repeat import Repeat
 from cedar.operators.take import SkipRows, Take, whole
 from cedar.plan import graph
@@ -45,6 +47,7 @@ class LoaderPosition(Parts):
         self._new = True  # nothing was asked of it yet
         self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
         self._changed: list[str] = []  # what is to be said of these files
+        self._earlier = 0  # steps of the epochs before
         self._dealt = False  # the rest of the epoch, again, under an iteration
         self._begin_epoch(self._options.epoch)
 
@@ -84,6 +87,7 @@ class LoaderPosition(Parts):
         self._account.end()
         steps = self._options.steps
         data, open_ = self._data, self._opened()
+        self._earlier += self._step
         self._begin_epoch(self.epoch + 1)
         if steps is None:
             self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
@@ -153,6 +157,7 @@ class LoaderPosition(Parts):
             }
             | ({} if identity.counts is None else {"counts": identity.counts})
             | ({"order": "any"} if identity.any_order else {})
+            | self._mixed()
             | ({"listings": identity.listings} if any(identity.listings) else {})
         )  # fmt: skip
 
@@ -190,6 +195,7 @@ class LoaderPosition(Parts):
         self._generation += 1
         self._stand(chosen)
         self._check_gone(site)
+        self._stand_by_weights(chosen, site)
         front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
         if front["step"] and front["epoch"] == self.epoch:
             over = self._is_over(front, front["rank"] if len(states) == front["world"] else 0)
@@ -234,13 +240,14 @@ class LoaderPosition(Parts):
 
     def _made_of(self, root: Node, options: Options) -> None:
         """Continue as another loader, which is at the beginning of this epoch; a rank stays what it is."""
-        kept = {name: self.__dict__[name] for name in ("_now", "_changed", "_site", "_elastic", "_kept", "_started")}
+        names = ("_now", "_changed", "_site", "_elastic", "_kept", "_started", "_earlier")
+        kept, weights = {name: self.__dict__[name] for name in names}, self._job.weights
         epoch, generation = self.epoch, self._generation
         self.close()
         options = replace(options, rank=self.rank.rank, world=self.rank.world, subgroup=True)
         self.__init__(root, options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(kept)
-        self._generation = generation + 1
+        self._generation, self._job = generation + 1, replace(self._job, weights=weights)
         self._begin_epoch(epoch)
 
     def _check_gone(self, site: Site | None) -> None:
@@ -271,6 +278,24 @@ class LoaderPosition(Parts):
             return None
         return units <= 0
 
+    def _mixed(self) -> dict[str, Any]:
+        """What a state says of mixtures: their weights as written, and as they were changed."""
+        told = {
+            number: [node.operator.written(), self._job.weights.get(number)]
+            for number, node in self._binding.mixtures.items()
+            if isinstance(node.operator, Mix)
+        }
+        return ({"mix": told} if told else {}) | ({"earlier": self._earlier} if self._scheduled else {})
+
+    @cached_property
+    def _scheduled(self) -> bool:
+        """Some weights are functions of the step."""
+        mixes = [node.operator for node in self._binding.nodes if isinstance(node.operator, Mix)]
+        return any(callable(weight) for mix in mixes for weight in mix.weights)
+
+    def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
+        """Stand where a state says, by the weights of mixtures that count."""
+
     def _pass_on(self) -> None:
         """From the end of an epoch to the beginning of the next."""
         if self._options.steps is None:  # else the epoch of the data continues
@@ -295,6 +320,7 @@ class LoaderPosition(Parts):
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
         self._resumed, self._placed = True, True
+        self._earlier = chosen.get("earlier", 0)
         if chosen["begun"] is None:  # merged: steps of this world count from here
             self._mark_beginning()
         else:

@@ -434,7 +434,8 @@ def _merge_entries(
     turn = [1, chunk, [max(taken)]] if sliced else [world, chunk, taken]
     history = [*some["history"], *([turn] if any(taken) else [])]
     below, at = hint if hint is not None else (None, None)
-    return {"history": history, "deal": [[0, below, at], 0], "lanes": None}
+    mixed = {name: some[name] for name in ("left", "since", "drawn") if name in some}
+    return {"history": history, "deal": [[0, below, at], 0], "lanes": None} | mixed
 
 
 def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:

@@ -81,11 +81,30 @@ def _turn(value: Any) -> bool:
     )
 
 
+def _some_weights(value: Any) -> bool:
+    return _list_of(lambda each: isinstance(each, (int, float)) and not isinstance(each, bool))(value)
+
+
+def _weights(value: Any) -> bool:
+    """``[as written, as changed]``; None of what is a function, or was not changed."""
+    if not is_list(value, 2) or not _list_of(_some(lambda each: isinstance(each, (int, float))))(value[0]):
+        return False
+    return value[1] is None or _some_weights(value[1])
+
+
+def _drawn(value: Any) -> bool:
+    """From which of its units on a mixture is drawn by which weights, by the numbers of mixtures."""
+    turn = lambda each: is_list(each, 2) and _number(each[0]) and _some_weights(each[1])  # noqa: E731
+    return _dict_of(lambda turns: _list_of(turn)(turns) and bool(turns) and turns[0][0] == 0)(value)
+
+
 def _lane(value: Any) -> bool:
     """``LaneState``, as a list."""
-    if not is_list(value, 9) or not all(map(_number, [*value[:3], *value[4:6]])):
+    if not is_list(value, 9) and not (is_list(value, 10) and _drawn(value[9])):
         return False
-    number, of, _, stop, turn, turns, history, position, keeps = value
+    if not all(map(_number, [*value[:3], *value[4:6]])):
+        return False
+    number, of, _, stop, turn, turns, history, position, keeps = value[:9]
     return (
         number < of
         and turn < turns
@@ -103,6 +122,16 @@ def _dealt(value: Any) -> bool:
     return is_list(value[1], value[0]) and value[0] > 0 and all(k == DONE or _number(k) for k in value[1])
 
 
+def _interval(value: Any) -> bool:
+    """``[from, to]`` units of an input; to its end where it says None."""
+    return is_list(value, 2) and _number(value[0]) and (value[1] is None or _number(value[1]))
+
+
+_MIXED: dict[str, tuple[Test, Any]] = {
+    "since": (_number, 0),
+    "left": (_dict_of(_list_of(_list_of(_interval))), {}),
+    "drawn": (_drawn, {}),
+}
 _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _some(_list_of(_lane))})
 
 
@@ -110,6 +139,8 @@ def _entry(value: Any) -> bool:
     """A data epoch in progress; before it, what was left over of another."""
     for _ in range(_DEPTH):
         if not _ENTRY(value):
+            return False
+        if not all(test(value.get(name, default)) for name, (test, default) in _MIXED.items()):
             return False
         past = value.get("past", [])
         if not _list_of(_dealt)(past) or any(lane[2] > len(past) for lane in value["lanes"] or ()):
@@ -140,6 +171,14 @@ _STATE: dict[str, Test] = {
 }  # fmt: skip
 
 
+_OPTIONAL: dict[str, tuple[Test, Any]] = {  # and what stands for it
+    "files": (_list_of(_some(_marks)), []), "counts": (_some(_text), None),
+    "order": (lambda value: value == "any", "any"), "operators": (_list_of(_text), []),
+    "listings": (_list_of(_some(_text)), []), "mix": (_dict_of(_weights), {}),
+    "earlier": (_number, 0),
+}  # fmt: skip
+
+
 def fault_of(state: dict[str, Any]) -> str | None:
     """Why a state is none, or None where it is whole: which field is missing or holds what it cannot.
 
@@ -153,16 +192,9 @@ def fault_of(state: dict[str, Any]) -> str | None:
         if not test(state[name]):
             shown = repr(state[name])
             return f"{name!r} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}"
-    if not _list_of(_some(_marks))(state.get("files", [])):  # states of earlier versions have none
-        return "'files' holds what it cannot"
-    if not _some(_text)(state.get("counts")):
-        return "'counts' holds what it cannot"
-    if state.get("order", "any") != "any":
-        return "'order' holds what it cannot"
-    if not _list_of(_text)(state.get("operators", [])):
-        return "'operators' holds what it cannot"
-    if not _list_of(_some(_text))(state.get("listings", [])):
-        return "'listings' holds what it cannot"
+    for name, (test, default) in _OPTIONAL.items():
+        if not test(state.get(name, default)):
+            return f"{name!r} holds what it cannot"
     if state.get("numeric") is not None:
         try:
             NumericEnvironment.of_json(state["numeric"])

@@ -27,6 +27,7 @@ class LaneState(NamedTuple):
         position: after what was delivered of it; None before its beginning, ``END`` after its end.
         keeps: the splits begun, to the end of their window; None where that is not known. Of a lane that several ranks
             share, at its end, the units that this one took.
+        drawn: as of ``Lane``.
     """
 
     number: int
@@ -38,6 +39,7 @@ class LaneState(NamedTuple):
     history: Sequence[Any] = ()
     position: Any = None
     keeps: int | None = 0
+    drawn: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     @staticmethod
     def first(rank: int, world: int, epoch: int) -> LaneState:
@@ -60,7 +62,8 @@ class LaneState(NamedTuple):
 
     def lane(self, past: Past) -> Lane:
         """To be read; ``past`` is that of the epoch."""
-        return Lane(self.number, self.of, past[: self.depth], self.stop, self.turn, self.turns, self.history)
+        before = past[: self.depth]
+        return Lane(self.number, self.of, before, self.stop, self.turn, self.turns, self.history, self.drawn)
 
     def after(self, position: Position, keeps: int | None) -> list[Any]:
         """In a state, once more was delivered."""

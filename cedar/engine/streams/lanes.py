@@ -105,6 +105,7 @@ class Lane(NamedTuple):
         stop: it ends after so many splits, as the others were redistributed; None where it keeps all of them.
         turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
         history: what was taken of it when its units were assigned to other ranks, as of ``deal``.
+        drawn: of mixtures by their numbers, from which of their units on by which weights.
     """
 
     number: int
@@ -114,6 +115,7 @@ class Lane(NamedTuple):
     turn: int = 0
     turns: int = 1
     history: Sequence[Any] = ()
+    drawn: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     def splits(self, sizes: npt.NDArray[np.float64], lap: int, by_key: Sequence[bool]) -> npt.NDArray[np.int64]:
         """The places of its splits in the order of a pass."""

@@ -1,0 +1,174 @@
+"""A loader whose mixtures change while an epoch is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, user_site
+from cedar.engine.delivery.replay import Replays
+from cedar.engine.delivery.resharding import Resharding
+from cedar.engine.epoch import DataEpoch
+from cedar.engine.runner import Runner
+from cedar.engine.streams.lane_states import LaneState
+from cedar.operators.mix import Mix, Weight
+
+
+class Mixtures(Resharding):
+    """What is left of a mixture, drawn by other weights."""
+
+    def update_mix(
+        self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
+    ) -> None:
+        """Draw from the inputs of ``mix()`` by other weights from here on; each input goes on where it is.
+
+        All ranks call it alike at the same step, between two batches or before a ``for``. The state says it: who loads
+        one that was saved later goes on by these weights, as long as those in the pipeline are the same as then. A
+        state that is loaded by a pipeline with other weights goes on by those of the pipeline.
+
+        Args:
+            weights: of inputs, by their names, or by their numbers as text where they have none; or one for each.
+                Others keep theirs.
+            remove: inputs that nothing more is drawn of.
+
+        Raises:
+            PipelineError: no ``mix()`` has such inputs, or several do; a weight that is below zero; or what was had
+                of each input does not follow from the batches that were given.
+
+        Examples:
+            >>> import cedar
+            >>> a, b = (cedar.from_items([{"x": v}] * 8).repeat() for v in (0, 1))
+            >>> loader = cedar.mix({"a": (a, 0.5), "b": (b, 0.5)}).batch(4).loader(steps=3, executor="inline")
+            >>> for batch in loader:
+            ...     loader.update_mix(remove=["a"])
+            >>> batch["x"].tolist()
+            [1, 1, 1, 1]
+        """
+        site = user_site()
+        self._check_exact("update_mix()", site)
+        given = dict(weights) if isinstance(weights, Mapping) else weights
+        names = [*(given if isinstance(given, dict) else ()), *remove]
+        number, mix = self._mixture(list(map(str, names)), site)
+        now = replace(mix, weights=tuple(self._job.weights.get(number) or mix.weights))
+        changed = now.changed(now.weights if given is None else given)
+        changed = replace(now, weights=changed).changed(dict.fromkeys(map(str, remove), 0.0))
+        try:
+            self._draw_by(number, changed)
+        except CedarError as error:
+            error.site = error.site or site
+            error.done = "nothing was changed"
+            raise
+
+    @property
+    def _mixes(self) -> dict[str, Mix]:
+        """The mixtures of the pipeline, by their numbers."""
+        nodes = self._binding.mixtures.items()
+        return {number: node.operator for number, node in nodes if isinstance(node.operator, Mix)}
+
+    def _mixture(self, names: list[str], site: Site | None) -> tuple[str, Mix]:
+        """The mixture that has inputs of these names."""
+        mixes = self._mixes
+        fit = [number for number, mix in mixes.items() if set(names) <= set(mix.inputs_named)]
+        if len(fit) != 1:
+            told = "; ".join(mix.label() for mix in mixes.values()) or "none"
+            raise PipelineError(
+                f"update_mix(): {'no mixture has' if not fit else 'several mixtures have'} these inputs: {names}",
+                site=site,
+                done="nothing was changed",
+                fix=f"the mixtures are: {told}. Name inputs: mix({{'web': (web, 0.7), 'code': (code, 0.3)}})",
+            )
+        return fit[0], mixes[fit[0]]
+
+    def _draw_by(self, number: str, weights: Sequence[Weight]) -> None:
+        """What is left of a mixture is drawn by these weights."""
+        if any(map(callable, weights)):
+            raise PipelineError(
+                "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
+            )
+        opened = self._opened()
+        entry = opened.get(str(self._data)) or DataEpoch(self._job, Runner("inline", 1), self._data, None).entry()
+        opened[str(self._data)] = self._anew(number, list(weights), entry)
+        self._job = replace(self._job, weights=self._job.weights | {number: list(weights)}, counts={})
+        self._replay_anew()
+        self._open, self._live = opened, None
+        self._new, self._resumed, self._placed, self._dealt = False, True, True, True
+        self._total = None
+        self._mark_beginning()
+
+    def _replay_anew(self) -> None:
+        """Batches are read again by the weights that count."""
+        self._replays.close()
+        self._replays, self._locator = Replays(self._job, self._options, self._site), None
+
+    def _anew(self, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
+        """An epoch of the data of which the rest is drawn by these weights."""
+        job = self._job
+        alone = self.rank.world == 1 or job.split_batches
+        before = job.weights.get(number) or list(self._mixes[number].weights)
+        if entry["lanes"] is not None:
+            lanes = [LaneState(*each) for each in entry["lanes"]]
+            if any(lane.shared for lane in lanes):
+                self._refuse_turns()
+            drawn = [
+                lane
+                if lane.ended
+                else lane._replace(drawn=job.drawn_from(self._data, number, lane.drawn, lane.taken, before, weights))
+                for lane in lanes
+            ]
+            return entry | {"lanes": [list(lane) for lane in drawn]}
+        deal = entry["deal"]
+        taken = 0 if deal is None else deal[0][0] + deal[1]
+        if job.streams(Runner("inline", 1), self._data, [], dry=True)[1].count is None:
+            if not alone:
+                self._refuse_turns()
+            drawn_by = job.drawn_from(self._data, number, entry.get("drawn", {}), taken, before, weights)
+            return entry | {"drawn": drawn_by}
+        if self._drifts and not alone:
+            raise PipelineError(
+                "update_mix(): how far the other ranks are does not follow from this one's steps",
+                fix='use batch(last="drop") or last=None with steps=',
+            )
+        left = job.left_of_mixtures(self._data, entry, [taken] * (1 if alone else self.rank.world))
+        return {"history": [], "deal": None, "lanes": None, "left": left, "since": self._earlier + self._step}
+
+    def _refuse_turns(self) -> None:
+        raise PipelineError(
+            "update_mix(): ranks take turns at the batches of one mixture, or of a part of it, and stand at different "
+            "places",
+            fix="change weights between two epochs; see the RANKS line of loader.explain()",
+        )
+
+    def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
+        """Stand where a state says, by the weights that count: see ``update_mix``."""
+        mixes = self._mixes
+        told = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
+        others = {
+            number: weights or written
+            for number, (written, weights) in told.items()
+            if not _same(written, mixes[number].written())
+        }
+        changed = {number: weights for number, (_, weights) in told.items() if weights and number not in others}
+        if told:
+            self._job = replace(self._job, weights=changed | others, counts={})
+            self._replay_anew()
+        for number, before in others.items():
+            try:
+                if None in before:
+                    raise PipelineError(
+                        "the state was drawn by weights that are functions, which a state does not hold"
+                    )
+                self._draw_by(number, mixes[number].weights)
+            except CedarError as error:
+                raise ResumeError(
+                    f"{mixes[number].label()} has other weights than when the state was saved: {error.what}",
+                    site=site,
+                    done="nothing was loaded",
+                    fix=error.fix or "load it with the weights of then",
+                ) from error
+            self._dealt = False
+
+
+def _same(written: Sequence[float | None], mine: Sequence[float | None]) -> bool:
+    """Whether the weights of a state are a pipeline's; one is a schedule where they say None, and code tells those."""
+    return len(written) == len(mine) and all(a == b for a, b in zip(written, mine, strict=True))

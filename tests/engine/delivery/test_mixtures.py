@@ -1,0 +1,195 @@
+"""The weights of mixtures change in the middle of an epoch: every row comes once. CEDAR_CASES sets the number of random
+cases, CEDAR_SEED the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import cedar
+from tests.how_much import SEED, cases
+from tests.toy_pipelines import Source
+from tests.toy_runs import run, saved
+
+CASES = cases(20)
+
+
+def pipeline(draw: random.Random, *, counted: bool, repeats: int | None, stop: Any) -> tuple[Any, Counter[int]]:
+    """A function that makes a mixture by weights, and how often each row is in its inputs."""
+    parts, rows = [], Counter[int]()
+    for number in range(draw.randint(2, 3)):
+        sizes = [draw.choice([3, 8, 21]) for _ in range(draw.randint(3, 5))]
+        source = Source(100_000 * number, sizes, True)
+        ids = [100_000 * number + 1000 * part + i for part, n in enumerate(sizes) for i in range(n)]
+        p = cedar.from_source(source).select("id").shuffle(seed=1)
+        if not counted:
+            p, ids = p.filter(lambda i: i % 3 != 1, "id"), [i for i in ids if i % 3 != 1]
+        parts.append(p.repeat(repeats))
+        rows.update(ids * (repeats or 1))
+    size, seed = draw.randint(1, 5), draw.randint(0, 9)
+
+    last: Any = "keep" if repeats else "drop"
+
+    def make(weights: list[float]) -> cedar.Pipeline:
+        named = {f"in{number}": pair for number, pair in enumerate(zip(parts, weights, strict=True))}
+        return cedar.mix(named, seed=seed, stop=stop).batch(size, last=last)
+
+    return make, rows
+
+
+def weights_of(draw: random.Random, many: int) -> list[float]:
+    return [draw.choice([0.1, 0.5, 2.0]) for _ in range(many)]
+
+
+def ids(batches: list[Any]) -> list[int]:
+    return [i for batch in batches for i in batch["id"]]
+
+
+def every_row_comes_once(draw: random.Random) -> None:
+    counted, repeats = draw.random() < 0.6, draw.choice([1, 2])
+    make, rows = pipeline(draw, counted=counted, repeats=repeats, stop="all")
+    many = len({i // 100_000 for i in rows})
+    world = draw.choice([1, 2, 3])
+    written = weights_of(draw, many)
+    got: list[int] = []
+    states: list[Any] = [None] * world
+    for change in range(3):
+        now, how, steps = weights_of(draw, many), draw.choice(["call", "load"]), draw.randint(0, 5)
+        last = change == 2
+        written = now if how == "load" else written
+        after = []
+        for rank, state in enumerate(states):
+            loader = make(written).loader(rank=rank, world=world, executor="inline")
+            if state is not None:
+                loader.load_state_dict(state)
+                loader.set_epoch(0)
+                if how == "call":
+                    loader.update_mix(dict(zip([f"in{i}" for i in range(many)], now, strict=True)))
+            if not last and steps == 0:
+                after.append(saved(loader))
+                continue
+            batches, stands = run(loader, None if last else steps)
+            got += ids(batches)
+            after.append(stands)
+        states = after
+        if not last and any(state["epoch"] for state in states):
+            return
+    assert Counter(got) == rows
+
+
+def states_go_on_as_the_run_does(draw: random.Random) -> None:
+    make, rows = pipeline(draw, counted=draw.random() < 0.5, repeats=None, stop="first")
+    many = len({i // 100_000 for i in rows})
+    world, written, now = draw.choice([1, 2]), weights_of(draw, many), weights_of(draw, many)
+    at, steps = draw.randint(1, 6), 25
+    for rank in range(world):
+        loader = make(written).loader(rank=rank, world=world, steps=steps, executor="inline")
+        whole, states = [], {}
+        for number, batch in enumerate(loader, 1):
+            whole.append(batch["id"].tolist())
+            if number == at:
+                loader.update_mix(now)
+            states[number] = saved(loader)
+        for number in draw.sample(range(at, steps), 3):
+            again = make(written).loader(rank=rank, world=world, steps=steps, executor="inline")
+            again.load_state_dict(states[number])
+            assert [batch["id"] for batch in run(again)[0]] == whole[number:]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(SEED, SEED + CASES))
+@pytest.mark.parametrize("check", [every_row_comes_once, states_go_on_as_the_run_does])
+def test_weights_change_at_any_step(check: Any, seed: int) -> None:
+    check(random.Random(seed))
+
+
+def source(value: int, rows: int = 500) -> cedar.Pipeline:
+    return cedar.from_items([{"x": value * 1000 + i} for i in range(rows)]).shuffle(seed=1)
+
+
+def share(batches: list[Any]) -> float:
+    rows = [x for batch in batches for x in batch["x"]]
+    return sum(x >= 1000 for x in rows) / len(rows)
+
+
+def test_shares_follow_the_weights_from_the_step_on() -> None:
+    p = cedar.mix({"a": (source(0).repeat(), 0.5), "b": (source(1).repeat(), 0.5)}, seed=1).batch(16)
+    loader = p.loader(steps=400, executor="inline")
+    got = []
+    for number, batch in enumerate(loader, 1):
+        got.append(batch)
+        if number == 128:
+            loader.update_mix({"b": 1.5})
+        if number == 256:
+            loader.update_mix(remove=["a"])
+    assert share(got[:128]) == pytest.approx(0.5, abs=0.01)
+    assert share(got[128:256]) == pytest.approx(0.75, abs=0.01)
+    assert share(got[256:]) == 1.0
+    first = [x for batch in got[:256] for x in batch["x"].tolist() if x < 1000]
+    assert first[:500] == list(dict.fromkeys(first[:500]))  # a pass goes on where it is
+
+
+def test_a_schedule_is_asked_for_steps_of_all_epochs() -> None:
+    asked: list[int] = []
+
+    def weight(step: int) -> float:
+        asked.append(step)
+        return 1.0 if step >= 100 else 0.0
+
+    for repeats, steps in ((None, 50), (4, None)):
+        asked.clear()
+        p = cedar.mix([(source(0).repeat(repeats), 0.5), (source(1).repeat(repeats), weight)]).batch(16, last="drop")
+        loader = p.loader(steps=steps, executor="inline")
+        epochs = []
+        for _ in range(4):
+            epochs.append(run(loader)[0])
+            state = saved(loader)
+            loader = p.loader(steps=steps, executor="inline")
+            loader.load_state_dict(state)
+        assert share(epochs[0][:50]) == 0.0
+        assert share(epochs[3][:10]) > 0.3
+        if steps:
+            assert [share(each) for each in epochs[:2]] == [0.0, 0.0]
+            assert share(epochs[3]) == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_what_cannot_change_is_refused_by_name() -> None:
+    a, b = source(0, 50), source(1, 50)
+    above = cedar.mix([(a, 0.5), (b, 0.5)]).shuffle(seed=2).batch(4)
+    loader = above.loader(executor="inline")
+    state = run(loader, 3)[1]
+    with pytest.raises(cedar.PipelineError, match=r"below shuffle"):
+        loader.update_mix([0.9, 0.1])
+    assert saved(loader) == state
+    changed = cedar.mix([(a, 0.9), (b, 0.1)]).shuffle(seed=2).batch(4)
+    with pytest.raises(cedar.ResumeError, match=r"has other weights than when the state was saved"):
+        changed.loader(executor="inline").load_state_dict(state)
+    with pytest.raises(cedar.PipelineError, match=r"no mixture has these inputs: \['c'\]"):
+        cedar.mix({"a": (a, 1), "b": (b, 1)}).batch(4).loader().update_mix({"c": 1})
+    with pytest.raises(cedar.PipelineError, match=r"all weights of mix are zero"):
+        cedar.mix({"a": (a, 1), "b": (b, 1)}).batch(4).loader().update_mix(remove=["a", "b"])
+
+
+def test_batches_are_read_again_after_a_change() -> None:
+    p = cedar.mix([(source(0), 0.5), (source(1), 0.5)], stop="all").batch(8, last="keep")
+    loader = p.loader(executor="inline")
+    got = []
+    for number, batch in enumerate(loader):
+        if number == 7:
+            loader.update_mix([1, 3])
+        got.append(batch["x"].tolist())
+    loader = p.loader(executor="inline")
+    for _ in islice(loader, 8):
+        pass
+    loader.update_mix([1, 3])
+    state = json.loads(json.dumps(loader.state_dict()))
+    fresh = p.loader(executor="inline")
+    fresh.load_state_dict(state)
+    assert [fresh.read(step)["x"].tolist() for step in (8, 20, 9)] == [got[8], got[20], got[9]]
+    assert fresh.locate(12, 3).row.row == got[12][3] % 1000
