@@ -23,8 +23,8 @@ class Row:
     x: int
 
     def plus(self) -> int:
-        import next to, of_library
-        return plus(self.x, next to.ONE + of_library.TEN)
+        import beside, of_library
+        return plus(self.x, beside.ONE + of_library.TEN)
 
 def plus(x, y):
     return x + y

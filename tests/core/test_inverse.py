@@ -183,7 +183,7 @@ _VALUES, _OFFSETS, _INVERSE = {"a": np.array([1])}, {"a": np.array([0, 1])}, np.
         ((("a",), _VALUES, _OFFSETS, np.array([[0]])), "one dimension"),
         ((("a",), _VALUES, _OFFSETS, np.array([1])), "from 1 to 1, with 1 unique rows"),
         ((("a",), _VALUES, _OFFSETS, np.array([-1])), "from -1 to -1"),
-        ((("a", "b"), [*_VALUES.values()] * 2, [np.array([0, 1]), np.array([0, 0, 1])], _INVERSE), "as many"),
+        ((("a", "b"), [*_VALUES.values()] * 2, [np.array([0, 1]), np.array([0, 0, 1])], _INVERSE), "same number"),
         ((("a",), _VALUES, _OFFSETS, _INVERSE, {"a": np.array([1.0, 2.0])}), "2 weights for 1 values"),
         (
             (("a",), _VALUES, _OFFSETS, _INVERSE, {"b": np.array([1.0])}),
@@ -207,5 +207,5 @@ def test_features_of_different_lengths_make_no_group():
         group.weighted({"a": "c"})
     with pytest.raises(PipelineError, match="other keys"):
         InverseKeyedJaggedTensor.concat([group, InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1]])})])
-    with pytest.raises(PipelineError, match="no keys"):
+    with pytest.raises(PipelineError, match="not keys"):
         InverseKeyedJaggedTensor.from_jagged({"a": jagged([[1]])}, {"b": np.array([1])})

@@ -95,9 +95,9 @@ def test_processes_that_want_the_same_kernels_compile_them_once(fresh, tmp_path)
 
 PARENT = """
 import sys, time
-from cedar.operators import next to
+from cedar.operators import beside
 sys.path.insert(0, sys.argv[1])
-next to._process("kernels_that_take_long", ["doubled"])
+beside._process("kernels_that_take_long", ["doubled"])
 time.sleep(600)
 """
 
@@ -203,12 +203,12 @@ SCRIPT = """
     import subprocess, sys
     import numpy as np
     import cedar
-    from cedar.operators import next to, image, native
+    from cedar.operators import beside, image, native
 
     compiling = []
     if sys.argv[1] == "none are kept":
         native.load = lambda module: None
-        next to._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
+        beside._process = lambda *_: compiling.append(subprocess.Popen(["sleep", "600"])) or compiling[-1]
 
     rng = np.random.default_rng(0)
     rows = [{"image": rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)} for _ in range(24)]
@@ -221,7 +221,7 @@ SCRIPT = """
     with p.batch(8).loader(seed=1, executor="threads") as loader:
         for number, batch in enumerate(loader):
             if number == 0:
-                print(next to.under_way())
+                print(beside.under_way())
             print(batch["image"].astype("f4").tobytes().hex())
     for process in compiling:
         process.kill()

@@ -68,12 +68,12 @@ def test_transforms(n, frames, seed):
 CODE = """
 import subprocess
 import numpy as np
-from cedar.operators import audio, next to, native
+from cedar.operators import audio, beside, native
 native.load = lambda module: None
 compiling = subprocess.Popen(["sleep", "600"])
-next to._process = lambda *_: compiling
+beside._process = lambda *_: compiling
 mel = audio.log_mel(rate=16_000, n_fft=400, hop_length=160)
-print(mel(np.ones(16_000, np.float32)).shape[0] > 0 and next to.under_way())
+print(mel(np.ones(16_000, np.float32)).shape[0] > 0 and beside.under_way())
 compiling.kill()
 """
 
