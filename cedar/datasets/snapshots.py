@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
@@ -30,10 +30,14 @@ class SnapshotSource(ParquetSource):
     Args:
         root: of the table: names of files are what follows it.
         shown: what messages call it, with the number of the snapshot.
+        snapshot: its number.
+        reopen: makes the source of another snapshot of the table; None where the user named this one.
     """
 
     root: str = ""
     shown: str = ""
+    snapshot: int = 0
+    reopen: Callable[[int], SnapshotSource] | None = field(default=None, compare=False, repr=False)
     reader: ClassVar[str] = "read_delta"
     lenient: ClassVar[bool] = True
 
@@ -46,6 +50,26 @@ class SnapshotSource(ParquetSource):
 
     def describe(self) -> str:
         return self.shown
+
+    def at(self, snapshot: int) -> SnapshotSource:
+        """This source with the files of another snapshot, which a state is of.
+
+        Raises:
+            SourceError: the table has no such snapshot any more.
+        """
+        assert self.reopen is not None
+        other = self.reopen(snapshot)
+        return replace(
+            self,
+            paths=other.paths,
+            columns=other.columns,
+            declared=other.declared,
+            shown=other.shown,
+            snapshot=snapshot,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"reopen": None}  # workers read this snapshot; a table of pyiceberg may not travel
 
 
 def _below(root: str, file: Any) -> str:
@@ -61,12 +85,16 @@ def _options(options: Mapping[str, Any] | None, place: int) -> dict[str, str]:
     return known | {_OBJECT_STORE[name][place]: value for name, value in known.items() if name in _OBJECT_STORE}
 
 
-def _source(files: list[str], schema: Any, columns: Any, root: str, shown: str) -> SnapshotSource:
+def _source(
+    files: list[str], schema: Any, columns: Any, root: str, shown: str, snapshot: int, reopen: Any
+) -> SnapshotSource:
     if not files:
         raise SourceError(f"{shown} has no rows", site=user_site(), fix="read another version of it")
     types = as_types(schema, "schema", "read_delta")
     chosen = as_names(columns, "columns", "read_delta") or tuple(name for name, _ in types)
-    return SnapshotSource(tuple(files), chosen, declared=types, root=root, shown=shown)
+    return SnapshotSource(
+        tuple(files), chosen, declared=types, root=root, shown=shown, snapshot=snapshot, reopen=reopen
+    )
 
 
 def read_delta(
@@ -91,7 +119,9 @@ def read_delta(
                 "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
             )
         files = sorted(_local(each) for each in table.file_uris())
-        return _source(files, pa.schema(table.schema()), columns, _local(table.table_uri), shown)
+        root, schema, number = _local(table.table_uri), pa.schema(table.schema()), table.version()
+        reopen = (lambda other: read_delta(uri, other, columns, options)) if version is None else None
+        return _source(files, schema, columns, root, shown, number, reopen)
     except CedarError:
         raise
     except Exception as error:
@@ -120,17 +150,19 @@ def read_iceberg(
     root = str(table.location())
     try:
         snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else table.current_snapshot()
-        number = None if snapshot is None else snapshot.snapshot_id
-        shown = f"read_iceberg({redact_url(root)}, snapshot_id={number})"
         if snapshot is None:
             which = "no current snapshot: it has no rows yet" if snapshot_id is None else f"no snapshot {snapshot_id}"
             raise SourceError(f"read_iceberg({redact_url(root)}): the table has {which}")
+        number = int(snapshot.snapshot_id)
+        shown = f"read_iceberg({redact_url(root)}, snapshot_id={number})"
         scan = table.scan(snapshot_id=number)
         tasks = list(scan.plan_files())
         _refuse(shown, table, scan, tasks)
         schema = library("pyiceberg.io.pyarrow", "iceberg", "read_iceberg").schema_to_pyarrow(scan.projection())
         schema = pa.schema([(field.name, field.type) for field in schema])  # without the numbers of fields
-        return _source([_local(task.file.file_path) for task in tasks], schema, columns, _local(root), shown)
+        files = [_local(task.file.file_path) for task in tasks]
+        reopen = (lambda other: read_iceberg(table, other, columns, options)) if snapshot_id is None else None
+        return _source(files, schema, columns, _local(root), shown, number, reopen)
     except CedarError as error:
         error.site = error.site or user_site()
         raise

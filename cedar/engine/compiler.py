@@ -25,8 +25,8 @@ from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
 from cedar.engine.programs import Programs
-from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from
 from cedar.engine.streams.assigned import AssignedStream, Share
+from cedar.engine.streams.deal import EVERYTHING, Interval, steps_from
 from cedar.engine.streams.groups import GroupStage
 from cedar.engine.streams.lanes import DONE, Lane
 from cedar.engine.streams.ready import ReadyStream
@@ -148,7 +148,7 @@ class Compiler:
             if size is not None and not self._below(stage).refills:
                 end = math.inf if below.count is None else below.count
                 runs = [(low * size, min(high * size, end)) for low, high in runs]
-            elif stage.kind != "task" or not stage.keeps:
+            elif stage.kind != "task" or not stage.keeps_units:
                 raise PipelineError(
                     f"the weights of a mixture cannot change below {self.physical.works[stage.out].label}: what was "
                     "had of each input does not follow from the rows that were given",

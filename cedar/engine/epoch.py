@@ -29,8 +29,8 @@ from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_p
 from cedar.engine.overlap import describe, overlap, told_by_key
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
-from cedar.engine.streams.deal import EVERYTHING, remaining
 from cedar.engine.streams.assigned import AssignedStream, Share
+from cedar.engine.streams.deal import EVERYTHING, remaining
 from cedar.engine.streams.lane_states import LaneState
 from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream

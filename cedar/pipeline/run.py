@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,18 +142,14 @@ class RunMethods:
         """
         node = tolerating(cast("Pipeline", self), on_error)
         where = cast("Any", executor)  # strings are open here: the address of a scheduler is one
-        planner, chosen = choose_plan(
-            node,
-            plan,
-            where,
-            workers,
-            on_error,
-            exact,
-            PlanOptions.of(rules, without, budget),
+        asked = PlanOptions.of(rules, without, budget)
+        plans = functools.partial(
+            choose_plan, plan=plan, executor=where, workers=workers, on_error=on_error, exact=exact, chosen=asked
         )
+        planner, chosen = plans(node)
         watchers = observers(progress, trace, serve, on_metrics, user_site())
         options = Options(
-            planner=planner, plan=chosen, explainer=explain_run,
+            planner=planner, plan=chosen, plan_for=lambda root: plans(root)[0], explainer=explain_run,
             executor=where, workers=workers, seed=seed, epoch=epoch, rank=rank, world=world, subgroup=subgroup,
             split_batches=split_batches, steps=steps, deal=deal, counts=counts,
             agree=os.fspath(agree) if isinstance(agree, os.PathLike) else agree,

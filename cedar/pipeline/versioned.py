@@ -22,7 +22,7 @@ def read_delta(
     Args:
         uri: a path or URL.
         version: its number; by default the latest, from now on that one, whatever is written meanwhile. A run that
-            resumes needs the version that its state is of: give it here, as ``p.explain()`` shows it.
+            resumes then reads the version of its state.
         columns: which to read; all by default. Columns that were added later are null in older files.
         storage_options: keys, endpoints and so on: see docs/storage.md.
 
@@ -54,7 +54,7 @@ def read_iceberg(
 
     Args:
         table: of pyiceberg, such as ``catalog.load_table("db.clicks")``, or the path or URL of a metadata file.
-        snapshot_id: by default the current one, from now on that one.
+        snapshot_id: by default the current one, from now on that one; a run that resumes reads that of its state.
         columns, storage_options: as of ``read_delta``.
 
     Raises:

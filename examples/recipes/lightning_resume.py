@@ -36,7 +36,7 @@ def fit(steps: int, checkpoint: str | None = None) -> list[int]:
         "accelerator": "cpu",
     }
     saves = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=4)
-    trainer, model = lightning.Trainer(max_steps=steps, callbacks=[saves], **quiet), Model()
+    trainer, model = lightning.Trainer(max_steps=steps, callbacks=[saves], logger=False, **quiet), Model()
     trainer.fit(model, batches.loader(format="torch"), ckpt_path=checkpoint)
     return model.seen
 

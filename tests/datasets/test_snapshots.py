@@ -1,5 +1,7 @@
 """Tables of Delta Lake, by deltalake; of Iceberg, by a stand-in for pyiceberg where that is not installed."""
 
+import json
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +65,40 @@ def test_a_version_stays_and_resumes(tmp_path: Path) -> None:
         assert len(list(loader)) == 3
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_run_that_resumes_reads_the_version_of_its_state(tmp_path: Path, counted: bool) -> None:
+    uri = delta(tmp_path / "t")
+
+    def loader(version: int | None = None) -> cedar.Loader:
+        rows = cedar.read_delta(uri, version=version).shuffle(seed=1)
+        return (rows if counted else rows.filter(col("x") != 5)).select("x").batch(2).loader(executor="inline")
+
+    with loader() as first:
+        whole = [batch["x"].tolist() for batch in first]
+    with loader() as first:
+        begun = [next(iter(first))["x"].tolist()]
+        state = json.loads(json.dumps(first.state_dict()))
+    deltalake.write_deltalake(uri, pa.table({"x": [99], "p": ["a"], "y": [1.0]}), mode="append")
+    deltalake.DeltaTable(uri).delete("x < 4")
+    with loader() as latest:
+        assert sorted(x for batch in latest for x in batch["x"].tolist()) == [4, *[5] * counted, 6, 7, 8, 99]
+        with pytest.raises(cedar.ResumeError, match="of snapshot 2 of source 0, and this loader reads 4") as caught:
+            latest.load_state_dict(state)
+        assert "version=2" in (caught.value.fix or "")
+    with loader() as resumed:
+        resumed.load_state_dict(state)
+        assert begun + [batch["x"].tolist() for batch in resumed] == whole
+        assert "version=2" in resumed.explain()
+        again = resumed.state_dict()
+    with loader() as resumed:  # the second time
+        resumed.load_state_dict(again)
+        assert sorted(x for batch in resumed for x in batch["x"].tolist()) == sorted(
+            x for batch in whole for x in batch
+        )
+    with loader(version=4) as other, pytest.raises(cedar.ResumeError, match="of snapshot 2"):
+        other.load_state_dict(state)
+
+
 def test_keys_do_not_depend_on_other_files(tmp_path: Path) -> None:
     uri = delta(tmp_path / "t")
     parts = {"a": 0.5, "b": 0.5}
@@ -116,8 +152,13 @@ def field(number: int, name: str) -> Any:
     return SimpleNamespace(field_id=number, name=name)
 
 
+OLD, NEW = 6_917_529_027_641_081_856, 7_917_529_027_641_081_857  # numbers of snapshots are drawn from 63 bits
+
+
 class Table:
     """What of a table of pyiceberg is asked."""
+
+    current = NEW
 
     def __init__(self, folder: Path, deletes: int = 0, old_name: str = "x") -> None:
         self.folder, self.deletes = folder, deletes
@@ -129,16 +170,16 @@ class Table:
         return f"file://{self.folder}"
 
     def current_snapshot(self) -> Any:
-        return SimpleNamespace(snapshot_id=7)
+        return SimpleNamespace(snapshot_id=self.current)
 
     def snapshot_by_id(self, number: int) -> Any:
-        return SimpleNamespace(snapshot_id=number) if number in (6, 7) else None
+        return SimpleNamespace(snapshot_id=number) if number in (OLD, NEW) else None
 
     def schemas(self) -> dict[int, Any]:
         return {0: SimpleNamespace(fields=self.old)}
 
     def scan(self, snapshot_id: int) -> Any:
-        files = [0, 1] if snapshot_id == 6 else [0, 2]
+        files = [0, 1] if snapshot_id == OLD else [0, 2]
         tasks = [
             SimpleNamespace(
                 file=SimpleNamespace(file_path=f"file://{self.folder}/{n}.parquet", file_format="FileFormat.PARQUET"),
@@ -167,12 +208,31 @@ def pyiceberg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_rows_of_a_snapshot(tmp_path: Path) -> None:
     table = Table(tmp_path)
     assert rows(cedar.read_iceberg(table)) == [{"x": 0, "y": None}, {"x": 2, "y": None}]
-    assert [row["x"] for row in rows(cedar.read_iceberg(table, snapshot_id=6, columns=["x"]))] == [0, 1]
-    assert "snapshot_id=7" in cedar.read_iceberg(table).explain()
+    assert [row["x"] for row in rows(cedar.read_iceberg(table, snapshot_id=OLD, columns=["x"]))] == [0, 1]
+    assert f"snapshot_id={NEW}" in cedar.read_iceberg(table).node.operator.label()
     with pytest.raises(cedar.SourceError, match="no snapshot 9"):
         cedar.read_iceberg(table, snapshot_id=9)
     with pytest.raises(cedar.PipelineError, match="takes a table"):
         cedar.read_iceberg(3)
+
+
+@pytest.mark.usefixtures("pyiceberg")
+def test_a_run_that_resumes_reads_the_snapshot_of_its_state(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.current = OLD
+    with cedar.read_iceberg(table).select("x").loader() as loader:
+        assert next(iter(loader)) == {"x": 0}
+        state = json.loads(json.dumps(loader.state_dict()))
+    table.current = NEW
+    assert [row["x"] for row in cedar.read_iceberg(table)] == [0, 2]
+    with cedar.read_iceberg(table).select("x").loader() as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == [{"x": 1}]
+    operator: Any = cedar.read_iceberg(table).node.operator
+    source = operator.source
+    assert pickle.loads(pickle.dumps(source)) == source  # workers need no table of pyiceberg
+    with cedar.read_iceberg(table).select("x").loader() as loader, pytest.raises(cedar.ResumeError, match="damaged"):
+        loader.load_state_dict(json.loads(json.dumps(state).replace(str(OLD), '"x"')))
 
 
 @pytest.mark.usefixtures("pyiceberg")

@@ -73,6 +73,7 @@ class Options:
     on_error: Skip | None = None
     planner: Planner | None = None
     plan: Plan | None = None
+    plan_for: Callable[[Node], Planner | None] | None = None  # makes the planner of a root with other snapshots
     explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # for sinks: blocks instead of rows or batches,
     encode: Kernel | None = None  # of batches, in tasks: what this makes of them

@@ -11,7 +11,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cedar.core.errors import ResumeError, Site
@@ -19,6 +19,7 @@ from cedar.core.stream import is_count
 from cedar.datasets.as_saved import listing_text
 from cedar.datasets.base import Read
 from cedar.datasets.files_io import marks_of
+from cedar.datasets.snapshots import SnapshotSource
 from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
@@ -32,6 +33,36 @@ _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
 _TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
 _LISTINGS = 2048  # characters of all listings in a state
+
+
+def snapshots_of(root: Node) -> list[int | None]:
+    """Of each source, the number of the snapshot of a table that it reads; nothing where no source reads any."""
+    sources = [node.operator.source for node in _reads(root)]
+    if len(sources) > BUCKETS or not any(isinstance(source, SnapshotSource) for source in sources):
+        return []
+    return [source.snapshot if isinstance(source, SnapshotSource) else None for source in sources]
+
+
+def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
+    """The root, its sources reading these snapshots, where the user left open which.
+
+    Raises:
+        SourceError: a table has no such snapshot any more.
+    """
+    numbers = {id(node): number for node, number in zip(_reads(root), snapshots, strict=False)}
+
+    def moved(node: Node) -> Node | None:
+        number = numbers.get(id(node))
+        source = node.operator.source if number is not None and isinstance(node.operator, Read) else None
+        if number is None or not isinstance(source, SnapshotSource) or source.snapshot == number or not source.reopen:
+            return None
+        return replace(node, operator=Read(source.at(number)))
+
+    return graph.replace(root, moved) if snapshots and len(snapshots) == len(snapshots_of(root)) else root
+
+
+def _reads(root: Node) -> list[Any]:
+    return [node for node in graph.sources(root) if isinstance(node.operator, Read)]
 
 
 @dataclass(frozen=True)
@@ -48,6 +79,7 @@ class Identity:
     marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
     counts: str | None = None  # stands for the rows that filters leave of each split, where they are counted
     any_order: bool = False  # rows come as they finish
+    snapshots: list[int | None] = field(default_factory=list)  # that sources read of tables, if one does
     count: int = field(default=0, compare=False)  # of sources
     files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
     listings: list[str | None] = field(
@@ -87,6 +119,7 @@ class Identity:
             marks,
             counts,
             any_order,
+            snapshots_of(root),
             len(reads),
             files,
             listings if sum(len(each or "") for each in listings) <= _LISTINGS else [],
@@ -128,20 +161,7 @@ class Identity:
                 raise ResumeError(
                     f"the state is of another {setting}: it has {other!r}, this has {own!r}", site=site, fix=fix
                 )
-        changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
-        if changed:
-            run = run_of(range(self.count), changed[0]) if self.count > BUCKETS else [changed[0]]
-            which = f"source {run[0]}" if len(run) == 1 else f"one of the sources {run[0]} to {run[-1]}"
-            raise ResumeError(
-                f"the data of {which} changed since the state was saved: other files, sizes or row counts",
-                site=site,
-                done="nothing was loaded",
-                fix="restore the files, or begin the next epoch without the state: "
-                f"loader.set_epoch({state['epoch'] + 1})",
-            )
-        for files, marks, then in zip(self.files, self.marks, state.get("files") or (), strict=False):
-            if marks and then:
-                _check_files(files, marks, then, site)
+        self._check_sources(state, site)
         if self.counts != saved:
             raise ResumeError(
                 "filters leave other rows than when the state was saved, and it says how many were taken of those",
@@ -155,6 +175,31 @@ class Identity:
                 "continue where they were, the rest of the epoch uses the new code",
                 stacklevel=3,
             )
+
+    def _check_sources(self, state: dict[str, Any], site: Site | None) -> None:
+        changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
+        for number, (own, other) in enumerate(zip(self.snapshots, state.get("snapshots", []), strict=False)):
+            if own != other and number in changed:
+                raise ResumeError(
+                    f"the state is of snapshot {other} of source {number}, and this loader reads {own}",
+                    site=site,
+                    done="nothing was loaded",
+                    fix=f"give version={other} or snapshot_id={other} to the reader, or neither, and load the state "
+                    "before the first batch and without plan=",
+                )
+        if changed:
+            run = run_of(range(self.count), changed[0]) if self.count > BUCKETS else [changed[0]]
+            which = f"source {run[0]}" if len(run) == 1 else f"one of the sources {run[0]} to {run[-1]}"
+            raise ResumeError(
+                f"the data of {which} changed since the state was saved: other files, sizes or row counts",
+                site=site,
+                done="nothing was loaded",
+                fix="restore the files, or begin the next epoch without the state: "
+                f"loader.set_epoch({state['epoch'] + 1})",
+            )
+        for files, marks, then in zip(self.files, self.marks, state.get("files") or (), strict=False):
+            if marks and then:
+                _check_files(files, marks, then, site)
 
 
 def _operators(root: Node) -> list[str]:

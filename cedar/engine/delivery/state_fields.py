@@ -175,7 +175,7 @@ _OPTIONAL: dict[str, tuple[Test, Any]] = {  # and what stands for it
     "files": (_list_of(_some(_marks)), []), "counts": (_some(_text), None),
     "order": (lambda value: value == "any", "any"), "operators": (_list_of(_text), []),
     "listings": (_list_of(_some(_text)), []), "mix": (_dict_of(_weights), {}),
-    "earlier": (_number, 0),
+    "earlier": (_number, 0), "snapshots": (_list_of(_some(_seed)), []),
 }  # fmt: skip
 
 
