@@ -413,7 +413,7 @@ class StreamContext:
     ``row_bytes`` estimates the bytes of one input unit from the metadata of the sources; ``types`` are the input's
     column types, resolved by the sample where needed; ``refills`` says that dead slots may come that the next row
     replaces. For operators that work ``over_ranks``: so many ``ranks`` take units in turns, from unit ``assigned`` on.
-    For those that join rows: ``parts`` asks that keys tell of which. For those that mix: ``weights`` in the place of their
+    For those that join rows: ``parts`` asks that keys tell of which. For those that mix: ``weights`` in place of their
     own, by which they draw from unit 0 on, or from those that ``drawn`` says; and ``step`` of the loader at a unit.
     """
 

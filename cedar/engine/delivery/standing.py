@@ -16,6 +16,7 @@ from cedar.core.ranks import Rank
 from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
+from cedar.datasets.snapshots import SnapshotSource
 from cedar.engine.compiler import least_run
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
@@ -218,7 +219,8 @@ class LoaderPosition(Parts):
         try:
             for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
                 source = getattr(node.operator, "source", None)
-                if own[number] != state["sources"][number] and listing is not None and isinstance(source, FileSource):
+                files = isinstance(source, FileSource) and not isinstance(source, SnapshotSource)  # that names others
+                if own[number] != state["sources"][number] and listing is not None and files:
                     other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
                     made[id(node)] = replace(node, operator=Read(other))
                     self._changed += said
