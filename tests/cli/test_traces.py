@@ -67,4 +67,4 @@ def test_what_cannot_be_written_is_an_error_before_anything_is_recorded(tmp_path
 def test_a_run_is_recorded_for_a_minute_at_most(seconds, capsys):
     with pytest.raises(SystemExit):
         main(["trace", "http://a", "--seconds", seconds])
-    assert "no integer from 1 to 60" in capsys.readouterr().err
+    assert "not an integer from 1 to 60" in capsys.readouterr().err

@@ -139,7 +139,7 @@ def test_a_rank_that_is_gone_is_named_by_all_others(place: Any) -> None:
 
     told = at_once(3, rank)
     assert told[1] == "gone"
-    assert all("rank(s) 1 did not come to step" in each and "timeout=" in each for each in (told[0], told[2]))
+    assert all("rank(s) 1 did not reach step" in each and "timeout=" in each for each in (told[0], told[2]))
 
 
 def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         first, last = pool.map(rank, (0, 2))
-    assert "rank(s) 1 did not come to step 0" in first
+    assert "rank(s) 1 did not reach step 0" in first
     assert "another rank or world than 3" in first
     assert "rank(s) 0, 1 did not come" in last or "rank(s) 1 did not come" in last
 
@@ -305,7 +305,7 @@ def test_a_rank_that_dies_or_stops_ends_all_others_in_time(gone: signal.Signals)
     for rank in (0, 2):
         assert told[rank][0][0] == "epoch"
         assert told[rank][1][0] == "error"
-        assert told[rank][1][1].startswith("rank(s) 1 did not come to step")
+        assert told[rank][1][1].startswith("rank(s) 1 did not reach step")
 
 
 @pytest.mark.heavy
@@ -316,7 +316,7 @@ def test_processes_agree_through_a_service(gone: int, service: str) -> None:
     for rank in (0, 2):
         assert told[rank][0][0] == "epoch"
         assert told[rank][1][0] == ("error" if gone else "epoch")
-        assert not gone or told[rank][1][1].startswith("rank(s) 1 did not come to step")
+        assert not gone or told[rank][1][1].startswith("rank(s) 1 did not reach step")
 
 
 @pytest.mark.heavy

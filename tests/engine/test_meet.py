@@ -81,5 +81,5 @@ def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> 
 
 def test_a_place_that_is_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(cedar.WorkerError, match="cannot talk to the others"), talk(None):
+    with pytest.raises(cedar.WorkerError, match="cannot communicate with the others"), talk(None):
         FolderWords(str(tmp_path / "file")).set("a", "b")

@@ -34,7 +34,10 @@ def test_a_task_inline_is_done_when_it_was_submitted() -> None:
 
 
 def test_processes_that_are_made_by_fork_are_refused() -> None:
-    with ProcessPoolExecutor(1, get_context("fork")) as pool, pytest.raises(cedar.PlanError, match="made by fork"):
+    with (
+        ProcessPoolExecutor(1, get_context("fork")) as pool,
+        pytest.raises(cedar.PlanError, match="starts its processes by fork"),
+    ):
         check_executor(pool)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         check_executor(pool)

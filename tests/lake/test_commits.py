@@ -97,7 +97,9 @@ def test_what_somebody_changed_is_not_committed(change: str, tmp_path: Path):
         (tmp_path / part.temporary).write_bytes(b"{")
     else:
         (tmp_path / part.name).write_bytes(b"of another job")
-    error, says = (PipelineError, "another job wrote") if change == "taken" else (SourceError, "is gone, or not the 3")
+    error, says = (
+        (PipelineError, "another job wrote") if change == "taken" else (SourceError, "is missing or does not have 3")
+    )
     with pytest.raises(error, match=says):
         log.add(Commit((part,), {}, "", 1))
     assert not log.commits

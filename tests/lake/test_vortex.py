@@ -227,7 +227,7 @@ def test_checksums_that_are_missing_damaged_or_of_another_file(tmp_path: Path):
         assert cedar.read_vortex(path, verify=False).count() == 100
     sums.write_bytes(good)
     write(path, table(200))
-    with pytest.raises(SourceError, match="was cut short, or written again"):
+    with pytest.raises(SourceError, match="was truncated or rewritten"):
         cedar.read_vortex(path).count()
 
 

@@ -20,11 +20,11 @@ from cedar.operators.map import Map
         (lambda: Map(abs, ("x",), into=("a", "a")), "a column twice"),
         (lambda: Map(abs, "x"), "is not a column name"),  # type: ignore[arg-type]
         (lambda: Map(abs, (3,)), "3 is not a column name"),  # type: ignore[arg-type]
-        (lambda: Map(abs, ("x",), dtype="foo"), "no type of column"),
+        (lambda: Map(abs, ("x",), dtype="foo"), "not a type of column"),
         (lambda: Map(abs, ("x",), ("a", "b"), dtype="int8"), "2 columns are written"),
         (lambda: Map(abs, ("x",), dtype={"y": int}), "names 'y', which is not written"),
         (lambda: Map(dict, dtype=int), "returns whole rows"),
-        (lambda: Map(abs, ("x",), timeout=0), "no time to wait"),
+        (lambda: Map(abs, ("x",), timeout=0), "not a time to wait"),
         (lambda: Map(abs, ("x",), on_error="skip"), "is not a policy"),  # type: ignore[arg-type]
         (lambda: Map(torch.nn.Linear, ("x",)), "the class needs arguments"),
     ],

@@ -93,7 +93,7 @@ def test_rows_of_a_resized_batch_have_no_keys() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Pad((3,), 2), "no column name"),  # type: ignore[arg-type]
+        (lambda: Pad((3,), 2), "not a column name"),  # type: ignore[arg-type]
         (lambda: Pad(("ids",), -1), "integer"),
         (lambda: Pad(("ids",), 2.5), "integer"),  # type: ignore[arg-type]
         (lambda: Pad(("ids",), 2, "x"), "number"),  # type: ignore[arg-type]

@@ -143,7 +143,7 @@ def test_a_truncated_plan_is_refused():
     pipeline = written()
     whole = text_of(Plan.as_written(pipeline.node))
     for size in range(0, len(whole) - 2, 97):
-        refuse(whole[:size], pipeline, "no JSON, or was cut off")
+        refuse(whole[:size], pipeline, "not JSON, or was cut off")
 
 
 @given(st.data())

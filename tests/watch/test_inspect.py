@@ -263,7 +263,7 @@ def test_a_row_that_becomes_several_is_followed_by_its_first():
     ("add", "why"),
     [
         (lambda p: p.map_batches(lambda t: t, "x", size=2), "it sees 2 rows at a time"),
-        (lambda p: p.sample("x"), "no work on single rows"),
+        (lambda p: p.sample("x"), "not work on single rows"),
         (lambda p: cedar.zip(p, p.rename({"x": "y"})), "a row of each input"),
         (lambda p: p.batch(2), "it makes batches"),
     ],

@@ -164,7 +164,7 @@ def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplo
         again(100.0)
     assert caught.value is gone
     monkeypatch.setattr(clients, "_used", {"tls://a:1"})
-    with pytest.raises(cedar.WorkerError, match=r"did not come back within 100 s: no answer") as caught:
+    with pytest.raises(cedar.WorkerError, match=r"did not return within 100 s: no answer") as caught:
         again(100.0)
     assert "start it again at that address" in str(caught.value)
     assert next(now) == 101

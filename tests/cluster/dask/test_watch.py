@@ -65,7 +65,7 @@ def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixt
             watch._heed(View({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 2}, {}))
     assert (watch.threads, watch.loud()) == (1, ["a"])
     (record,) = caplog.records
-    assert "the Dask worker b has not been heard of for 1000.0 s: its tasks go to others" in record.getMessage()
+    assert "the Dask worker b has been silent for 1000.0 s: other workers run its tasks" in record.getMessage()
     watch._heed(View({"a": 0.1, "b": 0.1}, {"a": 1, "b": 2}, {}))
     assert (watch.threads, watch.loud()) == (3, None)
 

@@ -30,7 +30,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(cedar.PipelineError, match="cannot tell each other where they stand"):
         alone.reshard(0, 2)
     for rank in (0, 1):
-        with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {1 - rank} of 2 did not come to reshard"):
+        with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {1 - rank} of 2 did not call reshard"):
             loader.reshard(rank, 2)
     job = Job(p, tmp_path, 2)
     job.step()

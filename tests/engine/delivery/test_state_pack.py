@@ -58,7 +58,7 @@ BROKEN: dict[str, Any] = {
     "padding": [4, "abc"], "surrogate": [4, "\ud800"], "no frame": [4, base64.b64encode(b"nonsense").decode()],
     "cut": [len(WHOLE), frame(WHOLE)[:-8]], "more": of(WHOLE, len(WHOLE) - 1), "less": of(WHOLE, len(WHOLE) + 1),
     "bomb": of(b"0" * (1 << 20), 1 << 40), "a small bomb": of(b" " * (1 << 20), 10), "no JSON": of(b"{"),
-    "no UTF-8": of(b'"\xff"'), "a list": of(b"[]"), "a field": of(b'{"open": {}}'),
+    "not UTF-8": of(b'"\xff"'), "a list": of(b"[]"), "a field": of(b'{"open": {}}'),
     "others": of(b'{"open": {}, "begun": {}, "seed": 1}'), "deep": of(b"[" * 100_000),
     "wrong inside": of(WHOLE[:-2] + b": 7}}"),
     "numbers of none": of(b'{"open": NaN, "begun": 1e999}'), "odd": of(b'{"open": [], "begun": {}}'),

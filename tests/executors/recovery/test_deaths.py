@@ -15,7 +15,7 @@ def test_deaths_are_told() -> None:
     assert str(deaths.latest[0]) == "exit code 3, at map(f), a.parquet, row 7, epoch 2; the row is a bad row"
     assert str(Death("killed by SIGKILL", "map(f)")) == "killed by SIGKILL, at map(f); its task was run again"
     assert deaths.in_a_row == deaths.count == 1
-    deaths.add(Death("its result does not come", "map(f)"), ended=False)
+    deaths.add(Death("its result does not arrive", "map(f)"), ended=False)
     assert (deaths.in_a_row, deaths.count) == (1, 2)
     deaths.done(0.0)
     assert (deaths.in_a_row, list(deaths.recoveries)) == (0, [])

@@ -162,7 +162,7 @@ def test_rows_without_a_result():
     assert set(told) == {1, 2, 3, 4, 5, 6, 7}
     assert "0 samples is too short: 201 are needed" in told[1]
     assert "NaN" in told[3]
-    assert "no float array" in told[6]
+    assert "not a float array" in told[6]
 
 
 def test_float64_is_taken_as_float32():

@@ -42,7 +42,7 @@ def test_a_path_or_a_folder(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     assert tokenize(tmp_path) == tokenize(str(tmp_path / "tokenizer.json")) == tokenize(made)
     (tmp_path / "wrong.json").write_text('{"model": 3}')
-    for path, why in (("none.json", "cannot be read"), ("wrong.json", "no tokenizer.json")):
+    for path, why in (("none.json", "cannot be read"), ("wrong.json", "not a tokenizer.json")):
         with pytest.raises(PipelineError, match=why) as caught:
             tokenize(tmp_path / path)
         assert caught.value.site.file == __file__
