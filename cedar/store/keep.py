@@ -68,7 +68,7 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
 
 
 def save(place: Place | None, name: str, write: Write, versions: Versions | None = None, expected: int = 0) -> bool:
-    """Keep an entry; False if there is no room, or the place cannot be written, which is logged.
+    """Keep an entry; False if there is no room, or the place cannot be written, of which one warning is logged.
 
     Args:
         place: None is a place where nothing is kept.
@@ -79,7 +79,9 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
     try:
         return bool(place.put(name, write, versions or {}, expected))
     except (CedarError, OSError) as error:
-        _log.warning("nothing can be kept in %s: %s", place.shown, redact(str(error)))
+        level = logging.INFO if place.refuses else logging.WARNING
+        _log.log(level, "nothing can be kept in %s: %s", place.shown, redact(str(error)))
+        place.refuses = True
         return False
 
 

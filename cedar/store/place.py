@@ -52,6 +52,7 @@ class Place(ABC):
         self._listed_at = -_LISTING
         self._lock = Lock()
         self.evicted = 0
+        self.refuses = False  # it could not be written, which was logged
 
     # ---- what a place can do -----------------------------------------------------------------------------------------
 
