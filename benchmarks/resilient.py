@@ -204,7 +204,7 @@ def recovery(kept: Kept, form: Form, folder: str) -> list[Figure]:
     ]
 
 
-def _meant(record: run.Record) -> list[reports.Recovery]:
+def _meant(record: run.Record) -> list[reports.RecoveryTimes]:
     """Recoveries from failures that were made on purpose: on a machine that is too busy, others happen."""
     return [one for one in reports.recoveries(record) if one.detection is not None]
 

@@ -48,7 +48,7 @@ def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
     with (
         patch.object(agree, "time", clock),
         patch.object(meet, "time", clock),
-        patch("cedar.cluster.service.line.Line", place.line if isinstance(place, Lines) else None),
+        patch("cedar.cluster.service.line.ServiceLine", place.line if isinstance(place, Lines) else None),
     ):
         yield place
 

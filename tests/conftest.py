@@ -125,4 +125,4 @@ def memory() -> Iterator[Any]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits are short, so that many faults take no time."""
-    monkeypatch.setattr(requests.Patience, "of_environment", staticmethod(lambda: QUICK))
+    monkeypatch.setattr(requests.RequestPatience, "of_environment", staticmethod(lambda: QUICK))

@@ -22,7 +22,7 @@ import pytest
 import cedar
 import cedar.operators.audio
 import cedar.operators.image
-from cedar.executors.worker.main import Failed
+from cedar.executors.worker.main import TaskFailed
 from cedar.testing.storage import FlakyFileSystem
 from tests.core.toy_secrets import PASSWORD, TOKEN
 from tests.toy_http_store import Store
@@ -155,7 +155,7 @@ def test_no_credentials_in_errors_nor_in_their_causes(name: str, monkeypatch: py
         assert_no_secret([str(caught), repr(caught)])
         return
     printed = "".join(traceback.format_exception(caught))
-    traveled = cloudpickle.loads(cloudpickle.dumps(Failed(caught))).error
+    traveled = cloudpickle.loads(cloudpickle.dumps(TaskFailed(caught))).error
     assert_no_secret([str(caught), repr(caught), printed, "".join(traceback.format_exception(traveled))])
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cedar.core.boundary import as_column
 from cedar.core.columns import Column
-from cedar.core.groups.column import GroupColumn, Sharing
+from cedar.core.groups.column import GroupColumn, RowSharing
 from cedar.core.groups.encode import as_ints
 
 Place = list[int] | None
@@ -59,7 +59,7 @@ def read_groups(described: Sequence[Any], read: Callable[[Place], Any], rows: in
         places = as_ints(inverse, "int32")
         if not right or (rows and not 0 <= places.min() <= places.max() < stored) or not 0 <= together <= len(values):
             raise ValueError("a group whose rows are not there")
-        sharing = Sharing(places, stored, together, rows)
+        sharing = RowSharing(places, stored, together, rows)
         for name, array, reported in zip(names, values, fresh, strict=True):
             columns[name] = GroupColumn(array, sharing, reported)
     return columns

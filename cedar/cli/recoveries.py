@@ -10,7 +10,7 @@ from cedar.trainers.resilient.run import Record
 
 
 @dataclass(frozen=True)
-class Recovery:
+class RecoveryTimes:
     """A generation that began with a failure; seconds."""
 
     generation: int  # its number
@@ -25,7 +25,7 @@ class Recovery:
     kept: int  # micro-batches of the step that needed no new work, on all survivors together
 
 
-def recoveries(record: Record) -> list[Recovery]:
+def recoveries(record: Record) -> list[RecoveryTimes]:
     """Of each generation that began with a failure and got as far as to compute."""
     recovered = []
     lives: dict[str, int] = {}
@@ -42,7 +42,7 @@ def recoveries(record: Record) -> list[Recovery]:
         first = min(times, key=lambda reported: reported["redo"])
         since = event.detected if happened is None else happened[1]
         recovered.append(
-            Recovery(
+            RecoveryTimes(
                 event.generation, str(event.worker), None if happened is None else event.detected - happened[1],
                 event.decided - event.detected, first["agreed"] - event.decided, first["planned"] - first["agreed"],
                 first["redo"] - since, max(reported["redo"] for reported in times) - since,

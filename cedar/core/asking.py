@@ -113,7 +113,7 @@ class StopScope:
         _asker.reset(self._token)
 
 
-class WhileWanted:
+class CancellableArguments:
     """The arguments of so many calls, which end at the next one once the run of this thread is over, at no cost of any.
 
     Examples:

@@ -177,7 +177,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchPlace:
     """The place of a task's rows in their batch.
 
     Examples:

@@ -84,17 +84,17 @@ def branch_of(outer: int, index: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class KeyParts:
     """The rows that others were made of: of each of these, how many there are, and all of their keys in order."""
 
     counts: Ints
     keys: Keys
 
-    def take(self, index: Ints | slice) -> Parts:
+    def take(self, index: Ints | slice) -> KeyParts:
         counts = self.counts[index]
         first = (np.cumsum(self.counts) - self.counts)[index]
         before = np.cumsum(counts) - counts
-        return Parts(counts, self.keys.take(np.repeat(first - before, counts) + np.arange(int(counts.sum()))))
+        return KeyParts(counts, self.keys.take(np.repeat(first - before, counts) + np.arange(int(counts.sum()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Keys:
     repeat: Part = 0
     branch: Part = 0
     source: Part = 0
-    parts: Parts | None = None
+    parts: KeyParts | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -215,10 +215,10 @@ def concat_keys(parts: Sequence[Keys]) -> Keys:
             ]
         )
 
-    made: Parts | None = None
+    made: KeyParts | None = None
     if any(p.parts is not None for p in parts):
-        each = [p.parts or Parts(np.ones(len(p), dtype=np.int64), p) for p in parts]
-        made = Parts(np.concatenate([e.counts for e in each]), concat_keys([e.keys for e in each]))
+        each = [p.parts or KeyParts(np.ones(len(p), dtype=np.int64), p) for p in parts]
+        made = KeyParts(np.concatenate([e.counts for e in each]), concat_keys([e.keys for e in each]))
     return Keys(
         np.concatenate([p.row for p in parts]),
         join([p.file for p in parts]),

@@ -249,7 +249,7 @@ def portable(cause: BaseException) -> BaseException:
     """
     _shorten(cause)
     trace = "".join(traceback.format_exception(cause))
-    portable = cause if _travels(cause) else _Unmade.of(cause)
+    portable = cause if _travels(cause) else _UnmadeError.of(cause)
     if not _travels(portable):
         portable = RuntimeError(f"{type(cause).__name__}: {cause}")
     if not any(note.startswith(_REMOTE) for note in getattr(portable, "__notes__", ())):
@@ -264,18 +264,18 @@ def _travels(error: BaseException) -> bool:
         copied = pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - made here
     except Exception:  # noqa: BLE001 - a constructor may raise anything
         return False
-    return type(copied) is type(error) or isinstance(error, _Unmade)
+    return type(copied) is type(error) or isinstance(error, _UnmadeError)
 
 
-class _Unmade(Exception):
+class _UnmadeError(Exception):
     """Stands for an exception on its way, and is made into it without calling its constructor."""
 
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
         super().__init__(kind, args, state)
 
     @staticmethod
-    def of(error: BaseException) -> _Unmade:
-        return _Unmade(type(error), error.args, dict(error.__dict__))
+    def of(error: BaseException) -> _UnmadeError:
+        return _UnmadeError(type(error), error.args, dict(error.__dict__))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, args, state = self.args

@@ -87,7 +87,7 @@ def how_to_raise(name: str, most: int) -> str:
     return f"if you trust the file, raise the limit before the pipeline is built: {variable(name)}={4 * most}"
 
 
-class Account:
+class MemoryReservation:
     """What one task holds in memory: whatever a file asks for is asked of it first, by readers and decoders alike.
 
     Args:
@@ -109,17 +109,17 @@ class Account:
         self.taken = 0
 
     @staticmethod
-    def of_task(where: str, limits: Limits) -> Account:
+    def of_task(where: str, limits: Limits) -> MemoryReservation:
         """The account of the task that this thread is at, from now on in the name of ``where``; else a new one."""
-        account: Account | None = getattr(_thread, "account", None)
+        account: MemoryReservation | None = getattr(_thread, "account", None)
         if account is None:
-            return Account(where, limits)
+            return MemoryReservation(where, limits)
         account.where, account._limits = where, limits
         return account
 
     def __enter__(self) -> Self:
         """What is asked for in this thread, until the end of the block, is asked of this account."""
-        self._before: Account | None = getattr(_thread, "account", None)
+        self._before: MemoryReservation | None = getattr(_thread, "account", None)
         _thread.account = self
         return self
 
@@ -151,7 +151,7 @@ def take(size: int, part: str) -> None:
     Raises:
         SourceError: there is none.
     """
-    account: Account | None = getattr(_thread, "account", None)
+    account: MemoryReservation | None = getattr(_thread, "account", None)
     if account is not None:
         account.take(size, part)
 
@@ -162,7 +162,7 @@ class Passing:
     __slots__ = ("_account", "_held")
 
     def __enter__(self) -> None:
-        self._account: Account | None = getattr(_thread, "account", None)
+        self._account: MemoryReservation | None = getattr(_thread, "account", None)
         self._held = 0 if self._account is None else self._account.taken
 
     def __exit__(self, *_: object) -> None:

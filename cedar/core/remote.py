@@ -13,7 +13,7 @@ from cedar.core.asking import RequestOwner, asker
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.faults import ShortRead, fault_of
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.core.requests import Account, Patience
+from cedar.core.requests import RequestPatience, RequestStats
 
 _T = TypeVar("_T")
 _LEAST = 64 << 10  # bytes that a small read asks for,
@@ -32,16 +32,18 @@ class Remote:
     """
 
     fs: Any
-    account: Account = field(default_factory=Account, compare=False)
+    account: RequestStats = field(default_factory=RequestStats, compare=False)
     store: str = ""
 
     @staticmethod
-    def at(url: str, options: StorageOptions | None, account: Account | None = None) -> tuple[Remote, str]:
+    def at(url: str, options: StorageOptions | None, account: RequestStats | None = None) -> tuple[Remote, str]:
         """The storage of a URL, and the path there."""
         import fsspec
 
         fs, path = fsspec.url_to_fs(url, **dict(options or {}))
-        return Remote(fs, account or Account(Patience.of_environment()), options.mark if options else ""), path
+        return Remote(
+            fs, account or RequestStats(RequestPatience.of_environment()), options.mark if options else ""
+        ), path
 
     def url(self, path: str) -> str:
         """What users see of a path: no credentials."""

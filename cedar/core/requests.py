@@ -31,7 +31,7 @@ SECONDS = "CEDAR_STORAGE_SECONDS"
 
 
 @dataclass(frozen=True)
-class Patience:
+class RequestPatience:
     """How long a request is tried.
 
     Args:
@@ -47,14 +47,14 @@ class Patience:
     most: float = 8.0
 
     @staticmethod
-    def of_environment() -> Patience:
+    def of_environment() -> RequestPatience:
         """As CEDAR_STORAGE_ATTEMPTS and CEDAR_STORAGE_SECONDS say.
 
         Raises:
             PipelineError: one of them is not a number above 0.
         """
-        default = Patience()
-        return Patience(int(_number(ATTEMPTS, default.attempts)), _number(SECONDS, default.seconds))
+        default = RequestPatience()
+        return RequestPatience(int(_number(ATTEMPTS, default.attempts)), _number(SECONDS, default.seconds))
 
     def wait(self, attempt: int, asked: float | None) -> float:
         """Seconds until the attempt after number ``attempt``; at least what the storage asks for."""
@@ -77,21 +77,21 @@ def _number(name: str, default: float) -> float:
 
 
 @dataclass
-class Account:
+class RequestStats:
     """The requests of one source in one process, and its budget of retries.
 
     A request earns ``SHARE`` of a retry, and ``FLOOR`` are there from the start: a storage that is down gets few
     requests more than one that works. Where nothing else counts, ``metadata`` does: listings and footers.
     """
 
-    patience: Patience = field(default_factory=Patience)
+    patience: RequestPatience = field(default_factory=RequestPatience)
     metadata: Use = field(default_factory=Use)
     _tokens: float = FLOOR
     _seen: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:  # each process has its own budget, and counts its own requests
-        return Account, (self.patience,)
+        return RequestStats, (self.patience,)
 
     def ask(self, url: str, request: Callable[[float], _T], on: RequestOwner | None = None) -> _T:
         """What a request returns, rebuilt while it fails in a way that passes.

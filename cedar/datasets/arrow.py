@@ -12,7 +12,7 @@ import pyarrow as pa
 from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
 from cedar.core.errors import SourceError
-from cedar.core.limits import Account
+from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, numbered_rows, selected
 from cedar.datasets.files_io import check_unchanged, compression_of, open_file, open_local, open_stored
 from cedar.datasets.filesource import FileSource
@@ -76,7 +76,7 @@ class ArrowSource(FileSource):
                 done = batch is None
                 chunk = None if batch is None else _checked(batch, names, self._tensors, file.url)
                 if batch is not None:
-                    account = Account.of_task(file.url, file.limits)
+                    account = MemoryReservation.of_task(file.url, file.limits)
                     account.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
             if batch is not None and chunk is not None:
                 yield chunk

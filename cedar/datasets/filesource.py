@@ -14,7 +14,7 @@ from cedar.core.asking import Use
 from cedar.core.columns import Index
 from cedar.core.errors import CedarError, RowError, SourceError
 from cedar.core.redact import StorageOptions, redact_url
-from cedar.core.requests import Account
+from cedar.core.requests import RequestStats
 from cedar.datasets.base import LOST, BaseSource, Chunk, Split
 from cedar.datasets.files_io import marks_of
 from cedar.datasets.listing import Listing, concurrently, list_files
@@ -26,7 +26,7 @@ _S = TypeVar("_S", bound="FileSource")
 
 def asked_outside_tasks(sources: Iterable[Any]) -> Use:
     """What was asked of storage for listings and footers of sources, and for files that can only be streamed."""
-    accounts: dict[int, Account] = {}
+    accounts: dict[int, RequestStats] = {}
     for source in sources:
         listing = getattr(source, "__dict__", {}).get("listing")
         if isinstance(listing, Listing):

@@ -31,7 +31,7 @@ from cedar.core.faults import install, status_of
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact, redact_url, redacted
 from cedar.core.remote import Remote, is_remote, kind_of, local_path
-from cedar.core.requests import Account, Patience
+from cedar.core.requests import RequestPatience, RequestStats
 from cedar.datasets import walking
 from cedar.datasets.base import SKIPPABLE, skippable
 from cedar.datasets.once import once
@@ -245,7 +245,7 @@ def list_files(
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
     found: list[File] = []  # below folders and by globs
-    limits, account = Limits.of_environment(), Account(Patience.of_environment())
+    limits, account = Limits.of_environment(), RequestStats(RequestPatience.of_environment())
     groups = concurrently(lambda group: [_list(path, suffixes, account, options) for path in group], _groups(paths))
     for path, files in zip(paths, chain.from_iterable(groups), strict=True):
         for file in files:
@@ -315,7 +315,9 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
 
 
-def _list(path: str, suffixes: tuple[str, ...] | None, account: Account, options: StorageOptions | None) -> list[File]:
+def _list(
+    path: str, suffixes: tuple[str, ...] | None, account: RequestStats, options: StorageOptions | None
+) -> list[File]:
     if is_remote(path):
         with _listing(path):
             return _remote(path, suffixes, *Remote.at(path, options, account))

@@ -21,7 +21,7 @@ from cedar.core.arrow import of_numbers, of_texts
 from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
-from cedar.core.limits import Account
+from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, numbered_rows
 from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.filesource import FileSource
@@ -171,7 +171,7 @@ class ParquetSource(FileSource):
         types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
         # By what is read: the split may be that of a source with more columns.
         size = sum(decoded_bytes(group, leaves))
-        Account.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
+        MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             columns = _read_group(file, footer, split.part, leaves, self.verify)
             for name, column in columns.items():

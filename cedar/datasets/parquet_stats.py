@@ -16,13 +16,13 @@ from cedar.core.forks import elsewhere
 from cedar.datasets.truth import (
     And,
     CanFailError,
+    Clause,
     Compare,
     Flag,
     IfAlike,
     IsIn,
     IsNull,
     Known,
-    Node,
     Not,
     Opaque,
     Path,
@@ -78,7 +78,7 @@ class _IdentityKey:
 
 
 @lru_cache(maxsize=256)
-def _compiled(same: _IdentityKey) -> tuple[Node | None, tuple[str, ...]]:
+def _compiled(same: _IdentityKey) -> tuple[Clause | None, tuple[str, ...]]:
     """What decides, and the columns that are read."""
     reads = columns_of(same.expr)
     try:
@@ -96,7 +96,7 @@ def _never_fails(same: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) 
 # ---- from polars' nodes to ours --------------------------------------------------------------------------------------
 
 
-def _compile(node: Json) -> Node:
+def _compile(node: Json) -> Clause:
     kind, body = kind_of(node)
     path = _path(node)
     if path is not None:
@@ -114,7 +114,7 @@ def _compile(node: Json) -> Node:
     return Opaque()
 
 
-def _compile_function(body: Json) -> Node | None:
+def _compile_function(body: Json) -> Clause | None:
     family, inner = kind_of(body["function"])
     if family != "Boolean":
         return None
@@ -139,21 +139,21 @@ def _compile_function(body: Json) -> Node | None:
     return None
 
 
-def _joined(parts: list[Node]) -> Node:
+def _joined(parts: list[Clause]) -> Clause:
     joined = parts[0]
     for part in parts[1:]:
         joined = And(joined, part)
     return joined
 
 
-def _compile_comparison(left: Json, op: str, right: Json) -> Node | None:
+def _compile_comparison(left: Json, op: str, right: Json) -> Clause | None:
     path = _path(left)
     if path is None:
         path, right, op = _path(right), left, _FLIPPED[op]
     return None if path is None or not _is_constant(right) else _comparison(path, op, right)
 
 
-def _compile_between(path: Path, inputs: list[Json], closed: str) -> Node | None:
+def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | None:
     """Two comparisons, where polars converts both ends alike whether they are given together or one at a time."""
     _, low, high = inputs
     if not _is_constant(low) or not _is_constant(high):

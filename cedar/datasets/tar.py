@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, SourceError, user_site
-from cedar.core.limits import Account
+from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.files_io import check_unchanged, open_file
 from cedar.datasets.filesource import FileSource
@@ -33,7 +33,7 @@ _TAIL = 1 << 20  # of what follows the last member, looked at at a time
 
 
 @dataclass
-class _Sample:
+class _TarSample:
     key: str
     parts: dict[str, bytes | None] = field(default_factory=dict)
     size: int = 0
@@ -47,7 +47,7 @@ class _Archive(tarfile.TarFile):
 
     last = ""  # the member before
 
-    def __init__(self, *args: Any, account: Account, **options: Any) -> None:
+    def __init__(self, *args: Any, account: MemoryReservation, **options: Any) -> None:
         self.account = account
         super().__init__(*args, **options)  # reads the first header
 
@@ -93,7 +93,9 @@ class TarSource(FileSource):
         few = _ROWS if self.missing == "null" else 1
         for file in self.listing:
             found: dict[str, None] = {}
-            for sample in islice(_samples(file, set(), Account(file.url, file.limits), _NAMES[self.dot]), few):
+            for sample in islice(
+                _samples(file, set(), MemoryReservation(file.url, file.limits), _NAMES[self.dot]), few
+            ):
                 if "key" in sample.parts:
                     raise SourceError(f"{file.url}: a member with extension 'key' clashes with the column 'key'")
                 found |= dict.fromkeys(sample.parts)
@@ -104,9 +106,9 @@ class TarSource(FileSource):
     def read(self, split: Split) -> Iterator[Chunk]:
         file = self.listing[split.file]
         names = list(self.schema())
-        pending: list[_Sample] = []
+        pending: list[_TarSample] = []
         size = 0
-        account = Account.of_task(file.url, file.limits)
+        account = MemoryReservation.of_task(file.url, file.limits)
         try:
             for sample in _samples(file, set(names), account, _NAMES[self.dot]):
                 self._check(file, sample)
@@ -123,7 +125,7 @@ class TarSource(FileSource):
         if pending:
             yield _chunk(pending, names)
 
-    def _check(self, file: File, sample: _Sample) -> None:
+    def _check(self, file: File, sample: _TarSample) -> None:
         if sample.parts.keys() == set(self._extensions):
             return
         lacks = [] if self.missing == "null" else self._extensions
@@ -150,9 +152,9 @@ class TarSource(FileSource):
         return other
 
 
-def _samples(file: File, wanted: set[str], account: Account, names: re.Pattern[str]) -> Iterator[_Sample]:
+def _samples(file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]) -> Iterator[_TarSample]:
     """The samples of a shard; of extensions that are not ``wanted`` the bytes are None."""
-    current: _Sample | None = None
+    current: _TarSample | None = None
     seen: set[str] = set()
     for name, data, size in _members(file, wanted, account, names):
         match = names.fullmatch(name)
@@ -165,7 +167,7 @@ def _samples(file: File, wanted: set[str], account: Account, names: re.Pattern[s
             if key in seen:
                 raise _refused(file, name, f"key {key!r} came before, with other keys in between or after it")
             seen.add(key)
-            current = _Sample(key)
+            current = _TarSample(key)
         if extension in current.parts:
             raise _refused(file, name, f"key {key!r} has a second .{extension}")
         current.parts[extension] = data
@@ -175,7 +177,7 @@ def _samples(file: File, wanted: set[str], account: Account, names: re.Pattern[s
 
 
 def _members(
-    file: File, wanted: set[str], account: Account, names: re.Pattern[str]
+    file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]
 ) -> Iterator[tuple[str, bytes | None, int]]:
     """Name, bytes (None if not wanted) and size of each regular member."""
     with ExitStack() as stack:
@@ -237,7 +239,7 @@ def _refused(file: File, name: str, why: str) -> SourceError:
     return SourceError(f"{file.url}: member {name!r} is refused: {why}", fix="write the shard again without it")
 
 
-def _chunk(samples: list[_Sample], names: list[str]) -> Chunk:
+def _chunk(samples: list[_TarSample], names: list[str]) -> Chunk:
     columns: dict[str, Column] = {}
     for name in names:
         if name == "key":

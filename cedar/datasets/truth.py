@@ -51,7 +51,7 @@ Known: TypeAlias = Callable[[Path], "Bounds | None"]
 ANY = Truth(True, True, True)
 
 
-class Node(Protocol):
+class Clause(Protocol):
     def truth(self, known: Known, /) -> Truth: ...
 
 
@@ -61,8 +61,8 @@ class CanFailError(Exception):
 
 @dataclass(frozen=True)
 class And:
-    left: Node
-    right: Node
+    left: Clause
+    right: Clause
 
     def truth(self, known: Known) -> Truth:
         a, b = self.left.truth(known), self.right.truth(known)
@@ -71,7 +71,7 @@ class And:
 
 @dataclass(frozen=True)
 class Not:
-    of: Node
+    of: Clause
 
     def truth(self, known: Known) -> Truth:
         inner = self.of.truth(known)
@@ -231,7 +231,7 @@ class IfAlike:
     path: Path
     low: str
     high: str
-    both: Node
+    both: Clause
 
     def truth(self, known: Known) -> Truth:
         bounds = known(self.path)

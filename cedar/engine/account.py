@@ -46,7 +46,7 @@ class OwnTime:
             self._since = None
 
 
-class Account:
+class DeliveryCounter:
     """One for each loader; ``epoch`` is the data epoch at hand."""
 
     def __init__(

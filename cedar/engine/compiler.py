@@ -43,7 +43,7 @@ from cedar.plan import physical as plans
 from cedar.plan.graph import Node
 from cedar.plan.lower import group_size
 from cedar.plan.physical import Branch, Physical, Stage
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader
 
 _CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
@@ -164,7 +164,7 @@ class Compiler:
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
-    def top(self, share: Share, finish: Sequence[Step] = ()) -> tuple[Stream, AssignedStream]:
+    def top(self, share: Share, finish: Sequence[KernelStep] = ()) -> tuple[Stream, AssignedStream]:
         """The stream that a rank's loader pulls, and the assigned stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
         assigned = AssignedStream(self.assigned, share)
@@ -177,13 +177,13 @@ class Compiler:
             top = self._tasks(stages[number], top, last)
         return top, assigned
 
-    def _last(self, stage: Stage, share: Share, finish: Sequence[Step]) -> Sequence[Step]:
+    def _last(self, stage: Stage, share: Share, finish: Sequence[KernelStep]) -> Sequence[KernelStep]:
         """What a rank does with its units at the end."""
         if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
             return finish
         root = self.physical.root
         padding = PadBatch(self._local(rows_per_unit(root.logical)), self.binding.types(root), only_empty=True)
-        return [Step(padding), *finish]
+        return [KernelStep(padding), *finish]
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Compiler:
         share = Share(lane.number, lane.of, chunk, history=tuple(history))
         return AssignedStream(self._operator(stage, inputs), share, alone=True)
 
-    def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[Step]] = tuple) -> StageStream:
+    def _tasks(self, stage: Stage, below: Stream, last: Callable[[], Sequence[KernelStep]] = tuple) -> StageStream:
         def program() -> Program:
             return self._programs.of(stage.operators, first=self._pad_steps(stage), last=last())
 
@@ -282,7 +282,7 @@ class Compiler:
     def _read(self, stage: Stage, lane: Lane | None) -> Stream:
         window, permute = self._window(stage)
         tasks = self._tasks_on(stage)
-        own: list[Step] = []  # that leave the lane's rows, in the task that reads
+        own: list[KernelStep] = []  # that leave the lane's rows, in the task that reads
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.keeps_units, tasks, lane, windowed=stage.windows >= 0)
         if lane is None:
@@ -293,11 +293,11 @@ class Compiler:
         if by_key is None:
             return stream
         if stream.streaming:  # chunks come as they are read
-            return StageStream(stream, lambda: Program((Step(by_key),)), False, False, tasks)
-        own.append(Step(by_key))
+            return StageStream(stream, lambda: Program((KernelStep(by_key),)), False, False, tasks)
+        own.append(KernelStep(by_key))
         return stream
 
-    def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[Step]) -> Segment:
+    def _segment(self, segment: plans.Segment, lane: Lane | None, own: Sequence[KernelStep]) -> Segment:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
@@ -306,7 +306,7 @@ class Compiler:
         counted = self.binding.listed.rows(node)
         return Segment(partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted)
 
-    def _readers(self, segment: plans.Segment, own: Sequence[Step]) -> tuple[Any, Program]:
+    def _readers(self, segment: plans.Segment, own: Sequence[KernelStep]) -> tuple[Any, Program]:
         """The reader of a segment, and what its blocks go through."""
         reader = self._reader(segment)
         kept, links = segment.kept, segment.links
@@ -428,13 +428,13 @@ class Compiler:
         """This rank's rows of a batch."""
         return size // self._slices[1] if self._slices else size
 
-    def _pad_steps(self, stage: Stage) -> list[Step]:
+    def _pad_steps(self, stage: Stage) -> list[KernelStep]:
         """What fills the batches of ``last="pad"``: the first step above the batch."""
         if stage.pads < 0:
             return []
         size = self._local(self._node(stage.pads).operator.size)  # type: ignore[attr-defined]
         below = self.physical.stages[stage.inputs[0]].out
-        return [Step(PadBatch(size, self.binding.types(self._node(below))))]
+        return [KernelStep(PadBatch(size, self.binding.types(self._node(below))))]
 
     def _unit_bytes(self, node: Node) -> float:
         """Estimated bytes of one unit of a node, from the metadata of the sources below: in any plan the same."""

@@ -40,7 +40,7 @@ from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.steps.edit import as_tolerated, tolerated
-from cedar.tasks.chain import Step
+from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")
 Mixed: TypeAlias = tuple[Any, ...]
@@ -56,7 +56,7 @@ class Job:
     rank: Rank
     seed: int
     split_batches: bool
-    finish: tuple[Step, ...]
+    finish: tuple[KernelStep, ...]
     instances: Instances
     store: Store
     metrics: Metrics

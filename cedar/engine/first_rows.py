@@ -73,7 +73,7 @@ class FirstRows:
         self._binding = binding
         self._strict = strict
         self._patience = patience
-        self._rows: dict[int, _Rows] = {}  # by the id of a source's node; read once for all plans
+        self._rows: dict[int, _SourceRows] = {}  # by the id of a source's node; read once for all plans
 
     def rewrites(self, plan: Plan) -> bool:
         """A plan does anything else than the pipeline as written, wherever that is done."""
@@ -146,18 +146,18 @@ class FirstRows:
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _given(self, count: int) -> dict[int, _Rows]:
+    def _given(self, count: int) -> dict[int, _SourceRows]:
         for node in self._binding.sources:
             if id(node) not in self._rows:
                 self._rows[id(node)] = self._read(node)
         return {key: rows.first(count) for key, rows in self._rows.items()}
 
-    def _read(self, node: Node) -> _Rows:
+    def _read(self, node: Node) -> _SourceRows:
         """The first rows of a source; of an iterator the next pass begins with them."""
         assert isinstance(node.operator, Read)
         source = node.operator.source
         if isinstance(source, IterableSource):
-            return _Rows(dict(source.first().columns))
+            return _SourceRows(dict(source.first().columns))
         known, names = self._binding.schemas[id(node)], self._named()
         if known is not None and names is not None and can_select(source):
             kept = [name for name in known if name in names]
@@ -166,7 +166,7 @@ class FirstRows:
         block = self._binding.first_rows(node, SAMPLE_ROWS)
         for each in self._binding.listed.filters(node.logical):  # no other rows are read
             block = self._binding.kernel(each)(block, self._binding.check_env)
-        return _Rows(dict(block.columns), block.slots)
+        return _SourceRows(dict(block.columns), block.slots)
 
     def _named(self) -> frozenset[str] | None:
         """The columns that operators name or that come out; None where that may be any."""
@@ -191,7 +191,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _SourceRows:
     """The first rows of a source; ``count`` where there are no columns."""
 
     columns: dict[str, Column]
@@ -201,9 +201,9 @@ class _Rows:
     def total(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else self.count
 
-    def first(self, count: int) -> _Rows:
+    def first(self, count: int) -> _SourceRows:
         count = min(count, self.total)
-        return _Rows({name: cut(column, 0, count) for name, column in self.columns.items()}, count)
+        return _SourceRows({name: cut(column, 0, count) for name, column in self.columns.items()}, count)
 
 
 def _is_cheap(operator: Operator) -> bool:
@@ -302,7 +302,7 @@ class _Few:
 
     binding: Binding
     plan: Plan
-    rows: dict[int, _Rows]
+    rows: dict[int, _SourceRows]
     world: int
     shrinks: bool
     patience: Patience | None = None

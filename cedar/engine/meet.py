@@ -79,7 +79,7 @@ class Meeting:
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
-        look = _Look(self._timeout, self._world, self._stopped)
+        look = _Polling(self._timeout, self._world, self._stopped)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
                 text = self._words.get(f"{self._name}/hello/{rank}")
@@ -104,7 +104,7 @@ class Meeting:
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
         meeting, at = "", None
-        look = _Look(self._timeout, self._world, self._stopped)
+        look = _Polling(self._timeout, self._world, self._stopped)
         while True:
             # Asked first: where rank 0 is at its next meeting, it has left the outcome of this one before.
             me, _, named = (self._words.get(asked) or "").partition(" ")
@@ -116,9 +116,9 @@ class Meeting:
             if me == self._me and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")
-                look = _Look(self._timeout, self._world, self._stopped)
+                look = _Polling(self._timeout, self._world, self._stopped)
             elif meeting and (word := self._words.get(f"{self._name}/{meeting}/at")) != at:
-                at, look = word, _Look(self._timeout, self._world, self._stopped)
+                at, look = word, _Polling(self._timeout, self._world, self._stopped)
             if not look.again():
                 asked_before = me == self._me
                 others = [r for r in range(1, self._world) if self._words.get(f"{self._name}/hello/{r}") is None]
@@ -136,7 +136,7 @@ class Meeting:
         )
 
 
-class _Look:
+class _Polling:
     """Looks repeatedly, with longer pauses, until there was no time left."""
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:

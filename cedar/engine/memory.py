@@ -55,7 +55,7 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
     return MemoryAllowance(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR)
 
 
-class Bound:
+class MemoryBound:
     """One for each loader whose budget says how much memory there is; asked by any code that submits tasks.
 
     Args:

@@ -12,7 +12,7 @@ from cedar.control.timeline import Timeline
 from cedar.core.asking import Use
 from cedar.core.observation import Observation
 from cedar.core.quota import cores
-from cedar.engine.memory import Bound
+from cedar.engine.memory import MemoryBound
 from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
@@ -99,7 +99,7 @@ class Metrics:
     results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
     groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows delivered, and held, of each
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
-    bound: Bound | None = None  # of the memory, where the plan has one
+    bound: MemoryBound | None = None  # of the memory, where the plan has one
     queued: Callable[[], int] = int  # bytes of results that nothing has taken; of a run that is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

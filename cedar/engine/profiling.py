@@ -11,7 +11,7 @@ from cedar.core.errors import CedarError, PipelineError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.skip import Skip
 from cedar.core.stream import Piece
-from cedar.engine.account import Account
+from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.compiler import Compiler, least_run
 from cedar.engine.machine import machine
@@ -26,7 +26,7 @@ from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice, lower
 from cedar.profile import Profile
-from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.copying import own_copy
 
 _ALONE = 0.75  # of the time is for operators one by one; the rest for threads, which tell who holds the GIL
@@ -54,8 +54,8 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
     if not number or not 0 < seconds < math.inf:
         raise PipelineError(f"seconds={seconds!r}: a number of seconds above 0", site=user_site())
     here, began = machine(), time.perf_counter()
-    work = _Work(root, seed, on_error)
-    account = Account(work.binding, work.metrics, 0, None, user_site())
+    work = _ProfilePass(root, seed, on_error)
+    account = DeliveryCounter(work.binding, work.metrics, 0, None, user_site())
     try:
         work.alone(began + _ALONE * seconds)
         took = time.perf_counter() - began
@@ -67,7 +67,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
         raise
 
 
-class _Work:
+class _ProfilePass:
     """One measurement."""
 
     def __init__(self, root: Node, seed: int, on_error: Skip | None) -> None:
@@ -116,7 +116,7 @@ class _Work:
     def _sampled(self, i: int, node: Node) -> None:
         """Called on the rows of the sample, where a run called it once or never."""
         seen = self.metrics.seen.setdefault(i, CallTimes())
-        step = Step(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
+        step = KernelStep(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
         for _ in range(2 - seen.calls):
             timing = Timing()
             block = own_copy(self.binding.sample(node.inputs[0]))

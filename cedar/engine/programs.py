@@ -13,7 +13,7 @@ from cedar.operators.base import Env, Operator
 from cedar.plan.graph import Node
 from cedar.plan.physical import Branch, Link, Physical
 from cedar.plan.scan import Scan, narrowed
-from cedar.tasks.chain import Program, Step, fuse_steps
+from cedar.tasks.chain import KernelStep, Program, fuse_steps
 from cedar.tasks.reading import Reader
 from cedar.tasks.scanning import scan_reader
 
@@ -41,7 +41,7 @@ class Programs:
     physical: Physical
 
     def of(
-        self, links: Sequence[Link], first: Sequence[Step] = (), last: Sequence[Step] = (), scan: int = -1
+        self, links: Sequence[Link], first: Sequence[KernelStep] = (), last: Sequence[KernelStep] = (), scan: int = -1
     ) -> Program:
         """The program of a chain.
 
@@ -70,13 +70,13 @@ class Programs:
         predicates = [n.operator.condition for n in operator.where]
         return scan_reader(plain, operator.columns, where, predicates)
 
-    def _step(self, link: Node | Branch) -> Step:
+    def _step(self, link: Node | Branch) -> KernelStep:
         if isinstance(link, Branch):
-            return Step(BranchKernel(link.input))
+            return KernelStep(BranchKernel(link.input))
         ordinal = self.binding.ordinal(link)
         operators = (ordinal,) if ordinal >= 0 else ()
         policy = self.binding.policy(link)
-        return Step(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
+        return KernelStep(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
     def _in_order(self, links: Sequence[Node | Branch]) -> bool:
         """No operator is before one that the user wrote earlier."""
@@ -97,12 +97,12 @@ class Programs:
     def _number(self, link: Node | Branch) -> int:
         return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
 
-    def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[Step]:
+    def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[KernelStep]:
         """What leaves the columns that the plan's order leaves."""
         drops = any(self._number(n) < 0 for n in links)
         drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
         names = self.physical.works[end].schema if drops and end >= 0 else None
-        return [] if names is None else [Step(_ProjectKernel(dict(names)))]
+        return [] if names is None else [KernelStep(_ProjectKernel(dict(names)))]
 
 
 def _as_written(node: Node) -> Node:

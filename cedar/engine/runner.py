@@ -18,7 +18,7 @@ from cedar.core.errors import WorkerError
 from cedar.core.stream import Rows
 from cedar.datasets.base import Split
 from cedar.engine.meet import PATIENCE
-from cedar.engine.memory import Bound
+from cedar.engine.memory import MemoryBound
 from cedar.executors.choose import (
     InlineExecutor,
     available_cpus,
@@ -28,7 +28,7 @@ from cedar.executors.choose import (
     open_executor,
     own_threads,
 )
-from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, limits_of, refused, rest_at_exit
+from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, limits_of, refused, rest_at_exit
 from cedar.executors.recovery.patience import StallTimer
 from cedar.executors.recovery.trial import tried, try_read, try_shipped
 from cedar.executors.recovery.waiting import LocalTasks, RunningTask, Waiting
@@ -135,7 +135,7 @@ class Runner:
         watched: bool = False,
         untaken: UntakenResults | None = None,
         reads: Arrivals | None = None,
-        bound: Bound | None = None,
+        bound: MemoryBound | None = None,
         alone: bool = False,
     ) -> None:
         self.untaken, self.bound, self.alone = untaken, bound, alone
@@ -239,7 +239,7 @@ class Runner:
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             return submit(try_shipped if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._noted(self._recovery.submit(Work(program, send, limits=limits_of(program))))
+        return self._noted(self._recovery.submit(TaskWork(program, send, limits=limits_of(program))))
 
     def read(
         self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
@@ -261,7 +261,7 @@ class Runner:
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
             return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
 
-        work = Work(program, send, _url(reader, split), limits_of(program, reader))
+        work = TaskWork(program, send, _url(reader, split), limits_of(program, reader))
         return self.reads.notes(self._noted(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:

@@ -17,14 +17,14 @@ from cedar.core.cursor import Hashes, Keys
 from cedar.core.errors import WorkerError, portable
 from cedar.executors.choose import available_cpus, of_fork
 from cedar.executors.processes import warm
-from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, Work, WorkersDied
+from cedar.executors.recovery import Deaths, Patience, Recovery, Submit, TaskWork, WorkersDied
 from cedar.executors.recovery.trial import Survived, run_trial, tried
 from cedar.executors.recovery.waiting import Waiting
 from cedar.operators.base import Env
 from cedar.operators.calls import Call
 from cedar.operators.in_flight import Outcome
 from cedar.operators.marks import Marks, each_key
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 
 _NOBODY = -1  # the source of rows without a key
@@ -73,7 +73,7 @@ class IsolatedCalls:
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
         blame = call.blame
-        program = Program((Step(_unused, (blame.index,), blame.label, blame.site),))
+        program = Program((KernelStep(_unused, (blame.index,), blame.label, blame.site),))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Any]:
             return submit(_call, code, env, marks, rows, columns, hashes)
@@ -82,7 +82,7 @@ class IsolatedCalls:
         try:
             code = Code.of((call,))
             limits = () if call.timeout is None else (call.timeout,)
-            task = recovery.submit(Work(program, send, limits=limits, fine=True, most=_MOST))
+            task = recovery.submit(TaskWork(program, send, limits=limits, fine=True, most=_MOST))
             Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait([task], blame.label)
             outcome: Any = task.result()
         except WorkersDied as error:
@@ -125,7 +125,7 @@ def _call(
 ) -> Outcome | Survived:
     (call,) = code.load()
     if tried(marks):
-        step = Step(
+        step = KernelStep(
             _SomeRowsKernel(call, rows.keys, columns, hashes), (call.blame.index,), call.blame.label, call.blame.site
         )
         return run_trial((step,), [rows], replace(env, marks=marks))

@@ -13,7 +13,7 @@ from cedar.core.boundary import canonical_types, checked_column
 from cedar.core.columns import Column, TensorType
 from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.libraries import library, plain_errors
-from cedar.core.limits import Account, Limits
+from cedar.core.limits import Limits, MemoryReservation
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows, selected
@@ -127,7 +127,7 @@ class LanceSource(BaseSource):
             return
         url = self.url(split.file)
         span = f"rows {split.start:,} to {split.start + rows:,}"
-        account, count = Account.of_task(url, self._known.limits), 0
+        account, count = MemoryReservation.of_task(url, self._known.limits), 0
         with reading(url, span), plain_errors():
             fragment = self._fragments()[split.file]
             scan = fragment.scanner(columns=list(types), offset=split.start, limit=rows)

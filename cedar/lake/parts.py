@@ -50,7 +50,7 @@ class _Open:
 
 
 @dataclass
-class Parts:
+class PartFiles:
     """Puts files together from encoded pieces.
 
     Args:

@@ -16,7 +16,7 @@ from cedar.datasets.storage import Storage
 from cedar.datasets.to_arrow import arrow_batch, same_schema
 from cedar.lake.formats import Parquet
 from cedar.lake.layouts import Layouts, with_required
-from cedar.lake.parts import Parts
+from cedar.lake.parts import PartFiles
 
 _GROUP_BYTES = 64 << 20  # what a row group aims at
 _GROUP_ROWS = 65_536  # and its most rows, unless asked for
@@ -56,7 +56,7 @@ def write_parquet(
             raise PipelineError(f"write_parquet({option}={value}): at least 1", site=user_site())
     with Storage.at(url, Parquet.suffix, storage_options) as storage, contextlib.ExitStack() as stack:
         parquet = Parquet(Layouts("fast", "disk" if storage.local else "url"))
-        parts = Parts(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)
+        parts = PartFiles(storage, parquet, "part-{:05d}.parquet".format, None if storage.single else rows_per_file)
         stack.callback(parts.drop)
         room = rows_per_file
         for table in _row_groups(_batches(blocks, parquet), row_group_rows):

@@ -20,7 +20,7 @@ from cedar.core.boundary import as_column, canonical_types, checked_column
 from cedar.core.columns import Column
 from cedar.core.errors import SourceError
 from cedar.core.libraries import library, plain_errors
-from cedar.core.limits import Account
+from cedar.core.limits import MemoryReservation
 from cedar.datasets.base import Chunk, Split, numbered_rows, selected
 from cedar.datasets.files_io import check_unchanged
 from cedar.datasets.filesource import FileSource
@@ -38,7 +38,7 @@ _ROWS = 65_536  # rows of a split
 
 
 @dataclass(frozen=True)
-class Footer:
+class VortexFooter:
     """What a file says of itself.
 
     Args:
@@ -87,7 +87,7 @@ class VortexSource(FileSource):
         return Listing(tuple(file for file in files if not file.path.endswith(f".vortex{SUFFIX}")))
 
     @once
-    def _footers(self) -> list[Footer]:
+    def _footers(self) -> list[VortexFooter]:
         library("vortex", "vortex", self.reader)
         files, opened = self.listing.files, self._opened  # in no thread below: what is computed once is under a lock
         footers = concurrently(lambda n: _footer(files[n], opened, n, self.verify), range(len(files)))
@@ -122,7 +122,7 @@ class VortexSource(FileSource):
             return
         kind = pa.struct(list(types.items()))
         column = as_column if self._footers[split.file].sums else checked_column
-        account, count = Account.of_task(file.url, file.limits), 0
+        account, count = MemoryReservation.of_task(file.url, file.limits), 0
         with self._file(split.file) as opened:
             arrays = self._scan(file, opened, list(types), split.start, stop)
             done = False
@@ -175,13 +175,13 @@ class VortexSource(FileSource):
         return self.listing.digest([footer.chunks for footer in self._footers])
 
 
-def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Footer:
+def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> VortexFooter:
     with _opening(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
         if not isinstance(vortex_file.dtype, library("vortex", "vortex", "read_vortex").StructDType):
             raise TypeError(f"it holds values of {vortex_file.dtype}, and no columns")
         schema = vortex_file.dtype.to_arrow_schema()
         chunks = tuple((int(start), int(stop)) for start, stop in vortex_file.splits())
-    return Footer(canonical_types(schema, file.url, SourceError), chunks, number in opened.sums)
+    return VortexFooter(canonical_types(schema, file.url, SourceError), chunks, number in opened.sums)
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -
                 f"{file.url}: has no checksums next to it, and they are asked for",
                 fix="write them where the files are known to be whole: cedar.datasets.sums.write_sums",
             )
-    with _Reader(file, opened.sums.get(number)) as reader:
+    with _VortexBytes(file, opened.sums.get(number)) as reader:
         with reading(file.url), reader.telling(), plain_errors():
             vortex_file = vortex.open_readable(reader, footer=opened.footers.get(number), without_segment_cache=True)
             opened.footers[number] = vortex_file.footer
@@ -224,7 +224,7 @@ def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-class _Reader:
+class _VortexBytes:
     """What Vortex reads from, in threads of its own: bytes as they are stored, checked where there are checksums."""
 
     def __init__(self, file: File, sums: Sums | None) -> None:

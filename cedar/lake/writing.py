@@ -26,7 +26,7 @@ from cedar.lake.encode import Encode, pieces
 from cedar.lake.formats import FORMATS, Format
 from cedar.lake.lance_table import check_place
 from cedar.lake.layouts import describe, loosened, plain_schema
-from cedar.lake.parts import FILE_BYTES, Parts
+from cedar.lake.parts import FILE_BYTES, PartFiles
 from cedar.lake.sinks import group_rows
 from cedar.operators.base import StreamOperator
 from cedar.pipeline.planning import PlanOptions, choose_plan, tolerating
@@ -153,7 +153,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
                 _check(loader, job, log.storage.shown)
             before = len(log.files())
             with loader:
-                run = Run(settings, log, loader, rows, form, batched=pipeline.node.batched)
+                run = WriteRun(settings, log, loader, rows, form, batched=pipeline.node.batched)
                 run.all()
             _join(form, settings, log)
             return _told(log, before)
@@ -302,7 +302,7 @@ def _encode(settings: Settings, form: Format) -> Encode:
 
 
 @dataclass
-class Run:
+class WriteRun:
     """Writes what is left.
 
     Args:
@@ -321,7 +321,7 @@ class Run:
     form: Format
     batched: bool
     _schema: pa.Schema | None = None
-    _parts: Parts = field(init=False)
+    _parts: PartFiles = field(init=False)
 
     def all(self) -> None:
         """Continue to the end."""
@@ -329,7 +329,7 @@ class Run:
         if last is not None and last.end:
             return
         form, most = self.form, self.settings.rows_per_file
-        self._parts = Parts(
+        self._parts = PartFiles(
             self.log.storage, form, lambda number: os.path.join(form.folder, self.log.name(form.suffix, number)),
             most if self.settings.folders else None, last.number if last is not None else 0,
         )  # fmt: skip

@@ -184,7 +184,7 @@ class BalanceStream(Stream):
 
 
 @dataclass
-class _Step:
+class _BalanceStep:
     """The units of a step as they come: ``full`` counts those that ranks get, and not what was skipped as a whole."""
 
     at: At = None
@@ -199,7 +199,7 @@ class _BalanceFlow(Flow):
         self._source = source
         self._number = number  # of the next unit
         self._ahead = Ahead(over(source, self._measure), max(2, stream.context.ranks))
-        self._step = _Step()
+        self._step = _BalanceStep()
         self._ready: deque[Piece] = deque()
         self._ended = False
 
@@ -250,7 +250,7 @@ class _BalanceFlow(Flow):
 
     def _deal(self) -> None:
         """Hands out the current step."""
-        step, self._step = self._step, _Step()
+        step, self._step = self._step, _BalanceStep()
         rows = [unit.rows for unit in step.units]
         if step.full > 1 and self._context.ranks > 1:
             joined = concat_rows(rows)

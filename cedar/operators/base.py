@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.block import Block
-from cedar.core.buffers import Place
+from cedar.core.buffers import BatchPlace
 from cedar.core.columns import ColumnType
 from cedar.core.cursor import Keys, hash_ints, no_keys
 from cedar.core.errors import PipelineError, Site
@@ -170,7 +170,7 @@ class Env:
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
     numeric: NumericEnvironment | None = None  # of functions; None where there are none
     limits: Limits = DEFAULT  # of what a task holds
-    place: Place | None = None  # of the task's rows in their batch, for arrays that leave it
+    place: BatchPlace | None = None  # of the task's rows in their batch, for arrays that leave it
     unsteady: dict[int, str] | None = None  # of samples: by operator, what two calls showed; None makes no second call
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -207,7 +207,7 @@ class _Sorted:
     before: Index
 
 
-class _Bucket:
+class _LengthBucket:
     """Rows of one bucket that wait, in order."""
 
     def __init__(self, size: int) -> None:
@@ -247,7 +247,7 @@ class BucketFlow(Flow):
         self._context = stream.context
         self._source = stream.source.open(position, lap)
         self._ahead = Ahead(over(self._source, self._measure))
-        self._buckets = [_Bucket(size) for size in stream.operator.batch_sizes]
+        self._buckets = [_LengthBucket(size) for size in stream.operator.batch_sizes]
         self._skip = np.array(given, dtype=np.int64)  # the first rows of each bucket, given before this flow was opened
         self._given = self._skip.copy()
         self._seen = np.zeros(len(given), dtype=np.int64)

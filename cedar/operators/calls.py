@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.asking import WhileWanted, asker
+from cedar.core.asking import CancellableArguments, asker
 from cedar.core.block import Block
 from cedar.core.cursor import Hashes
 from cedar.core.errors import PipelineError, raised, warn_user
@@ -155,7 +155,7 @@ class Call:
     ) -> Outcome:
         results: list[Any] = []
         failures: dict[int, Failure] = {}
-        with WhileWanted(arguments, n) as wanted:
+        with CancellableArguments(arguments, n) as wanted:
             calls: Iterator[Any] = map(fn, *wanted)
             if keep is not None:
                 calls = map(keep, itertools.count(), calls)  # a call that raises has its number, too

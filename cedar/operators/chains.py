@@ -30,7 +30,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ChainFault:
     """A row that a link has no result for: the link's place in the chain, what is wrong, and what to do."""
 
     link: int
@@ -48,7 +48,7 @@ class Chain(Protocol):
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+    ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
         """The columns that the links leave, and the rows that have none, whose entries may be anything of the type.
 
         Args:

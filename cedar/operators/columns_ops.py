@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.expression_kernel import ColumnsKernel
-from cedar.operators.expression_steps import Rename as RenameStep
+from cedar.operators.expression_steps import RenameColumns as RenameStep
 from cedar.operators.expression_steps import Without, output_types
 from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content

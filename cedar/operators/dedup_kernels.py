@@ -9,7 +9,7 @@ import numpy as np
 
 from cedar.core.block import Block
 from cedar.core.columns import take, type_of
-from cedar.core.groups.column import GroupColumn, Sharing, plain
+from cedar.core.groups.column import GroupColumn, RowSharing, plain
 from cedar.operators.base import Env, Kernel, RowOperator
 from cedar.operators.dedup import is_lists
 
@@ -21,7 +21,7 @@ def for_groups(kernel: Kernel, operator: RowOperator) -> Kernel:
         known = effects.reads is not None and effects.writes is not None
         return PlainRows(kernel, (effects.reads or frozenset()) | (effects.writes or frozenset()) if known else None)
     reads, writes = operator.unique_reads, operator.effects().writes
-    return UniqueRows(kernel, reads, writes) if reads is not None and writes is not None else kernel
+    return OncePerGroup(kernel, reads, writes) if reads is not None and writes is not None else kernel
 
 
 class _WrappedKernel:
@@ -48,7 +48,7 @@ class PlainRows(_WrappedKernel):
 
 
 @dataclass(frozen=True)
-class UniqueRows(_WrappedKernel):
+class OncePerGroup(_WrappedKernel):
     """A kernel of some columns, run once for rows that are equal in them: where all are of one group.
 
     Where it fails on one of them it runs again on all rows as they are: then the right row is blamed, and the right
@@ -72,7 +72,7 @@ class UniqueRows(_WrappedKernel):
             return self.kernel(block, env)  # type: ignore[no-any-return]
         return block.with_columns(group | {name: _for_rows(values, narrow) for name, values in made.items()})
 
-    def _unique(self, block: Block, rows: dict[str, Any], sharing: Sharing, env: Env) -> dict[str, Any] | None:
+    def _unique(self, block: Block, rows: dict[str, Any], sharing: RowSharing, env: Env) -> dict[str, Any] | None:
         """The results for the held rows; None where they cannot be had so."""
         few = Block(rows, block.live_keys().take(sharing.first) if block.aligned else block.keys, aligned=block.aligned)
         try:
@@ -84,7 +84,7 @@ class UniqueRows(_WrappedKernel):
         return made if whole else None
 
 
-def _for_rows(values: Any, sharing: Sharing) -> Any:
+def _for_rows(values: Any, sharing: RowSharing) -> Any:
     if is_lists(type_of(values)):
         return GroupColumn(values, sharing, fresh=False)
     return take(values, sharing.inverse.astype(np.int64))

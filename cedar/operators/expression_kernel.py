@@ -20,9 +20,9 @@ from cedar.core.forks import Lock, elsewhere
 from cedar.core.groups.column import plain, take_each
 from cedar.operators.base import Env, Kernel
 from cedar.operators.expression_steps import (
-    Keep,
-    Program,
-    Rename,
+    ExpressionProgram,
+    KeepColumns,
+    RenameColumns,
     Step,
     StepColumn,
     Types,
@@ -45,7 +45,9 @@ class ExpressionKernel:
     """The kernel of one or several adjacent expression operators."""
 
     steps: tuple[Step, ...]
-    programs: dict[Types, Program] = field(default_factory=dict, repr=False)  # compiled, by the types of the block
+    programs: dict[Types, ExpressionProgram] = field(
+        default_factory=dict, repr=False
+    )  # compiled, by the types of the block
     empties: dict[Types, dict[str, Column]] = field(default_factory=dict, repr=False)  # the result of no rows
     fused: list[Fused] = field(default_factory=list, repr=False)
     compiling: Lock = field(default_factory=Lock, repr=False)
@@ -76,7 +78,7 @@ class ExpressionKernel:
             failures = _failing_rows(self.steps, program, block, env, error)
             return run(program, _settle(block, env, failures))
 
-    def _program(self, types: Types) -> Program:
+    def _program(self, types: Types) -> ExpressionProgram:
         if types not in self.programs:
             with self.compiling:  # a run's threads begin together, with the GIL between them
                 if types not in self.programs:
@@ -96,7 +98,7 @@ class ExpressionKernel:
 class ColumnsKernel:
     """Selects, drops or renames plain columns: moves references, copies nothing."""
 
-    step: Keep | Without | Rename
+    step: KeepColumns | Without | RenameColumns
     fused: list[Fused] = field(default_factory=list, repr=False)
 
     def __call__(self, block: Block, env: Env) -> Block:
@@ -130,7 +132,7 @@ def _steps_of(kernel: Kernel) -> tuple[Step, ...]:
     return kernel.steps if isinstance(kernel, ExpressionKernel) else ()
 
 
-def run(program: Program, block: Block) -> Block:
+def run(program: ExpressionProgram, block: Block) -> Block:
     """The result of a program on a block; polars errors come as they are."""
     computed: dict[str, Column] = {}
     rows: Index | None = None
@@ -154,7 +156,7 @@ def run(program: Program, block: Block) -> Block:
     return block.only_columns(columns) if rows is None else block.with_slots(columns, rows)
 
 
-def _of_one_row(program: Program, data: pl.DataFrame) -> pl.DataFrame:
+def _of_one_row(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
     try:
         return _queried(program, whole_columns(data))
     except polars_errors() as error:
@@ -163,7 +165,7 @@ def _of_one_row(program: Program, data: pl.DataFrame) -> pl.DataFrame:
     raise doubled
 
 
-def _queried(program: Program, data: pl.DataFrame) -> pl.DataFrame:
+def _queried(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame:
     frame = data.lazy()
     for query in program.queries:
         frame = query(frame)
@@ -197,7 +199,7 @@ def _as_written() -> pl.QueryOptFlags:
 
 
 def _failing_rows(
-    steps: tuple[Step, ...], program: Program, block: Block, env: Env, error: BaseException
+    steps: tuple[Step, ...], program: ExpressionProgram, block: Block, env: Env, error: BaseException
 ) -> dict[int, Failed]:
     """The live rows on which the program fails, found by halves; only the first where that ends the run.
 
@@ -217,7 +219,7 @@ def _failing_rows(
         label = steps[-1].blame.label
         raise PipelineError(f"{label}: {first_line(error)}", site=steps[-1].blame.site) from error
     failed: dict[int, Failed] = {}
-    compiled: dict[tuple[int, Types], Program] = {}
+    compiled: dict[tuple[int, Types], ExpressionProgram] = {}
     spans = [(0, len(block))]
     while spans:
         start, stop = spans.pop()
@@ -240,7 +242,7 @@ def _failing_rows(
 
 
 def _culprit(
-    steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], Program], error: BaseException
+    steps: tuple[Step, ...], row: Block, compiled: dict[tuple[int, Types], ExpressionProgram], error: BaseException
 ) -> tuple[ErrorContext, BaseException]:
     """The operator that fails on a block of one row, and its error; each is compiled once for all the rows."""
     if len(steps) == 1:

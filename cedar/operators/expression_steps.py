@@ -46,7 +46,7 @@ class With:
 
 
 @dataclass(frozen=True, eq=False)
-class Keep:
+class KeepColumns:
     """Keeps the results of ``items`` alone; a plain column name stands for itself."""
 
     items: tuple[Named | str, ...]
@@ -70,14 +70,14 @@ class Without:
 
 
 @dataclass(frozen=True, eq=False)
-class Rename:
+class RenameColumns:
     """Renames columns: (old, new), all at once."""
 
     pairs: tuple[tuple[str, str], ...]
     blame: ErrorContext
 
 
-Step: TypeAlias = With | Keep | Where | Without | Rename
+Step: TypeAlias = With | KeepColumns | Where | Without | RenameColumns
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ _Query: TypeAlias = "Callable[[pl.LazyFrame], pl.LazyFrame]"
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class ExpressionProgram:
     """Steps compiled for the types of a block.
 
     Args:
@@ -123,7 +123,7 @@ class Program:
         return [*computed, *self.unread, *([self.row] if self.filters else [])]
 
 
-class _Walk:
+class _StepWalk:
     """What is found out while the steps are gone through.
 
     ``entered``: input columns that expressions read. ``fresh``: columns computed and not read since. Where one of them
@@ -161,14 +161,14 @@ class _Walk:
         return name
 
 
-def compile_steps(steps: Sequence[Step], types: Types) -> Program:
+def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
     """The program of ``steps`` for columns of ``types``; UNKNOWN types give UNKNOWN results.
 
     Raises:
         PipelineError: a column that is not there, or whose kind expressions cannot read; types that do not fit.
     """
     start = {name: StepColumn(kind, name, inside=False) for name, kind in types}
-    walk = _Walk()
+    walk = _StepWalk()
     columns = start
     names = set(start)
     for step in steps:  # which input columns do expressions read?
@@ -179,7 +179,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
     if filters:
         entered |= {h.origin for h in columns.values() if h.origin is not None and _is_cheap(h.type)}
     columns = {name: StepColumn(h.type, name, name in entered) for name, h in start.items()}
-    walk = _Walk(names, walk.known)
+    walk = _StepWalk(names, walk.known)
     walk.row = [walk.hidden("row")] if filters or not entered else []
     queries: list[_Query] = []
     uneven = False  # whether there may be a single row, or a column of one value, which polars works on in other ways
@@ -187,12 +187,12 @@ def compile_steps(steps: Sequence[Step], types: Types) -> Program:
         columns, query = _apply(step, columns, walk)
         if query is None:
             continue
-        if uneven and not isinstance(step, Rename | Without):
+        if uneven and not isinstance(step, RenameColumns | Without):
             queries.append(_evened)
         queries.append(query)
-        if not isinstance(step, Rename | Without):
+        if not isinstance(step, RenameColumns | Without):
             uneven = isinstance(step, Where) or _has_constants(step)
-    return Program(
+    return ExpressionProgram(
         tuple(name for name, _ in types if name in entered),
         {name: h.type for name, h in columns.items()},
         {n: h.origin for n, h in columns.items() if h.origin is not None and not (filters and _is_cheap(h.type))},
@@ -221,7 +221,7 @@ def _evened(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _has_constants(step: Step) -> bool:
-    items = step.items if isinstance(step, With | Keep) else ()
+    items = step.items if isinstance(step, With | KeepColumns) else ()
     return any(not isinstance(item, str) and columns_of(item[1]) == frozenset() for item in items)
 
 
@@ -230,7 +230,7 @@ def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
-            columns, _ = _apply(step, columns, _Walk(tries=True))
+            columns, _ = _apply(step, columns, _StepWalk(tries=True))
     except _NamesUnknown:
         return None
     return {name: h.type for name, h in columns.items()}
@@ -240,16 +240,16 @@ class _NamesUnknown(Exception):
     """A selector needs types that only a run can tell."""
 
 
-def _apply(step: Step, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query | None]:
+def _apply(step: Step, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query | None]:
     """The columns behind a step, and its part of the query."""
     if isinstance(step, With):
         return _apply_with(step, columns, walk)
     if isinstance(step, Where):
         return _apply_where(step, columns, walk)
-    if isinstance(step, Keep) and any(not isinstance(item, str) for item in step.items):
+    if isinstance(step, KeepColumns) and any(not isinstance(item, str) for item in step.items):
         return _apply_keep(step, columns, walk)
     after = apply_plain(step, columns)
-    if isinstance(step, Rename):
+    if isinstance(step, RenameColumns):
         pairs = {old: new for old, new in step.pairs if columns[old].inside}
         walk.fresh = {pairs.get(name, name) for name in walk.fresh}
         return after, (lambda frame: frame.rename(pairs)) if pairs else None
@@ -261,14 +261,14 @@ def _apply(step: Step, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dic
 def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepColumn]:
     """The columns behind a step that only selects, drops or renames."""
     blame = step.blame
-    if isinstance(step, Keep):
+    if isinstance(step, KeepColumns):
         names = [item for item in step.items if isinstance(item, str)]
         _require(names, columns, blame)
         return {name: columns[name] for name in names}
     if isinstance(step, Without):
         _require(step.names, columns, blame)
         return {name: h for name, h in columns.items() if name not in step.names}
-    assert isinstance(step, Rename)
+    assert isinstance(step, RenameColumns)
     mapping = dict(step.pairs)
     _require(mapping, columns, blame)
     after = {mapping.get(name, name): h for name, h in columns.items()}
@@ -279,7 +279,7 @@ def apply_plain(step: Step, columns: dict[str, StepColumn]) -> dict[str, StepCol
     return after
 
 
-def _apply_with(step: With, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
+def _apply_with(step: With, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query]:
     exprs: list[pl.Expr] = []
     results: dict[str, StepColumn] = {}
     for name, expr in step.items:
@@ -292,7 +292,9 @@ def _apply_with(step: With, columns: dict[str, StepColumn], walk: _Walk) -> tupl
     return {**columns, **results}, lambda frame: frame.with_columns(exprs)
 
 
-def _apply_keep(step: Keep, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
+def _apply_keep(
+    step: KeepColumns, columns: dict[str, StepColumn], walk: _StepWalk
+) -> tuple[dict[str, StepColumn], _Query]:
     exprs: list[pl.Expr] = []
     kept: dict[str, StepColumn] = {}
     for item in step.items:
@@ -319,7 +321,7 @@ def _require_new(names: Iterable[str], known: Mapping[str, StepColumn], blame: E
             raise PipelineError(f"{blame.label}: two results would be called {name!r}", site=blame.site)
 
 
-def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tuple[dict[str, StepColumn], _Query]:
+def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _StepWalk) -> tuple[dict[str, StepColumn], _Query]:
     predicate, types = _resolve("predicate", step.predicate, step.blame, columns, walk)
     kind = types["predicate"]
     if kind is not UNKNOWN and not pt.is_boolean(kind) and not pt.is_null(kind):
@@ -334,7 +336,7 @@ def _apply_where(step: Where, columns: dict[str, StepColumn], walk: _Walk) -> tu
 
 
 def _resolve(
-    name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _Walk
+    name: str | None, expr: pl.Expr, blame: ErrorContext, columns: dict[str, StepColumn], walk: _StepWalk
 ) -> tuple[pl.Expr, dict[str, ColumnType]]:
     """An expression with its columns spelled out, and the names and types of its results."""
     key = id(blame), id(expr), name

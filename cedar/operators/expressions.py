@@ -15,7 +15,7 @@ from cedar.core.skip import Skip
 from cedar.operators.base import Bound, Effects, Kernel, RowOperator, Schema
 from cedar.operators.elementwise import check_elementwise, columns_of, text
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
-from cedar.operators.expression_steps import Keep, Named, Step, Where, With, never_fails, output_types
+from cedar.operators.expression_steps import KeepColumns, Named, Step, Where, With, never_fails, output_types
 from cedar.operators.failures import ErrorContext
 from cedar.operators.merging import by_content
 
@@ -182,7 +182,7 @@ class Select(RowOperator):
         if inputs[0] is None:
             names = [result_name(item) for item in self.items]
             return None if None in names else {name: UNKNOWN for name in names if name is not None}
-        return _schema(self, Keep(self.items, _blame(self)), inputs[0])
+        return _schema(self, KeepColumns(self.items, _blame(self)), inputs[0])
 
     def code(self) -> tuple[Any, ...]:
         return tuple(item[1] for item in self.items if not isinstance(item, str))
@@ -216,7 +216,7 @@ class Select(RowOperator):
         return Select(tuple(item for number, item in enumerate(self.items) if number not in results), self.on_error)
 
     def bind(self, bound: Bound) -> Kernel:
-        step = Keep(self.items, _blame(self, bound))
+        step = KeepColumns(self.items, _blame(self, bound))
         return _kernel(self, step) if self.code() else ColumnsKernel(step)
 
 

@@ -21,7 +21,7 @@ from cedar.operators.calls import Call, call_of, fn_name
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import Failure, without
 from cedar.operators.merging import by_content
-from cedar.operators.outputs import Form, Outputs, Sampled, Types, declared_types, fix_outputs, types_of_results
+from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class FlatMap(RowOperator):
         return FlatMapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))
 
 
-def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
+def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
     """What a function gives for the first rows, and for those behind them as long as no item comes."""
-    sampled, asked = Sampled([], []), 0
+    sampled, asked = SampledResults([], []), 0
     for block in chain([bound.sample()], bound.further()):
         sampled = _sampled(call, columns, block, bound.env)
         asked += sampled.asked
@@ -139,13 +139,13 @@ def _sample(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
     return replace(sampled, asked=asked)
 
 
-def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> Sampled:
+def _sampled(call: Call, columns: tuple[str, ...], block: Block, env: Env) -> SampledResults:
     hashes = key_hashes(block, env, call.draw) if call.random else None
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
     keys = block.live_keys()
     items = [(item, keys.ref(i)) for i, result in enumerate(results) for item in result or ()]
     rows: list[RowRef | None] = [row for _, row in items]
-    return Sampled.of([item for item, _ in items], rows, failures, keys)
+    return SampledResults.of([item for item, _ in items], rows, failures, keys)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from cedar.operators.native import Code
+from cedar.operators.native import MachineCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def kernel(signature: str | None = None) -> Callable[[F], F]:
     return nb.njit(*signatures, nogil=True, error_model="numpy", **how)  # type: ignore[no-any-return]
 
 
-def compile_to_keep(module: str, names: Sequence[str]) -> dict[str, Code]:
+def compile_to_keep(module: str, names: Sequence[str]) -> dict[str, MachineCode]:
     """Kernels of a module that was not imported yet, for ``native.keep``; each has one signature and returns nothing.
 
     Raises:
@@ -51,7 +51,7 @@ def compile_to_keep(module: str, names: Sequence[str]) -> dict[str, Code]:
     return {name: _code(getattr(made, name)) for name in names}
 
 
-def _code(dispatcher: Any) -> Code:
+def _code(dispatcher: Any) -> MachineCode:
     (compiled,) = dispatcher.overloads.values()
     signature = compiled.signature
     if signature.return_type != numba().void:
@@ -64,7 +64,7 @@ def _code(dispatcher: Any) -> Code:
         raise TypeError(f"{dispatcher.__name__} calls {', '.join(unknown)}, which is not there without numba")
     if compiled.library.has_dynamic_globals:
         raise TypeError(f"{dispatcher.__name__} holds addresses of the process that compiles it")
-    return Code(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
+    return MachineCode(compiled.fndesc.llvm_func_name, arguments, compiled.library._get_compiled_object())
 
 
 def _found(symbol: str) -> bool:
@@ -73,7 +73,7 @@ def _found(symbol: str) -> bool:
 
 
 def _argument(kind: Any) -> str:
-    """As ``native.Code`` has it."""
+    """As ``native.MachineCode`` has it."""
     types = numba().core.types
     if isinstance(kind, types.Array) and kind.layout == "C" and kind.mutable:
         return f"{kind.dtype}[{kind.ndim}]"

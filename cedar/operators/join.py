@@ -29,7 +29,7 @@ _LEFT, _RIGHT = "__left", "__right"  # row numbers
 
 
 @dataclass(frozen=True)
-class Keys:
+class JoinKeys:
     """What rows are matched by.
 
     Args:
@@ -68,7 +68,7 @@ class Join(RowOperator):
             below a ``batch``.
     """
 
-    keys: Keys
+    keys: JoinKeys
     how: How
     types: tuple[tuple[str, ColumnType], ...]
     given: tuple[tuple[str, str], ...]
@@ -199,7 +199,7 @@ class JoinRows:
         return matched(keys, left.with_row_index(_LEFT), right)
 
 
-def matched(keys: Keys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+def matched(keys: JoinKeys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """Left rows joined by polars with the right ones that they match, in the order of both.
 
     Raises:

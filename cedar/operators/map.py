@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedar.core.block import Block
-from cedar.core.buffers import Place
+from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
 from cedar.core.errors import PipelineError, RowRef
 from cedar.core.skip import Skip
@@ -24,7 +24,7 @@ from cedar.operators.chains import Link
 from cedar.operators.checks import check_columns, check_fn, check_known, check_policy, names_written
 from cedar.operators.failures import ErrorContext, Failure, without
 from cedar.operators.merging import by_content
-from cedar.operators.outputs import Form, Outputs, Sampled, Types, declared_types, fix_outputs, types_of_results
+from cedar.operators.outputs import Form, Outputs, SampledResults, Types, declared_types, fix_outputs, types_of_results
 from cedar.operators.transform import Transform, as_tuple, check_transform
 from cedar.operators.transform_rows import TransformRows
 from cedar.operators.whole_batch import MapToValue
@@ -189,14 +189,14 @@ class Collate(Map):
         return MapToValue(call_of(self.fn, bound, random=self.random), rows=True)
 
 
-def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> Sampled:
+def sample_rows(call: Call, columns: tuple[str, ...], bound: Bound) -> SampledResults:
     """What a function returns for the first rows."""
     block, env = bound.sample(), bound.env
     hashes = key_hashes(block, env, call.draw) if call.random else None
     results, failures = call.run(env, row_arguments(block, columns, call.blame), len(block), hashes)
     keys = block.live_keys()
     rows: list[RowRef | None] = [keys.ref(i) for i in range(len(block)) if i not in failures]
-    return Sampled.of(without(results, failures), rows, failures, keys)
+    return SampledResults.of(without(results, failures), rows, failures, keys)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class MapRows:
         block = blame.settle(block, env, failures)
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
 
-    def _written(self, place: Place | None, rows: int) -> RowWriter | None:
+    def _written(self, place: BatchPlace | None, rows: int) -> RowWriter | None:
         """Where arrays go as they are returned, if that is all that is returned."""
         if place is None or self.outputs.form != "value":
             return None
@@ -236,7 +236,7 @@ class MapRows:
         return None if out is None else RowWriter(name, out)
 
     def _columns(
-        self, results: list[Any], failures: dict[int, Failure], written: RowWriter | None, place: Place | None
+        self, results: list[Any], failures: dict[int, Failure], written: RowWriter | None, place: BatchPlace | None
     ) -> tuple[dict[str, Column], dict[int, Failure]]:
         if written is None:
             return self.outputs.columns(without(results, failures) if failures else results, place)

@@ -35,7 +35,7 @@ _engines: list[Any] = []  # hold the code of all kernels, which nothing unloads
 
 
 @dataclass(frozen=True)
-class Code:
+class MachineCode:
     """A kernel as it is kept.
 
     Args:
@@ -70,7 +70,7 @@ def kept(module: str) -> bool:
     return _kept(module) is not None
 
 
-def keep(module: str, codes: dict[str, Code], sources: str) -> None:
+def keep(module: str, codes: dict[str, MachineCode], sources: str) -> None:
     """Write kernels to where ``load`` finds them.
 
     Args:
@@ -104,15 +104,15 @@ def turn(module: str) -> Iterator[None]:
         yield
 
 
-def _kept(module: str) -> dict[str, Code] | None:
+def _kept(module: str) -> dict[str, MachineCode] | None:
     """What is kept; None where that is nothing, torn, or of other code."""
     name, versions = _name(module), {"sources": sources_of(module)}
     return next((found for place in _places(module) if (found := load_entry(place, name, _codes, versions))), None)
 
 
-def _codes(entry: Entry) -> dict[str, Code]:
+def _codes(entry: Entry) -> dict[str, MachineCode]:
     return {
-        name: Code(symbol, tuple(arguments), bytes(entry.body[start:stop]))
+        name: MachineCode(symbol, tuple(arguments), bytes(entry.body[start:stop]))
         for name, (symbol, arguments, start, stop) in entry.about.items()
     }
 
@@ -159,7 +159,7 @@ def _origin(module: str) -> str:
 # ---- linking and calling ---------------------------------------------------------------------------------------------
 
 
-def _linked(name: str, code: Code) -> Callable[..., None]:
+def _linked(name: str, code: MachineCode) -> Callable[..., None]:
     """A kernel that can be called."""
     import llvmlite.binding as llvm
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.boundary import as_column
-from cedar.core.buffers import Place
+from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, blank, objects, type_of
 from cedar.core.cursor import Keys
 from cedar.core.dtypes import return_annotation, type_from_annotation, type_from_dtype
@@ -34,7 +34,7 @@ NO_ROWS = "a sample that had no rows"
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledResults:
     """What a function returned for the first rows: the results, their rows, and the first failure with its row.
 
     ``failed`` of the rows that it was called on, ``asked``, have no result.
@@ -47,11 +47,13 @@ class Sampled:
     asked: int = 0
 
     @staticmethod
-    def of(results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys) -> Sampled:
+    def of(
+        results: list[Any], rows: list[RowRef | None], failures: Mapping[int, Failure], keys: Keys
+    ) -> SampledResults:
         """The results, and what became of the rows of these keys."""
         first = min(failures, default=None)
         failure = None if first is None else (failures[first], keys.ref(first))
-        return Sampled(results, rows, failure, len(failures), len(keys))
+        return SampledResults(results, rows, failure, len(failures), len(keys))
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Outputs:
     origins: dict[str, str]
 
     def columns(
-        self, results: Sequence[Any], place: Place | None = None
+        self, results: Sequence[Any], place: BatchPlace | None = None
     ) -> tuple[dict[str, Column], dict[int, Failure]]:
         """The columns of the results that fit, and what is wrong with the others, by their index.
 
@@ -235,7 +237,7 @@ def fix_outputs(
 
 
 def types_of_results(
-    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, sampled: Sampled
+    blame: ErrorContext, form: Form, into: tuple[str, ...], declared: Types, sampled: SampledResults
 ) -> Types:
     """The types that the results for the first rows show, of the columns that are not declared.
 
@@ -275,7 +277,7 @@ def types_of_arrays(blame: ErrorContext, result: Any, form: Form, into: tuple[st
     return {name: (type_of(column), SAMPLED) for name, column in _one_length(columns).items()}
 
 
-def _unknown(blame: ErrorContext, sampled: Sampled, failure: Failure, row: RowRef | None) -> RowError:
+def _unknown(blame: ErrorContext, sampled: SampledResults, failure: Failure, row: RowRef | None) -> RowError:
     """The error for a function of which no result is there to tell its type, though rows that fail are dropped."""
     many = f"all of the first {sampled.asked} rows failed"
     if sampled.failed < sampled.asked:
@@ -291,7 +293,7 @@ def _unknown(blame: ErrorContext, sampled: Sampled, failure: Failure, row: RowRe
     return error
 
 
-def _check_sample(blame: ErrorContext, sampled: Sampled) -> None:
+def _check_sample(blame: ErrorContext, sampled: SampledResults) -> None:
     if sampled.results and all(result is None for result in sampled.results):
         raise PipelineError(
             f"{blame.label} returned None for each of the first {len(sampled.results)} rows",
@@ -309,7 +311,7 @@ def _check_sample(blame: ErrorContext, sampled: Sampled) -> None:
         )
 
 
-def _row_names(blame: ErrorContext, sampled: Sampled, declared: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_names(blame: ErrorContext, sampled: SampledResults, declared: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of the first row that is one; those declared where the sample has no rows."""
     first = next((result for result in sampled.results if isinstance(result, dict)), None)
     if first is None:

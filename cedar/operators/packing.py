@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cedar.core.block import Block
 from cedar.core.columns import Index
-from cedar.core.cursor import Parts, concat_keys
+from cedar.core.cursor import KeyParts, concat_keys
 from cedar.operators.documents import ADDED, Documents, concat_documents
 from cedar.operators.fill_values import Fill, fill_of
 
@@ -21,7 +21,7 @@ _STRETCH = 1 << 17  # tokens laid at a time; not part of any result
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackLayout:
     """Where the tokens go, an entry per uncut run of tokens, by row and column.
 
     ``document`` (slot) and ``offset`` (token in it) say where a run begins, ``tokens`` how long it is, ``row`` and
@@ -35,14 +35,14 @@ class Layout:
     column: Index
 
 
-def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> Layout:
+def layout_concat(lengths: Index, offset: int, rows: int, length: int) -> PackLayout:
     """Documents run on and are cut at the ends of rows; the first ``offset`` tokens are left out."""
     starts = np.concatenate([[0], np.cumsum(lengths)]) - offset
     stop = min(int(starts[-1]), rows * length)
     cuts = _merged(np.clip(starts, 0, stop), np.arange(0, stop, length))
     begin = cuts[:-1]
     document = np.searchsorted(starts, begin, side="right") - 1
-    return Layout(document, begin - starts[document], np.diff(cuts), begin // length, begin % length)
+    return PackLayout(document, begin - starts[document], np.diff(cuts), begin // length, begin % length)
 
 
 def _merged(one: Index, other: Index) -> Index:
@@ -54,7 +54,7 @@ def _merged(one: Index, other: Index) -> Index:
     return both[fresh]
 
 
-def layout_best(lengths: Index, length: int) -> Layout:
+def layout_best(lengths: Index, length: int) -> PackLayout:
     """Documents are cut into runs of at most ``length``; the longest first goes where the least room stays.
 
     Rows come in the order of their first document.
@@ -74,7 +74,7 @@ def layout_best(lengths: Index, length: int) -> Layout:
     ends = np.cumsum(tokens)
     heads = np.searchsorted(row, row, side="left")
     column = (ends - tokens) - (ends - tokens)[heads]
-    return Layout(document[order], offset[order], tokens, row, column)
+    return PackLayout(document[order], offset[order], tokens, row, column)
 
 
 def best_fit(sizes: Index, room: int) -> Index:
@@ -139,13 +139,13 @@ def _runs(begins: Index, lengths: Index) -> Index | slice:
 
 
 def _fill(
-    docs: Documents, layout: Layout, rows: int, length: int, row_of_slot: Index, fill: Fill, parts: bool
+    docs: Documents, layout: PackLayout, rows: int, length: int, row_of_slot: Index, fill: Fill, parts: bool
 ) -> Block:
     heads = np.searchsorted(layout.row, np.arange(rows), side="left")
     columns = _columns(docs, layout, rows, length, heads, fill)
     keys = docs.keys.take(layout.document[heads]).items(layout.offset[heads])
     if parts:
-        made = Parts(np.bincount(layout.row, minlength=rows), docs.keys.take(layout.document))
+        made = KeyParts(np.bincount(layout.row, minlength=rows), docs.keys.take(layout.document))
         keys = replace(keys, parts=made)
     if not docs.dead:
         return Block(columns, keys)
@@ -157,7 +157,7 @@ def _fill(
 
 
 def _columns(
-    docs: Documents, layout: Layout, rows: int, length: int, heads: Index, fill: Fill
+    docs: Documents, layout: PackLayout, rows: int, length: int, heads: Index, fill: Fill
 ) -> dict[str, npt.NDArray[Any]]:
     """The packed columns, laid a stretch at a time, so that the places of the tokens stay in the processor's cache."""
     dtypes = {name: values.dtype for name, values in docs.values.items()} | dict.fromkeys(ADDED, np.dtype(np.int32))

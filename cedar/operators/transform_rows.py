@@ -12,7 +12,7 @@ from cedar.core.errors import PipelineError
 from cedar.core.groups.column import plain
 from cedar.operators.arguments import key_hashes, pick
 from cedar.operators.base import Env
-from cedar.operators.chains import Fault, Link
+from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.failures import ErrorContext, Failure
 from cedar.operators.transform import BadValues, Transform, as_tuple
@@ -48,7 +48,7 @@ class TransformRows:
             made = self.transform.columns(*arrays) if draws is None else self.transform.columns(*arrays, draws=draws)
         except BadValues as bad:
             return self(
-                _settled(block, env, [self], {row: Fault(0, why, bad.fix) for row, why in bad.rows.items()}), env
+                _settled(block, env, [self], {row: ChainFault(0, why, bad.fix) for row, why in bad.rows.items()}), env
             )
         except PipelineError as error:
             if (unknown := _of_no_rows(block, [self])) is not None:
@@ -136,7 +136,7 @@ def _of_no_rows(block: Block, parts: Sequence[TransformRows]) -> Block | None:
     return block.with_columns({name: blank(UNKNOWN, 0) for part in parts for name in part.writes})
 
 
-def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, Fault]) -> Block:
+def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dict[int, ChainFault]) -> Block:
     """The block without the rows that failed; each is blamed on the transform that had no result for it.
 
     Raises:
@@ -155,5 +155,5 @@ def _settled(block: Block, env: Env, parts: Sequence[TransformRows], faults: dic
     return block.kill({row: parts[faults[row].link].blame.skipped(failure) for row, failure in failures.items()})
 
 
-def _failure(part: TransformRows, fault: Fault) -> Failure:
+def _failure(part: TransformRows, fault: ChainFault) -> Failure:
     return Failure(f"{part.blame.label}: {fault.why}", fault.why, fault.fix)

@@ -14,7 +14,7 @@ from cedar.core.errors import PipelineError, RowError, Site, missing_column, use
 from cedar.core.forks import elsewhere
 from cedar.operators.elementwise import columns_of, text
 from cedar.operators.expression_kernel import run
-from cedar.operators.expression_steps import Keep, compile_steps
+from cedar.operators.expression_steps import KeepColumns, compile_steps
 from cedar.operators.expressions import require_elementwise
 from cedar.operators.failures import ErrorContext
 
@@ -88,7 +88,7 @@ def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str
         return block.columns[weights]
     import polars as pl
 
-    step = Keep((("weight", weights),), ErrorContext(0, who, site, None))
+    step = KeepColumns((("weight", weights),), ErrorContext(0, who, site, None))
     try:
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]

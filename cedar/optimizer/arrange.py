@@ -22,7 +22,7 @@ from cedar.plan.steps.sweep import Pass, Sweep, one_step
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class OperatorChain:
     """Row operators above a node that holds still, lowest first.
 
     Args:
@@ -49,7 +49,7 @@ class Chain:
         return self.last or (self.nodes[-1] if self.nodes else self.base)
 
 
-def find_chains(physical: Physical, facts: Facts) -> list[Chain]:
+def find_chains(physical: Physical, facts: Facts) -> list[OperatorChain]:
     """Every chain of a plan, lower ones first; sources that are read on their own are chains without operators."""
     works, nodes = physical.works, physical.nodes
     consumers = Counter(i for work in works for i in work.inputs)
@@ -80,7 +80,9 @@ def _places(physical: Physical) -> list[str]:
     return places
 
 
-def _chain(physical: Physical, run: Sequence[int], stage: Stage | None, places: Sequence[str], facts: Facts) -> Chain:
+def _chain(
+    physical: Physical, run: Sequence[int], stage: Stage | None, places: Sequence[str], facts: Facts
+) -> OperatorChain:
     nodes, (base, *inner) = physical.nodes, run
     last = nodes[inner.pop()] if inner and is_inserted(nodes[inner[-1]], facts) else None
     inner = [i for i in inner if not is_inserted(nodes[i], facts)]
@@ -90,7 +92,7 @@ def _chain(physical: Physical, run: Sequence[int], stage: Stage | None, places: 
         if segment.source == base:
             own = takewhile(lambda link: isinstance(link, int), segment.links)
             tied.update(own if len(segments) > 1 else segment.links[: segment.kept])
-    return Chain(
+    return OperatorChain(
         nodes[base],
         tuple(nodes[i] for i in inner),
         last,
@@ -111,7 +113,7 @@ class Arranged:
         start: the executor of the source, where the chain reads.
     """
 
-    chain: Chain
+    chain: OperatorChain
     order: tuple[int, ...]
     places: tuple[str, ...]
     start: str = ""

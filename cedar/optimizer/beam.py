@@ -17,7 +17,7 @@ _WIDTH = 480  # over the number of operators: short chains can be searched more 
 
 
 @dataclass(slots=True)
-class _State:
+class _BeamState:
     score: float
     use: Use
     done: int
@@ -31,7 +31,7 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
     """Good orders and placings of a chain, given what everything else takes."""
     static = _static_order(cost, precedence)
     width = max(_LEAST_WIDTH, _WIDTH // max(1, cost.size))
-    states = [_State(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
+    states = [_BeamState(0.0, use, 0, cost.begin(at), (), (), at) for at, use in cost.starts()]
     for _ in range(cost.size):
         states = _best(_children(states, cost, precedence, static, others), width)
     paths = [Path(cost.finish(s.use, s.at), s.order, s.places, s.start) for s in states]
@@ -41,8 +41,8 @@ def beam_paths(cost: ChainCost, precedence: Precedence, others: Use) -> list[Pat
 
 
 def _children(
-    states: list[_State], cost: ChainCost, precedence: Precedence, static: list[int], others: Use
-) -> list[_State]:
+    states: list[_BeamState], cost: ChainCost, precedence: Precedence, static: list[int], others: Use
+) -> list[_BeamState]:
     children = []
     for state in states:
         rests = [_Remainder(cost, static, state.done, place) for place in range(len(cost.places))]
@@ -53,13 +53,15 @@ def _children(
                 if cost.remote[place]:
                     behind = cost.finish(behind, place)
                 score, order, places = max(add(behind, others)) + sum(behind) * 1e-6, state.order, state.places
-                children.append(_State(score, use, state.done | 1 << i, at, (*order, i), (*places, place), state.start))
+                children.append(
+                    _BeamState(score, use, state.done | 1 << i, at, (*order, i), (*places, place), state.start)
+                )
     return children
 
 
-def _best(states: list[_State], width: int) -> list[_State]:
+def _best(states: list[_BeamState], width: int) -> list[_BeamState]:
     """The best of each set and place once, so many of each place."""
-    kept: list[_State] = []
+    kept: list[_BeamState] = []
     seen: set[tuple[int, int]] = set()
     left: defaultdict[int, int] = defaultdict(lambda: width)
     for state in sorted(states, key=lambda s: (s.score, s.order)):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cedar.operators.base import Effects
-from cedar.optimizer.arrange import Chain
-from cedar.optimizer.flow import Flow
+from cedar.optimizer.arrange import OperatorChain
+from cedar.optimizer.flow import DataFlow
 from cedar.optimizer.loads import Load
 from cedar.plan.graph import Node
 from cedar.plan.lower import Choice
@@ -76,9 +76,9 @@ class ChainCost:
 
     def __init__(
         self,
-        chain: Chain,
+        chain: OperatorChain,
         loads: dict[int, Load],
-        flow: Flow,
+        flow: DataFlow,
         capacity: Capacity,
         places: Sequence[str],
         choice: Choice,
@@ -105,7 +105,7 @@ class ChainCost:
         ]
         order = sorted(range(self.size), key=lambda i: (written(chain.nodes[i]) or 0, i))
         sizes, needs = flow.sizes[id(chain.base)], flow.needs[id(chain.top)]
-        self._columns = Columns(self.loads, self.effects, order, sizes, needs)
+        self._columns = ColumnSizes(self.loads, self.effects, order, sizes, needs)
         self._sources = self._source_uses(loads, flow) if chain.sources else None
         self._source_rows = loads[id(chain.base)].rows
 
@@ -238,7 +238,7 @@ class ChainCost:
             busy if inline else 0.0,
         )
 
-    def _source_uses(self, loads: dict[int, Load], flow: Flow) -> list[tuple[int, Use]]:
+    def _source_uses(self, loads: dict[int, Load], flow: DataFlow) -> list[tuple[int, Use]]:
         node = self.chain.base
         load, inside = loads[id(node)], node.operator.where if isinstance(node.operator, Scan) else ()
         filters = [loads[id(each)] for each in inside]
@@ -286,7 +286,7 @@ def _share_read(operator: object, load: Load) -> float:
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-class Columns:
+class ColumnSizes:
     """The size of a chain's columns behind a set of its operators.
 
     An operator that reads and writes a column changes its size by a factor, the same in every legal order; one that

@@ -25,11 +25,11 @@ class SearchBudget:
 
 
 @dataclass(slots=True)
-class _State:
+class _OrderState:
     """The first operators of an order, as a step beyond an earlier state."""
 
     use: Use
-    parent: _State | None
+    parent: _OrderState | None
     operator: int
     place: int
 
@@ -46,11 +46,11 @@ def exact_paths(
     """
     layers = _layers(precedence)
     room = _room(cost, precedence, layers, others, bound * (1.0 + NEAR))
-    states: dict[tuple[int, int], list[_State]] = {
-        (0, cost.begin(at)): [_State(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
+    states: dict[tuple[int, int], list[_OrderState]] = {
+        (0, cost.begin(at)): [_OrderState(use, None, -1, at)] for at, use in cost.starts() if _fits(use, room[0])
     }
     for layer in layers[:-1]:
-        following: dict[tuple[int, int], list[_State]] = {}
+        following: dict[tuple[int, int], list[_OrderState]] = {}
         for done in layer:
             for i in precedence.ready(done):
                 effort.left -= _extend(states, following, cost, room, done, i)
@@ -62,8 +62,8 @@ def exact_paths(
 
 
 def _extend(
-    states: dict[tuple[int, int], list[_State]],
-    following: dict[tuple[int, int], list[_State]],
+    states: dict[tuple[int, int], list[_OrderState]],
+    following: dict[tuple[int, int], list[_OrderState]],
     cost: ChainCost,
     room: dict[int, Use],
     done: int,
@@ -87,7 +87,7 @@ def _extend(
                 if not _fits(use, free) or any(covers(other.use, use) for other in front):
                     continue
                 front[:] = [other for other in front if not covers(use, other.use)]
-                front.append(_State(use, state, i, place))
+                front.append(_OrderState(use, state, i, place))
     return tried
 
 
@@ -124,7 +124,7 @@ def _room(
     }
 
 
-def _path(cost: ChainCost, state: _State, at: int) -> Path:
+def _path(cost: ChainCost, state: _OrderState, at: int) -> Path:
     order: list[int] = []
     places: list[int] = []
     current = state

@@ -15,7 +15,7 @@ from cedar.plan.steps.live import Names, live_columns
 
 
 @dataclass(frozen=True)
-class Flow:
+class DataFlow:
     """Of every node, by id.
 
     Args:
@@ -29,7 +29,7 @@ class Flow:
     needs: dict[int, Names]
 
 
-def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> Flow:
+def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> DataFlow:
     """Rates and sizes from below, needs from above."""
     nodes = list(graph.walk(root))
     shares = _shares(nodes, facts)
@@ -40,7 +40,7 @@ def find_flow(root: Node, facts: Facts, loads: dict[int, Load]) -> Flow:
         below = [sizes[id(child)] for child in node.inputs]
         rate[id(node)] = _rate(node, facts, loads, rates, shares)
         sizes[id(node)] = _sizes(node, loads, rates, below)
-    return Flow(rate, sizes, live_columns(root, graph.schemas(root)))
+    return DataFlow(rate, sizes, live_columns(root, graph.schemas(root)))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

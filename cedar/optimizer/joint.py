@@ -20,7 +20,7 @@ _MOST_MIXES = 400  # of the paths of several chains
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PathChoice:
     """A plan under comparison: a path for each chain of the model."""
 
     model: Model
@@ -44,11 +44,11 @@ class Candidate:
         """What everything but chain ``k`` takes."""
         return add(self.model.base, total(path.use for j, path in enumerate(self.paths) if j != k))
 
-    def with_path(self, k: int, path: Path) -> Candidate:
+    def with_path(self, k: int, path: Path) -> PathChoice:
         """Another path for chain ``k``."""
-        return Candidate(self.model, (*self.paths[:k], path, *self.paths[k + 1 :]))
+        return PathChoice(self.model, (*self.paths[:k], path, *self.paths[k + 1 :]))
 
-    def settled(self, slack: float) -> Candidate:
+    def settled(self, slack: float) -> PathChoice:
         """Without the moves that gain next to nothing, while the largest use grows by no more than ``slack``."""
         current, limit = self, self.slowest * (1 + slack)
         for k, cost in enumerate(self.model.costs):
@@ -56,12 +56,12 @@ class Candidate:
         return current
 
 
-def written(model: Model) -> Candidate:
+def written(model: Model) -> PathChoice:
     """The orders of the graph, all in the first of the model's places."""
-    return Candidate(model, tuple(as_written(cost, 0) for cost in model.costs))
+    return PathChoice(model, tuple(as_written(cost, 0) for cost in model.costs))
 
 
-def best(model: Model, precedences: Sequence[Precedence]) -> tuple[Candidate, Method]:
+def best(model: Model, precedences: Sequence[Precedence]) -> tuple[PathChoice, Method]:
     """The plan with the least use of the resource that it uses most."""
     first = _descend(written(model), precedences)
     bound = first.slowest
@@ -90,7 +90,7 @@ def _front(
     return exact_paths(cost, precedence, others, bound, effort)
 
 
-def _rank(candidate: Candidate) -> tuple[float, float, int]:
+def _rank(candidate: PathChoice) -> tuple[float, float, int]:
     """Least of the scarcest resource, then least of all, then nearest to the order as written."""
     use = candidate.model.use(candidate.paths)
     turned = sum(a > b for path in candidate.paths for k, a in enumerate(path.order) for b in path.order[k + 1 :])
@@ -102,7 +102,7 @@ def round_off(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _descend(candidate: Candidate, precedences: Sequence[Precedence]) -> Candidate:
+def _descend(candidate: PathChoice, precedences: Sequence[Precedence]) -> PathChoice:
     """One chain after the other by beam search, the rest as it is, twice around: a first bound."""
     for _ in range(2 if len(precedences) > 1 else 1):
         for k, (cost, precedence) in enumerate(zip(candidate.model.costs, precedences, strict=True)):
@@ -133,7 +133,7 @@ def _least(uses: Sequence[Use]) -> Use:
 
 def _mix(
     model: Model, fronts: Sequence[Sequence[Path]], floors: Sequence[Use], bound: float
-) -> tuple[list[Candidate], bool]:
+) -> tuple[list[PathChoice], bool]:
     """A path of each chain, for every trade that fits the bound; False where there were too many to keep."""
     mixes: list[tuple[Use, tuple[Path, ...]]] = [(model.base, ())]
     whole = True
@@ -145,7 +145,7 @@ def _mix(
         mixes = _undominated(grown)
         if len(mixes) > _MOST_MIXES:
             mixes, whole = mixes[:_MOST_MIXES], False
-    return [Candidate(model, paths) for _, paths in mixes], whole
+    return [PathChoice(model, paths) for _, paths in mixes], whole
 
 
 def _undominated(mixes: list[tuple[Use, tuple[Path, ...]]]) -> list[tuple[Use, tuple[Path, ...]]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cedar.optimizer.arrange import Chain
+from cedar.optimizer.arrange import OperatorChain
 from cedar.optimizer.cost import ChainCost, Use, add
 from cedar.optimizer.facts import Facts, Refusal
 from cedar.plan.graph import Node
@@ -34,7 +34,7 @@ class Precedence:
                 yield i
 
 
-def find_precedence(chain: Chain, facts: Facts, may_swap: Swap) -> Precedence:
+def find_precedence(chain: OperatorChain, facts: Facts, may_swap: Swap) -> Precedence:
     """Two operators that may not change places keep their order; so do those that a third one holds apart."""
     before: list[int] = []
     refusals: dict[tuple[int, int], Refusal] = {}

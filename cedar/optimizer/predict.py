@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from cedar.optimizer.cost import RESOURCES, Capacity, ChainCost, Use, add, total
-from cedar.optimizer.flow import Flow
+from cedar.optimizer.flow import DataFlow
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path
 from cedar.plan.data import Prediction
@@ -31,7 +31,7 @@ class Model:
     capacity: Capacity
     costs: tuple[ChainCost, ...]
     loads: dict[int, Load]
-    flow: Flow
+    flow: DataFlow
     fixed: tuple[float, float, float]
     choice: Choice
     ordinal: Callable[[Node], int | None]

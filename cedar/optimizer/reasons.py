@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cedar.optimizer.cost import ChainCost
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.joint import Candidate, Method
+from cedar.optimizer.joint import Method, PathChoice
 from cedar.optimizer.loads import Load
 from cedar.optimizer.ordering import Path, Precedence
 from cedar.plan.data import Decision
@@ -18,7 +18,7 @@ _MOST_REFUSALS = 5
 
 
 @dataclass(frozen=True)
-class Choice:
+class SearchChoice:
     """What a search chose from.
 
     Args:
@@ -29,15 +29,15 @@ class Choice:
         processes: they were allowed.
     """
 
-    plan: Candidate
-    written: Candidate
-    local: Candidate
+    plan: PathChoice
+    written: PathChoice
+    local: PathChoice
     method: Method
     processes: bool = False
     notes: tuple[Decision, ...] = ()
 
 
-def tell(choice: Choice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
+def tell(choice: SearchChoice, facts: Facts, precedences: Sequence[Precedence]) -> tuple[Decision, ...]:
     """What was moved and where, what was not, and which figures are missing."""
     decisions: list[Decision] = []
     for cost, path, precedence in zip(choice.plan.model.costs, choice.plan.paths, precedences, strict=True):
@@ -95,7 +95,7 @@ def _unmeasured(cost: ChainCost, facts: Facts) -> Iterator[Decision]:
             yield Decision("profile", facts.label(node), False, "no row reached it: taken as a typical operator")
 
 
-def _places(choice: Choice, facts: Facts) -> Iterator[Decision]:
+def _places(choice: SearchChoice, facts: Facts) -> Iterator[Decision]:
     """Runs of operators in processes; else what holds the GIL most, and why it stays."""
     plan = choice.plan
     if plan.remote:

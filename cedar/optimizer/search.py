@@ -14,12 +14,12 @@ from cedar.optimizer.arrange import Arranged, find_chains, steps_of
 from cedar.optimizer.budget import Budget, Cluster
 from cedar.optimizer.cost import INLINE, REMOTE, RESOURCES, Capacity, ChainCost
 from cedar.optimizer.facts import Facts
-from cedar.optimizer.flow import Flow, find_flow
-from cedar.optimizer.joint import Candidate, Method
+from cedar.optimizer.flow import DataFlow, find_flow
+from cedar.optimizer.joint import Method, PathChoice
 from cedar.optimizer.loads import Load, find_loads
 from cedar.optimizer.ordering import Precedence, Swap, find_precedence
 from cedar.optimizer.predict import Model, as_lowered, expected_seconds, predict
-from cedar.optimizer.reasons import Choice, tell
+from cedar.optimizer.reasons import SearchChoice, tell
 from cedar.plan import graph
 from cedar.plan.data import Decision, Prediction
 from cedar.plan.graph import Node
@@ -156,7 +156,7 @@ def _places(executors: Sequence[str]) -> tuple[str, ...]:
     return tuple(place for place in (local, REMOTE if REMOTE in executors else None) if place) or ("threads",)
 
 
-def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: Flow) -> tuple[float, float, float]:
+def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: DataFlow) -> tuple[float, float, float]:
     """What the stream operators take per row read, and what cuts, gathers, converts and delivers batches."""
     cores, gil, coordinator = profile.own + profile.around, profile.own + _GATHERING * profile.around, profile.own
     for node in graph.walk(root):
@@ -171,7 +171,7 @@ def _fixed(root: Node, profile: Profile, loads: dict[int, Load], flow: Flow) -> 
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 
-def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | None) -> Choice:
+def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | None) -> SearchChoice:
     """The best plan with processes, with a cluster or with neither, unless the order as written is as good."""
     places = model.costs[0].places if model.costs else ("threads",)
     local = tuple(place for place in places if place != REMOTE)
@@ -187,10 +187,10 @@ def _choose(model: Model, precedences: Sequence[Precedence], cluster: Cluster | 
     else:
         settled = plan.settled(_SETTLED)
         plan = settled if _each(settled) < _each(written) else plan
-    return Choice(plan, written, plans[0][0], method, processes=REMOTE in places)
+    return SearchChoice(plan, written, plans[0][0], method, processes=REMOTE in places)
 
 
-def _each(plan: Candidate) -> float:
+def _each(plan: PathChoice) -> float:
     """Expected seconds per row."""
     return expected_seconds(plan.model, plan.model.use(plan.paths))
 
@@ -204,7 +204,7 @@ def _with_cluster(model: Model, local: tuple[str, ...], cluster: Cluster) -> Mod
     return model.on(capacity, (*local, cluster.address))
 
 
-def _wanted_workers(plan: Candidate, most: int | None) -> int:
+def _wanted_workers(plan: PathChoice, most: int | None) -> int:
     """So many workers that waiting is no longer what limits the plan."""
     have = plan.model.capacity.workers
     use = plan.model.use(plan.paths)
@@ -215,7 +215,7 @@ def _wanted_workers(plan: Candidate, most: int | None) -> int:
     return most if not rest else min(most, math.ceil(kept * have / rest))
 
 
-def _take_turns(plan: Candidate) -> bool:
+def _take_turns(plan: PathChoice) -> bool:
     """Threads would do nothing but wait for the GIL, and each time it passes between them costs; one does as well."""
     if plan.remote:
         return False
@@ -224,7 +224,7 @@ def _take_turns(plan: Candidate) -> bool:
     return busy > 0 and use[RESOURCES.index("GIL")] >= _ALONE * busy
 
 
-def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
+def _within_memory(choice: SearchChoice, facts: Facts, budget: Budget) -> SearchChoice:
     """Fewer workers where the rows on their way would not fit."""
     assert facts.profile is not None
     limit = budget.memory_bytes or facts.profile.machine.memory
@@ -236,7 +236,7 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
     if fitting >= have:
         return choice
     model = plan.model.on(dataclasses.replace(plan.model.capacity, workers=fitting))
-    fewer = Candidate(model, tuple(model.again(plan.paths)))
+    fewer = PathChoice(model, tuple(model.again(plan.paths)))
     note = Decision(
         "memory", f"{fitting} of {have} workers", True, f"each holds {size_text(each)}, rows on their way included"
     )
@@ -246,7 +246,7 @@ def _within_memory(choice: Choice, facts: Facts, budget: Budget) -> Choice:
 # ---- the graph -------------------------------------------------------------------------------------------------------
 
 
-def _arranged(plan: Candidate) -> list[Arranged]:
+def _arranged(plan: PathChoice) -> list[Arranged]:
     arranged = []
     for cost, path in zip(plan.model.costs, plan.paths, strict=True):
         places = tuple(cost.places[place] for place in path.places)
@@ -254,7 +254,7 @@ def _arranged(plan: Candidate) -> list[Arranged]:
     return arranged
 
 
-def _executor(plan: Candidate, model: Model) -> str:
+def _executor(plan: PathChoice, model: Model) -> str:
     """The place in the coordinator's process where anything runs there, else the one where what has no place runs."""
     if not plan.model.costs:
         return "threads"

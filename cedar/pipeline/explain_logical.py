@@ -16,7 +16,7 @@ _GAP = 2
 
 
 @dataclass(frozen=True)
-class _Line:
+class _OperatorLine:
     """One operator."""
 
     indent: str
@@ -38,9 +38,9 @@ def logical_lines(root: Node, labels: Mapping[int, str], profile: Profile | None
     costs = {} if profile is None else _costs(root, profile)
     blank = ("",) * len(_COST) if costs else ()
     lines = [
-        _Line(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
+        _OperatorLine(indent, f"{labels[id(node)]} (shared, see above)", "", blank, "")
         if again
-        else _Line(indent, labels[id(node)], _effects(node), costs.get(id(node), blank), _site(node))
+        else _OperatorLine(indent, labels[id(node)], _effects(node), costs.get(id(node), blank), _site(node))
         for node, indent, again in _up(root, "", set())
     ]
     heads = _COST if costs else ()
@@ -71,7 +71,7 @@ def _up(node: Node, indent: str, seen: set[int]) -> Iterator[tuple[Node, str, bo
     yield from reversed(chain)
 
 
-def _widths(lines: Sequence[_Line], room: int) -> tuple[int, int]:
+def _widths(lines: Sequence[_OperatorLine], room: int) -> tuple[int, int]:
     """The columns for labels and for effects."""
     sites = max(len(line.site) for line in lines)
     room -= sites + _GAP if sites else 0

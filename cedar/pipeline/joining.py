@@ -17,7 +17,7 @@ from cedar.core.errors import PipelineError, missing_column, user_site
 from cedar.core.frames import frame_of
 from cedar.core.skip import Skip
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
-from cedar.operators.join import How, Join, Keys
+from cedar.operators.join import How, Join, JoinKeys
 from cedar.operators.lookup import arranged
 from cedar.operators.stored import StoredTable
 from cedar.operators.surveys import Survey
@@ -49,7 +49,7 @@ class Side:
             self.content, self.own = digest_of(self._table), ""
             self.types = dict(canonical_types(self._table.schema, method, site=user_site()))
 
-    def lookup(self, keys: Keys, unique: bool) -> Survey[StoredTable]:
+    def lookup(self, keys: JoinKeys, unique: bool) -> Survey[StoredTable]:
         """The side, ready for lookups by keys."""
 
         def stored(on_error: Skip | None) -> StoredTable:
@@ -59,7 +59,7 @@ class Side:
 
         return Survey(stored)
 
-    def _arranged(self, keys: Keys, unique: bool, on_error: Skip | None) -> pa.Table:
+    def _arranged(self, keys: JoinKeys, unique: bool, on_error: Skip | None) -> pa.Table:
         if self._pipeline is None:
             table = self._table
         else:
@@ -129,7 +129,7 @@ def join(
 _ALL = 'how="left", and cedar.concat with what other.join(p, how="anti") leaves'
 
 
-def _keys(on: Names, left_on: Names, right_on: Names) -> Keys:
+def _keys(on: Names, left_on: Names, right_on: Names) -> JoinKeys:
     listed: Callable[[Names], tuple[str, ...]] = lambda names: (  # noqa: E731
         () if names is None else (names,) if isinstance(names, str) else tuple(names)
     )
@@ -142,7 +142,7 @@ def _keys(on: Names, left_on: Names, right_on: Names) -> Keys:
             site=user_site(),
             fix='name columns: on="id", or as many in left_on= as in right_on=',
         )
-    return Keys(left, right)
+    return JoinKeys(left, right)
 
 
 def _added(pipeline: Pipeline, side: Side, keys: Sequence[str], suffix: str) -> tuple[tuple[str, str], ...]:
@@ -160,7 +160,7 @@ def join_asof(pipeline: Pipeline, other: Any, on: str, by: Names, tolerance: Any
     for name in (on, *groups):
         if name not in side.types:
             raise missing_column(name, list(side.types), "join_asof: the other table", site)
-    keys = Keys(groups, groups, on, tolerance)
+    keys = JoinKeys(groups, groups, on, tolerance)
     given = _added(pipeline, side, (*groups, on), suffix)
     return Join(
         keys, "left", tuple(side.types.items()), given, False, side.content, side.own, side.lookup(keys, unique=False)
@@ -176,7 +176,7 @@ def class_weights(pipeline: Pipeline, column: str) -> Join:
     if column not in pipeline.columns:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())
     rows = pipeline.select(column)
-    keys, types = Keys((column,), (column,)), _types_of(rows) | {WEIGHT: pa.float64()}
+    keys, types = JoinKeys((column,), (column,)), _types_of(rows) | {WEIGHT: pa.float64()}
     node = in_order(rows.given)
 
     def counted(on_error: Skip | None) -> pa.Table:

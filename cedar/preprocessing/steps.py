@@ -61,7 +61,7 @@ class Step(ABC):
         return learned
 
 
-class _Columns(Step):
+class _ColumnStep(Step):
     def __post_init__(self) -> None:
         columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
         object.__setattr__(self, "columns", columns)
@@ -106,7 +106,7 @@ def _scaled(column: str, shift: float, scale: float) -> Operator:
 
 
 @dataclass(frozen=True)
-class StandardScaler(_Columns):
+class StandardScaler(_ColumnStep):
     """(value - mean) / standard deviation, as float32. Nulls and NaN count for nothing, and stay.
 
     The deviation is that of all rows (divided by n), as in scikit-learn; where it is 0, values become 0.
@@ -145,7 +145,7 @@ class _Range(Learner):
 
 
 @dataclass(frozen=True)
-class MinMaxScaler(_Columns):
+class MinMaxScaler(_ColumnStep):
     """Values between the smallest and the largest become 0 to 1, as float32. Nulls and NaN stay.
 
     Args:
@@ -202,7 +202,7 @@ class _Borders(Learner):
 
 
 @dataclass(frozen=True)
-class Quantiles(_Columns):
+class Quantiles(_ColumnStep):
     """The number of the value's bin, int64, 0 to ``bins`` - 1: bins that have about as many rows each.
 
     The borders come from all values up to a million, beyond that from a million drawn at random. A border belongs to
@@ -233,7 +233,7 @@ class Quantiles(_Columns):
         return Map(Bucketize(tuple(learned["borders"])), (column,))
 
 
-class _Words(Learner):
+class _WordCounts(Learner):
     def __init__(self, column: str, step: Vocabulary, memory: int) -> None:
         self._step, self._counter = step, Counter(column, memory)
 
@@ -253,7 +253,7 @@ class _Words(Learner):
 
 
 @dataclass(frozen=True)
-class Vocabulary(_Columns):
+class Vocabulary(_ColumnStep):
     """Values, or items of lists, to int64 numbers: the most frequent get the smallest, equally frequent ones by value.
 
     ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``, whose ``size`` is the number of rows of a table.
@@ -287,7 +287,7 @@ class Vocabulary(_Columns):
             raise PipelineError(f"Vocabulary(null={self.null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
 
     def learner(self, column: str) -> Learner:
-        return _Words(column, self, self.memory // len(self.columns))
+        return _WordCounts(column, self, self.memory // len(self.columns))
 
     def operator(self, column: str, learned: dict[str, Any]) -> Operator:
         return Map(self.shown(column, learned).transform(), (column,))

@@ -150,7 +150,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulationOptions:
     """All of it: one table of the file each."""
 
     pipeline: PipelineOptions
@@ -161,7 +161,7 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
 
 
-class Quantiles(NamedTuple):
+class DrawnQuantiles(NamedTuple):
     """Of what was drawn."""
 
     low: float  # the 5th percentile
@@ -169,7 +169,7 @@ class Quantiles(NamedTuple):
     high: float  # the 95th
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Quantiles:
+    def of(cls, values: Sequence[float]) -> DrawnQuantiles:
         """
         Examples:
             >>> Quantiles.of([3.0, 1.0, 2.0])
@@ -186,8 +186,8 @@ class Survival:
 
     system: str
     mtbf: float  # seconds; 0: those of a trace
-    rate: Quantiles  # steps per hour
-    ratio: Quantiles  # of the steps that the same system does without failures: effective training time
+    rate: DrawnQuantiles  # steps per hour
+    ratio: DrawnQuantiles  # of the steps that the same system does without failures: effective training time
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Comparison:
 
     dead: frozenset[Worker]
     steps: int
-    measured: Quantiles
-    simulated: Quantiles
+    measured: DrawnQuantiles
+    simulated: DrawnQuantiles
 
     @property
     def off(self) -> float:
@@ -205,10 +205,10 @@ class Comparison:
         return error(self.simulated.middle, self.measured.middle)
 
 
-class Job:
+class SimulatedJob:
     """A model on a cluster."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SimulationOptions) -> None:
         self.options, chosen, times = options, options.pipeline, options.times
         self.report: Mapping[str, Any] = _read(times.report) if times.report else {}
         self.spreads = self._spreads()
@@ -291,9 +291,9 @@ class Job:
         return self._drawn[dead]
 
     @cached_property
-    def step(self) -> Quantiles:
+    def step(self) -> DrawnQuantiles:
         """Seconds of a step without failures."""
-        return Quantiles.of(self.steps())
+        return DrawnQuantiles.of(self.steps())
 
     @cached_property
     def slower(self) -> float:
@@ -327,8 +327,8 @@ class Job:
                 ]  # fmt: skip
                 rates = [one.rate for one in outcomes]
                 yield Survival(
-                    system, 0.0 if failures.trace else mtbf, Quantiles.of([3600 * rate for rate in rates]),
-                    Quantiles.of([rate * alone for rate in rates]),
+                    system, 0.0 if failures.trace else mtbf, DrawnQuantiles.of([3600 * rate for rate in rates]),
+                    DrawnQuantiles.of([rate * alone for rate in rates]),
                 )  # fmt: skip
 
     def _time_of(self, system: str) -> Callable[[Problem], float]:
@@ -366,10 +366,10 @@ class Job:
         comparisons = []
         for dead, seconds in _intervals(_read(path)):
             try:
-                simulated = Quantiles.of(self.steps(dead))
+                simulated = DrawnQuantiles.of(self.steps(dead))
             except ScheduleError as problem:
                 raise CedarError(f"{path} is of another grid: {problem.what}", fix="see pipeline.stages") from problem
-            comparisons.append(Comparison(dead, len(seconds), Quantiles.of(seconds), simulated))
+            comparisons.append(Comparison(dead, len(seconds), DrawnQuantiles.of(seconds), simulated))
         return comparisons
 
 

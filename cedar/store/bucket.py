@@ -10,7 +10,7 @@ from typing import Any
 
 from cedar.core.errors import SourceError
 from cedar.core.remote import Remote, rename
-from cedar.core.requests import Account, Patience
+from cedar.core.requests import RequestPatience, RequestStats
 from cedar.store.entry import Damaged, Versions, Write, sealed
 from cedar.store.eviction import EntryInfo
 from cedar.store.ownership import MARK, ForeignFile, mark_of
@@ -26,7 +26,7 @@ class Bucket(Place):
     """
 
     def __init__(self, fs: Any, path: str, limit: int | None = None) -> None:
-        self._remote = Remote(fs, Account(Patience.of_environment()))
+        self._remote = Remote(fs, RequestStats(RequestPatience.of_environment()))
         super().__init__(repr(self._remote.url(path)), limit)
         self._path = f"{path}/{INSIDE}"
         self._marked = False

@@ -16,7 +16,7 @@ from cedar.core.asking import Use
 from cedar.core.block import Block, concat_blocks
 from cedar.core.columns import Column, nbytes
 from cedar.core.errors import CedarError, RowError, RowRef, Site, raised
-from cedar.core.limits import Account, Passing
+from cedar.core.limits import MemoryReservation, Passing
 from cedar.core.observation import Observation
 from cedar.core.skip import Skip
 from cedar.operators.base import Env, Kernel
@@ -31,7 +31,7 @@ _LOOKED_AT = 4  # rows at least, and a 16th of a block, that are measured apart 
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelStep:
     """A kernel, the ordinals of the operators that it does the work of, and how an error names them.
 
     ``parts`` are the steps that were fused into it, ``on_error`` is the policy for rows that crash the worker.
@@ -41,7 +41,7 @@ class Step:
     operators: tuple[int, ...] = ()
     label: str = ""
     site: Site | None = None
-    parts: tuple[Step, ...] = ()
+    parts: tuple[KernelStep, ...] = ()
     on_error: Skip | None = None
 
     @property
@@ -60,8 +60,8 @@ class Program:
         written: the same work in the order as written; None where that is ``steps``.
     """
 
-    steps: tuple[Step, ...] = ()
-    written: tuple[Step, ...] | None = None
+    steps: tuple[KernelStep, ...] = ()
+    written: tuple[KernelStep, ...] | None = None
 
     @cached_property
     def label(self) -> str:
@@ -150,7 +150,7 @@ class Result:
     timing: Timing
 
 
-def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> Block:
+def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timing) -> Block:
     """The block after every step; blocks without slots pass untouched."""
     sizes: Sizes = {}
     place, last = env.place, None
@@ -185,19 +185,19 @@ def run_steps(steps: Sequence[Step], block: Block, env: Env, timing: Timing) -> 
     return block
 
 
-def _row_bytes(step: Step) -> int:
+def _row_bytes(step: KernelStep) -> int:
     return int(getattr(step.kernel, "row_bytes", 0))
 
 
-def _ordinal(step: Step) -> int:
+def _ordinal(step: KernelStep) -> int:
     return step.operators[0] if step.operators else -1
 
 
-def _row_wise(step: Step) -> bool:
+def _row_wise(step: KernelStep) -> bool:
     return bool(getattr(step.kernel, "row_wise", False))
 
 
-def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
+def _row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
     """The same, a row at a time: one of them ended the process when they went together."""
     done = []
     for slot in range(block.slots):
@@ -208,7 +208,7 @@ def _row_by_row(step: Step, block: Block, env: Env, marks: Marks) -> Block:
     return concat_blocks(done)
 
 
-def _run_parts(step: Step, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
+def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
     """One operator at a time, measured.
 
     Operators that work together run so on a few rows alone. That gives each one's share; the time that they share is
@@ -253,7 +253,7 @@ def quiet(env: Env) -> Env:
     return replace(env, watch="")
 
 
-def _failed(step: Step, block: Block, error: BaseException) -> RowError:
+def _failed(step: KernelStep, block: Block, error: BaseException) -> RowError:
     """For an operator that does not say itself what went wrong."""
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
@@ -277,7 +277,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
 
     def work() -> Result:
         timing.seen.clear()
-        with Account("a task", env.limits):
+        with MemoryReservation("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
     # The first time, functions may bring libraries, and are then called once more, on the block as it was.
@@ -324,9 +324,9 @@ def _bytes(block: Block, sizes: dict[str, int]) -> int:
     return sum(sizes.values()) + 8 * block.slots
 
 
-def fuse_steps(steps: Sequence[Step]) -> list[Step]:
+def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
     """Runs of kernels of one fusing kind become one step; a kernel says so by its method ``fuse``."""
-    fused: list[Step] = []
+    fused: list[KernelStep] = []
     for step in steps:
         join = getattr(fused[-1].kernel, "fuse", None) if fused else None
         both = join(step.kernel) if join is not None else None
@@ -336,5 +336,5 @@ def fuse_steps(steps: Sequence[Step]) -> list[Step]:
             last = fused[-1]
             label = f"{last.label} -> {step.label}"
             parts = (*(last.parts or (last,)), *(step.parts or (step,)))
-            fused[-1] = Step(both, (*last.operators, *step.operators), label, last.site, parts)
+            fused[-1] = KernelStep(both, (*last.operators, *step.operators), label, last.site, parts)
     return fused

@@ -70,13 +70,13 @@ def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
 def crowded() -> float:
     """Seconds that the calling thread waited for a core."""
     try:
-        counters: _Counters = _own.counters
+        counters: _ThreadCounters = _own.counters
     except AttributeError:
-        counters = _own.counters = _Counters()
+        counters = _own.counters = _ThreadCounters()
     return counters.waited()
 
 
-class _Counters:
+class _ThreadCounters:
     """What the system counts of the thread that makes this; open for as long as the thread lives."""
 
     def __init__(self) -> None:

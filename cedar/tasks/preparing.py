@@ -15,7 +15,7 @@ from cedar.control.timeline import Kind, Part
 
 
 @dataclass
-class _Span:
+class _ThreadSpan:
     """What a thread did: by the clock, and the CPU seconds of the thread at its begin and, as far as known, its end."""
 
     kind: Kind
@@ -32,7 +32,7 @@ class _Span:
 
 
 last = [0.0]  # when one of them ended, as far as is known
-_spans: deque[_Span] = deque(maxlen=256)  # of all threads
+_spans: deque[_ThreadSpan] = deque(maxlen=256)  # of all threads
 _mine = threading.local()
 
 
@@ -46,7 +46,7 @@ class _Imports:
         span = getattr(_mine, "span", None)
         outer = None if span is None else sys.modules.get(span.module)
         if span is None or not getattr(getattr(outer, "__spec__", None), "_initializing", False):
-            _mine.span = span = _Span("import", name)
+            _mine.span = span = _ThreadSpan("import", name)
             _spans.append(span)
         span.extend()
 
@@ -61,7 +61,7 @@ def watch() -> None:
             def on_start(self, _event: Any) -> None:
                 open_spans.depth = getattr(open_spans, "depth", 0) + 1
                 if open_spans.depth == 1:
-                    open_spans.span = _Span("compile")
+                    open_spans.span = _ThreadSpan("compile")
 
             def on_end(self, _event: Any) -> None:
                 open_spans.depth -= 1

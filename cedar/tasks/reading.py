@@ -16,14 +16,14 @@ from cedar.core.boundary import as_columns
 from cedar.core.columns import blank, nbytes
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, RowError, Site, SourceError, raised
-from cedar.core.limits import Account, take
+from cedar.core.limits import MemoryReservation, take
 from cedar.core.numeric import arrived
 from cedar.core.skip import Skip
 from cedar.datasets.base import GONE, LOST, UNCOUNTED, Chunk, Split, file_ids, offsets_of, skippable
 from cedar.operators.base import Env
 from cedar.operators.marks import BlockKilled, reading
 from cedar.tasks import clocks, preparing
-from cedar.tasks.chain import Program, Result, Step, Timing, quiet, run_steps
+from cedar.tasks.chain import KernelStep, Program, Result, Timing, quiet, run_steps
 from cedar.tasks.copying import own_copy
 
 Hand: TypeAlias = Callable[[int, Block], None]
@@ -129,7 +129,7 @@ def read_split(
 
     def work() -> Result:
         timing = Timing()
-        with counting(timing.storage), Account("a task", env.limits):
+        with counting(timing.storage), MemoryReservation("a task", env.limits):
             return _read_split(program, reader, split, lap, env, first, timing, made)
 
     preparing.watch()
@@ -160,7 +160,7 @@ def _read_written(program: Program, reader: Any, split: Split, lap: int, env: En
 
 
 def _read(
-    steps: Sequence[Step], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
+    steps: Sequence[KernelStep], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
     made: Made = lambda _: None,
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()

@@ -24,7 +24,7 @@ from cedar.core.errors import CedarError, SourceError
 from cedar.operators.base import Env
 from cedar.operators.elementwise import columns_of, fields_of
 from cedar.plan.scan import dotted
-from cedar.tasks.chain import Step, Timing, fuse_steps, run_steps
+from cedar.tasks.chain import KernelStep, Timing, fuse_steps, run_steps
 from cedar.tasks.reading import Reader
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ScanReader:
 
     plain: Reader
     narrow: Reader
-    steps: tuple[Step, ...] = ()
+    steps: tuple[KernelStep, ...] = ()
     predicate: pl.Expr | None = None
     columns: tuple[str, ...] | None = None
     reads: frozenset[str] | None = None
@@ -243,7 +243,7 @@ class ScanReader:
 def scan_reader(
     reader: Reader,
     columns: Sequence[str] | None,
-    steps: Sequence[Step],
+    steps: Sequence[KernelStep],
     predicates: Sequence[pl.Expr],
     empty: float = _RATE,
 ) -> ScanReader:

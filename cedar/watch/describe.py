@@ -83,12 +83,12 @@ def describe(blocks: Iterable[Block]) -> Description:
     """The figures of all rows, in one pass; memory holds a part of the rows and a sample."""
     import polars as pl
 
-    columns: dict[str, _Column] = {}
+    columns: dict[str, _ColumnTotals] = {}
     rows, drawn = 0, np.random.default_rng(0)
     sample, tickets = pl.DataFrame(), np.empty(0)
     for part in parts(map(frame_of, blocks)):
         rows += part.height
-        columns = columns or {name: _Column(part[name]) for name in part.columns}
+        columns = columns or {name: _ColumnTotals(part[name]) for name in part.columns}
         values = pl.DataFrame({name: column.add(part[name]) for name, column in columns.items()})
         sample = pl.concat([sample, values], how="vertical_relaxed") if sample.height else values
         tickets = np.concatenate([tickets, drawn.random(part.height)])
@@ -99,7 +99,7 @@ def describe(blocks: Iterable[Block]) -> Description:
     return Description(rows, sample.height, figures)
 
 
-class _Column:
+class _ColumnTotals:
     """Adds up a column, part by part."""
 
     def __init__(self, first: pl.Series) -> None:

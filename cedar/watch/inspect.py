@@ -13,14 +13,14 @@ from cedar.core.columns import Column, type_of
 from cedar.core.errors import CedarError, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.redact import redact
-from cedar.engine.account import Account
+from cedar.engine.account import DeliveryCounter
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
 from cedar.operators.base import Env, Instances, RowOperator, StreamOperator
 from cedar.operators.row_wise import same_value
 from cedar.pipeline.explain_words import as_written
 from cedar.plan.graph import Node
-from cedar.tasks.chain import Program, Step, run_block
+from cedar.tasks.chain import KernelStep, Program, run_block
 from cedar.tasks.copying import own_copy
 from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
 
@@ -38,7 +38,7 @@ def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
     Raises:
         CedarError: whatever the source raises; an operator's error is shown in its cell.
     """
-    work = _Work(root, seed, epoch)
+    work = _InspectPass(root, seed, epoch)
     try:
         return work.sheet(rows)
     except CedarError as error:
@@ -46,14 +46,14 @@ def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
         raise
 
 
-class _Work:
+class _InspectPass:
     """One sheet."""
 
     def __init__(self, root: Node, seed: int, epoch: int) -> None:
         env = Env(seed, epoch, Instances(), numeric=NumericEnvironment.of_caller())
         self.binding = Binding(root, None, env)
         self.env = replace(env, numeric=self.binding.numeric)
-        self.account = Account(self.binding, Metrics(), 0, None, user_site())
+        self.account = DeliveryCounter(self.binding, Metrics(), 0, None, user_site())
         self.account.epoch = epoch
         self._words = as_written(root, self.binding.labels)
         self._programs: dict[int, Program | CedarError] = {}
@@ -128,7 +128,7 @@ class _Work:
         if id(node) not in self._programs:
             try:
                 kernel, number = self.binding.kernel(node), self.binding.index[id(node)]
-                self._programs[id(node)] = Program((Step(kernel, (number,), self._words[id(node)], node.site),))
+                self._programs[id(node)] = Program((KernelStep(kernel, (number,), self._words[id(node)], node.site),))
             except CedarError as error:
                 self._programs[id(node)] = error
         program = self._programs[id(node)]

@@ -15,9 +15,9 @@ from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
 from cedar.watch.otlp import Otlp, named
 from cedar.watch.progress import Progress
-from cedar.watch.serve import Server
+from cedar.watch.serve import StatusServer
 from cedar.watch.status import status
-from cedar.watch.trace import Trace
+from cedar.watch.trace import TraceWriter
 
 _LOOK = 0.1  # seconds between two looks at a run
 _CALLBACK = 10.0  # seconds between two calls of on_metrics
@@ -75,9 +75,9 @@ class Observers(Observer):
         if trace is not None and not os.path.isdir(folder := os.path.dirname(os.fspath(trace)) or "."):
             raise PipelineError(f"trace={os.fspath(trace)!r}: there is no folder {folder!r}", site=site)
         self._progress = Progress("loader", plain=True) if progress else None
-        self._trace = None if trace is None else Trace(os.fspath(trace))
+        self._trace = None if trace is None else TraceWriter(os.fspath(trace))
         self._callback = None if on_metrics is None else Callback(on_metrics)
-        self._server = None if serve is None else Server(serve, site)
+        self._server = None if serve is None else StatusServer(serve, site)
         self._otlp = Otlp() if named() else None
         self._metrics: Metrics | None = None
         some = [self._progress, self._trace, self._callback, self._server, self._otlp]

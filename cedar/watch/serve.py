@@ -26,7 +26,7 @@ _LONGEST = 60  # seconds of a trace
 _ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
 
 
-class Server(Observer):
+class StatusServer(Observer):
     """Answers who has the token, as long as the loader is open.
 
     Args:
@@ -48,7 +48,9 @@ class Server(Observer):
         """
         token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
         known = {"loader": weakref.ref(loader), "token": token, "metrics": metrics, "recording": threading.Lock()}
-        server = self._server = listen.listen(self._address, "serve=", type("Handler", (_Handler,), known), self._site)
+        server = self._server = listen.listen(
+            self._address, "serve=", type("Handler", (_StatusHandler,), known), self._site
+        )
         threading.Thread(target=server.serve_forever, args=(0.1,), name="cedar-serve", daemon=True).start()
         self._loader = weakref.ref(loader)
         port = server.server_address[1]
@@ -79,7 +81,7 @@ def _stop(server: listen.Server, process: int) -> None:
     server.server_close()
 
 
-class _Handler(listen.TokenHandler):
+class _StatusHandler(listen.TokenHandler):
     policy = (
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
     )

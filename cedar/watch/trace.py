@@ -135,7 +135,7 @@ _EPOCHS = 64  # readings of a row that are looked through
 _INSIDE = 1e-7  # seconds that the end of an arrow is inside of its slice
 
 
-class Trace(Observer):
+class TraceWriter(Observer):
     """Keeps the spans of a run, and writes them when an iteration ends, if that is seldom enough, and at the end.
 
     Args:

@@ -7,20 +7,20 @@ import time
 
 from cedar.core.asking import Stop, StopScope, Use, counting
 from cedar.core.errors import SourceError
-from cedar.core.requests import Account, Patience
+from cedar.core.requests import RequestPatience, RequestStats
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import failing
 
 
 def test_retry_after_is_waited_out():
-    account = Account(Patience(first=0.0))
+    account = RequestStats(RequestPatience(first=0.0))
     with counting(Use()) as use:
         account.ask("x", failing(1, StorageFault(429, wait=0.05)))
     assert use.waited >= 0.05
 
 
 def test_a_wait_ends_with_the_run():
-    account, stop = Account(Patience(first=1000, most=1000, seconds=10_000)), Stop()
+    account, stop = RequestStats(RequestPatience(first=1000, most=1000, seconds=10_000)), Stop()
     caught: list[Exception] = []
 
     def ask() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import SourceError
 from cedar.core.remote import Remote, rename
-from cedar.core.requests import Account, Patience
+from cedar.core.requests import RequestPatience, RequestStats
 from cedar.testing.storage import FlakyFileSystem
 from tests.datasets.failing_storage import QUICK, lines
 from tests.toy_http_store import Store
@@ -28,7 +28,7 @@ def test_a_file_reads_as_one_in_memory_does(data: bytes, reads: list[tuple[int, 
     fsspec.filesystem("memory").pipe_file("/model", data)
     fs = FlakyFileSystem("memory", status=0.1, reset=0.1, short=0.2, seed=seed, skip_instance_cache=True)
     model = io.BytesIO(data)
-    with Remote(fs, Account(QUICK)).open("/model", len(data)) as file:
+    with Remote(fs, RequestStats(QUICK)).open("/model", len(data)) as file:
         for position, size in reads:
             assert file.seek(position) == model.seek(position)
             assert file.read(size) == model.read(size)
@@ -50,7 +50,7 @@ def test_a_file_of_unknown_size_goes_on_where_it_broke_off(memory: Any):
     data = np.random.default_rng(0).bytes(300_000)
     memory.pipe_file("/f", data)
     fs = Unsized("memory", reset=0.3, seed=2)
-    with Remote(fs, Account(QUICK)).open("/f", None) as file:
+    with Remote(fs, RequestStats(QUICK)).open("/f", None) as file:
         assert not file.seekable()
         parts = []
         while part := file.read(10_000):
@@ -62,7 +62,7 @@ def test_a_file_of_unknown_size_goes_on_where_it_broke_off(memory: Any):
 def test_a_file_that_shrank_is_said_to_be_short(memory: Any):
     memory.pipe_file("/f", b"abc")
     with pytest.raises(SourceError, match=r"memory://f: .* short read \(3 of 5 bytes from byte 0; 5 when listed\)"):
-        Remote(memory, Account(Patience(attempts=2, first=0.0))).fetch("/f", 0, 5, 5)
+        Remote(memory, RequestStats(RequestPatience(attempts=2, first=0.0))).fetch("/f", 0, 5, 5)
 
 
 class Renaming(FlakyFileSystem):
@@ -80,13 +80,13 @@ class Renaming(FlakyFileSystem):
 
 def test_a_rename_whose_answer_was_lost_is_not_an_error(memory: Any):
     memory.pipe_file("/old", b"1")
-    rename(Remote(Renaming("memory"), Account(QUICK)), "/old", "/new")
+    rename(Remote(Renaming("memory"), RequestStats(QUICK)), "/old", "/new")
     assert memory.find("/") == ["/new"]
 
 
 def test_a_server_that_never_answers_is_asked_again():
     with Store({"a.jsonl": lines(0, 100)}) as store:
-        account = Account(Patience(seconds=4, first=0.0))
+        account = RequestStats(RequestPatience(seconds=4, first=0.0))
         fs = fsspec.filesystem("http")
         store.hung["a.jsonl"] = 1
         data = Remote(fs, account).fetch(f"{store.url}/a.jsonl", 0, 50, len(lines(0, 100)))
@@ -99,7 +99,7 @@ def test_large_ranges_are_fetched_in_pieces(memory: Any, monkeypatch: pytest.Mon
     data = np.random.default_rng(0).bytes(1050)
     memory.pipe_file("/f", data)
     fs = FlakyFileSystem("memory", short=0.3, reset=0.2, seed=1, skip_instance_cache=True)
-    remote = Remote(fs, Account(QUICK))
+    remote = Remote(fs, RequestStats(QUICK))
     assert remote.fetch("/f", 0, None, 1050) == data
     assert remote.fetch("/f", 7, 999, 1050) == data[7:999]
     assert remote.account.metadata.requests - remote.account.metadata.retries == 11 + 10

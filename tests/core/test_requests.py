@@ -12,26 +12,26 @@ from hypothesis import strategies as st
 import cedar
 from cedar.core import requests
 from cedar.core.errors import SourceError
-from cedar.core.requests import FLOOR, SHARE, Account, Patience
+from cedar.core.requests import FLOOR, SHARE, RequestPatience, RequestStats
 from cedar.testing.storage import StorageFault
 from tests.datasets.failing_storage import QUICK, failing
 
 
 def test_a_request_is_made_again_until_it_is_answered():
-    account, request = Account(QUICK), failing(5, StorageFault(503))
+    account, request = RequestStats(QUICK), failing(5, StorageFault(503))
     assert account.ask("x", request) == "done"
     assert (account.metadata.requests, account.metadata.retries) == (6, 5)
 
 
 def test_a_missing_file_is_asked_for_once():
-    account, request = Account(QUICK), failing(5, FileNotFoundError())
+    account, request = RequestStats(QUICK), failing(5, FileNotFoundError())
     with pytest.raises(FileNotFoundError):
         account.ask("x", request)
     assert len(request.calls) == 1
 
 
 def test_the_last_error_names_url_attempts_status_and_what_to_do():
-    account = Account(Patience(attempts=3, first=0.0001))
+    account = RequestStats(RequestPatience(attempts=3, first=0.0001))
     with pytest.raises(SourceError) as caught:
         account.ask("s3://bucket/a.parquet", failing(9, StorageFault(503)))
     text = str(caught.value)
@@ -43,7 +43,7 @@ def test_the_last_error_names_url_attempts_status_and_what_to_do():
 
 def test_it_does_not_wait_beyond_the_time_for_a_request(monkeypatch):
     monkeypatch.setattr(requests.Stop, "wait", lambda *_: pytest.fail("it waits"))
-    account = Account(Patience(seconds=5, first=0.0001))
+    account = RequestStats(RequestPatience(seconds=5, first=0.0001))
     with pytest.raises(SourceError, match="storage failed 1 time") as caught:
         account.ask("x", failing(1, StorageFault(429, wait=3600)))
     assert "CEDAR_STORAGE_SECONDS" in str(caught.value)
@@ -51,14 +51,14 @@ def test_it_does_not_wait_beyond_the_time_for_a_request(monkeypatch):
 
 @given(st.integers(1, 40), st.one_of(st.none(), st.floats(0, 100)))
 def test_waits_grow_with_jitter_and_never_undercut_what_the_storage_asks(attempt: int, asked: float | None):
-    patience = Patience()
+    patience = RequestPatience()
     wait = patience.wait(attempt, asked)
     assert (asked or 0) <= wait <= (asked or 0) + min(patience.most, patience.first * 2 ** (attempt - 1))
 
 
 @given(st.lists(st.integers(0, 14), max_size=120))
 def test_retries_stay_within_the_budget_whatever_fails(failures: list[int]):
-    account = Account(Patience(attempts=12, first=0.0, most=0.0))
+    account = RequestStats(RequestPatience(attempts=12, first=0.0, most=0.0))
     began = time.monotonic()
     for times in failures:
         try:
@@ -72,7 +72,7 @@ def test_retries_stay_within_the_budget_whatever_fails(failures: list[int]):
 
 
 def test_a_storage_that_is_down_gets_few_requests_more():
-    account = Account(Patience(attempts=12, first=0.0, most=0.0))
+    account = RequestStats(RequestPatience(attempts=12, first=0.0, most=0.0))
     for _ in range(1000):
         with pytest.raises(SourceError):
             account.ask("x", failing(99, StorageFault(503)))
@@ -80,7 +80,7 @@ def test_a_storage_that_is_down_gets_few_requests_more():
 
 
 def test_threads_share_a_budget():
-    account = Account(Patience(attempts=1000, first=0.0, most=0.0))
+    account = RequestStats(RequestPatience(attempts=1000, first=0.0, most=0.0))
 
     def ask() -> None:
         with pytest.raises(SourceError, match="storage failed"):
@@ -99,4 +99,4 @@ def test_threads_share_a_budget():
 def test_a_patience_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CEDAR_STORAGE_SECONDS", value)
     with pytest.raises(cedar.PipelineError, match="CEDAR_STORAGE_SECONDS"):
-        Patience.of_environment()
+        RequestPatience.of_environment()

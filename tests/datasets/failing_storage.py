@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedar.core.requests import Patience
+from cedar.core.requests import RequestPatience
 
-QUICK = Patience(attempts=12, seconds=60, first=0.0001, most=0.001)
+QUICK = RequestPatience(attempts=12, seconds=60, first=0.0001, most=0.001)
 
 
 def parquet(start: int, stop: int, group: int = 50) -> bytes:

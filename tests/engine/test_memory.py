@@ -19,7 +19,7 @@ from cedar.cache.memory import Memory
 from cedar.core import memory
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
-from cedar.engine.memory import Bound, allowed, named
+from cedar.engine.memory import MemoryBound, allowed, named
 from cedar.plan.saved import plan_from, text_of
 
 MB = 1 << 20
@@ -34,7 +34,7 @@ class Machine:
         self.cache = Memory(1 << 40)
         for i in range(kept):
             self.cache.put("group", f"entry {i}", [Block({"x": np.zeros(MB, np.uint8)}, no_keys())])
-        self.bound = Bound(limit, self.cache, lambda: self.queue, self._measure, lambda: self.now)
+        self.bound = MemoryBound(limit, self.cache, lambda: self.queue, self._measure, lambda: self.now)
 
     def _measure(self) -> dict[int, int]:
         return {1: self.bytes, memory.FILES: 0}

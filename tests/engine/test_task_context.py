@@ -12,7 +12,7 @@ from cedar.engine.runner import Runner, Runners
 from cedar.engine.task_context import Tasks, is_remote
 from cedar.engine.watcher import Watcher
 from cedar.operators.base import Env
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_watcher_says_which_tasks_look_closely(tasks: Tasks) -> None:
 
 def test_tasks_with_operators_that_were_not_seen_look_closely_and_no_others(tasks: Tasks) -> None:
     tasks.watcher.details, tasks.watcher.seeking = 0, frozenset({3})
-    of_three, of_four = (Program((Step(len, (i,)),)) for i in (3, 4))  # type: ignore[arg-type]
+    of_three, of_four = (Program((KernelStep(len, (i,)),)) for i in (3, 4))  # type: ignore[arg-type]
     assert [[tasks.task_env(program).watch for _ in range(3)] for program in (of_three, of_four)] == [
         ["", "detail", "detail"],
         ["", "", ""],

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from cedar.core.errors import PipelineError
 from cedar.datasets.storage import Storage
 from cedar.lake.formats import FORMATS
-from cedar.lake.parts import Parts, split_by
+from cedar.lake.parts import PartFiles, split_by
 from tests.datasets.blocks import files_of
 
 
-def parts_in(folder: Path, rows_per_file: int | None = None) -> Parts:
-    return Parts(Storage.at(folder), FORMATS["jsonl"], lambda number: f"part-{number:05d}.jsonl", rows_per_file)
+def parts_in(folder: Path, rows_per_file: int | None = None) -> PartFiles:
+    return PartFiles(Storage.at(folder), FORMATS["jsonl"], lambda number: f"part-{number:05d}.jsonl", rows_per_file)
 
 
-def add(parts: Parts, folder: str, rows: list[int]) -> None:
+def add(parts: PartFiles, folder: str, rows: list[int]) -> None:
     parts.add(folder, len(rows), parts.format.encode(pa.table({"x": rows})))
 
 

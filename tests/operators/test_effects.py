@@ -22,7 +22,7 @@ from cedar.operators.explode import Explode
 from cedar.operators.expressions import FilterExpression, select, with_columns
 from cedar.operators.filter_function import FilterFunction
 from cedar.operators.flat_map import FlatMap
-from cedar.operators.join import Join, Keys
+from cedar.operators.join import Join, JoinKeys
 from cedar.operators.map import Collate, Map
 from cedar.operators.map_batches import MapBatches
 from cedar.operators.mix import Mix
@@ -96,10 +96,10 @@ CASES = [
     (SplitPart("x", 0, SplitRule((9,), "a", 0), known({})), effects("a", "", "1:0..1")),
     (SplitPart("x", 0, SplitRule((9,), None, 0), known({})), effects("", "", "1:0..1", keyed=True)),
     (Unique(("a",), "first", known(Repeats(0, EMPTY))), effects("", "", "1:0..1", keyed=True)),
-    (Join(Keys(("a",), ("k",)), "left", (), (("p", "q"),), False, "", "", known(EMPTY)), effects("a", "q")),
-    (Join(Keys(("a",), ("k",)), "semi", (), (), False, "", "", known(EMPTY)), effects("a", "", "1:0..1")),
-    (Join(Keys(("a",), ("k",)), "inner", (), (("p", "p"),), True, "", "", known(EMPTY)), effects("a", "p", "1:n")),
-    (Join(Keys(("a",), ("a",), "t"), "left", (), (("p", "p"),), False, "", "", known(EMPTY)), effects("a t", "p")),
+    (Join(JoinKeys(("a",), ("k",)), "left", (), (("p", "q"),), False, "", "", known(EMPTY)), effects("a", "q")),
+    (Join(JoinKeys(("a",), ("k",)), "semi", (), (), False, "", "", known(EMPTY)), effects("a", "", "1:0..1")),
+    (Join(JoinKeys(("a",), ("k",)), "inner", (), (("p", "p"),), True, "", "", known(EMPTY)), effects("a", "p", "1:n")),
+    (Join(JoinKeys(("a",), ("a",), "t"), "left", (), (("p", "p"),), False, "", "", known(EMPTY)), effects("a t", "p")),
     (Dedup((("a", "b"),), "c"), effects("", "")),
     (Dedup(), effects("", "")),
     (Shuffle(), effects("", "", "stream")),

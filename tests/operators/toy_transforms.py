@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, type_of
-from cedar.operators.chains import Fault, Link
+from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform
 
@@ -33,10 +33,10 @@ class ToyChain:
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+    ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
         _RAN.append(len(links))
         held: dict[str, Any] = dict(columns)
-        faults: dict[int, Fault] = {}
+        faults: dict[int, ChainFault] = {}
         for i, (link, drawn) in enumerate(zip(links, draws, strict=True)):
             arrays = [held[name] for name in link.reads]
             link.transform.result(*map(type_of, arrays))
@@ -44,7 +44,7 @@ class ToyChain:
             try:
                 made = link.transform.columns(*arrays, **named)
             except BadValues as bad:
-                faults |= {row: Fault(i, why, bad.fix) for row, why in bad.rows.items() if row not in faults}
+                faults |= {row: ChainFault(i, why, bad.fix) for row, why in bad.rows.items() if row not in faults}
                 made = arrays[0]
             held |= dict(zip(link.writes, made if isinstance(made, tuple) else (made,), strict=True))
         return {name: held[name] for link in links for name in link.writes}, faults

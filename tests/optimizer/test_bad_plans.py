@@ -28,7 +28,7 @@ from cedar.operators.algebra import pointwise, spatial
 from cedar.operators.base import Env
 from cedar.optimizer import planner as optimizer
 from cedar.profile import Machine, Profile
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
 from tests.control.eager import eager
 from tests.toy_runs import plain
@@ -188,7 +188,7 @@ def test_an_audit_does_not_change_objects_twice() -> None:
     cells = [Cell(i) for i in range(10)]
     node = cedar.from_items([{"cell": cell} for cell in cells]).map(bumped, "cell", into="a", dtype=int).node
     binding = Binding(node, None, Env())
-    steps = (Step(binding.kernel(node)),)
+    steps = (KernelStep(binding.kernel(node)),)
     reader, (split,) = Reader(node.inputs[0].operator.source, 0), binding.splits(node.inputs[0])  # type: ignore[attr-defined]
     before = [cell.value for cell in cells]
     read_split(Program(steps), reader, split, 0, Env(watch="audit"))

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from cedar.simulate.job import Job, Options, PipelineOptions, RunOptions, TimeOptions
+from cedar.simulate.job import PipelineOptions, RunOptions, SimulatedJob, SimulationOptions, TimeOptions
 from cedar.trainers.resilient.planner import plan
 from cedar.trainers.resilient.schedule import Worker
 
@@ -15,7 +15,7 @@ QUICK = RunOptions(steps=20, hours=2.0, draws=3)
 
 
 def job(**more):
-    return Job(Options(**{"pipeline": GRID, "times": TIMES, "run": QUICK} | more))
+    return SimulatedJob(SimulationOptions(**{"pipeline": GRID, "times": TIMES, "run": QUICK} | more))
 
 
 def report(path, off=1.0):

@@ -13,7 +13,7 @@ from cedar.core.cursor import Keys
 from cedar.operators.base import Env
 from cedar.operators.marks import BadRow, Mark, Marks, SlotAddress
 from cedar.tasks import clocks
-from cedar.tasks.chain import Program, Step, Timing, run_steps
+from cedar.tasks.chain import KernelStep, Program, Timing, run_steps
 from tests.toy_blocks import block, values
 
 
@@ -31,7 +31,7 @@ class Takes:
 
 
 def test_what_a_loop_waits_for_is_what_operators_do():
-    steps = Step(None, (1,), "map(f)"), Step(None, (2, 3), "map(g)"), Step(None, (), "format='numpy'")
+    steps = KernelStep(None, (1,), "map(f)"), KernelStep(None, (2, 3), "map(g)"), KernelStep(None, (), "format='numpy'")
     assert Program(steps).label == "map(f) -> map(g) -> format='numpy'"
     assert Program(steps).awaited == "map(f) -> map(g)"
     assert Program(steps[2:]).awaited == Program().awaited == "a batch"
@@ -43,9 +43,9 @@ def test_operators_take_what_they_take_together(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(clocks, "now", lambda: clocks.Reading(clock[0], clock[0] / 2))
-    parts = tuple(Step(Takes(each, clock), (i,)) for i, each in ((4, 0.001), (7, 0.003)))
+    parts = tuple(KernelStep(Takes(each, clock), (i,)) for i, each in ((4, 0.001), (7, 0.003)))
     block, timing = Block({"x": np.zeros((64, 2))}, Keys(np.arange(64))), Timing()
-    run_steps([Step(Takes(together, clock), (4, 7), parts=parts)], block, Env(watch="detail"), timing)
+    run_steps([KernelStep(Takes(together, clock), (4, 7), parts=parts)], block, Env(watch="detail"), timing)
     found = {i: (seen.wall / seen.rows_in, seen.cpu / seen.rows_in) for i, seen in timing.seen.items()}
     assert found == {
         4: pytest.approx((0.001 * factor, 0.0005 * factor)),
@@ -56,9 +56,9 @@ def test_operators_take_what_they_take_together(
 def test_a_block_that_is_looked_at_as_a_whole_is_not_worked_on_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(clocks, "now", lambda: clocks.Reading(clock[0], clock[0]))
-    parts = tuple(Step(Takes(each, clock), (i,)) for i, each in ((0, 0.001), (1, 0.003)))
+    parts = tuple(KernelStep(Takes(each, clock), (i,)) for i, each in ((0, 0.001), (1, 0.003)))
     block, timing = Block({"x": np.zeros((4, 2))}, Keys(np.arange(4))), Timing()
-    run_steps([Step(Takes(9.0, clock), (0, 1), parts=parts)], block, Env(watch="detail"), timing)
+    run_steps([KernelStep(Takes(9.0, clock), (0, 1), parts=parts)], block, Env(watch="detail"), timing)
     assert clock[0] == pytest.approx(4 * 0.004)
     assert [seen.wall for seen in timing.seen.values()] == pytest.approx([0.004, 0.012])
 
@@ -78,7 +78,7 @@ class Together:
 
 def test_operators_that_work_together_are_measured_on_a_few_rows() -> None:
     one, two, both = Together(), Together(), Together()
-    step = Step(both, (0, 1), parts=(Step(one, (0,)), Step(two, (1,))))
+    step = KernelStep(both, (0, 1), parts=(KernelStep(one, (0,)), KernelStep(two, (1,))))
     for rows, looked in ((100, 6), (20, 4)):
         one.rows = two.rows = both.rows = 0
         timing = Timing()
@@ -109,7 +109,7 @@ def test_rows_that_crash_are_dropped_before_a_kernel_gets_them(
 ) -> None:
     given = block(x=[1, 3, 4])
     marks = Marks(SlotAddress("/nowhere", b"", 1, 1), divided=(Mark(4, 3, divisible=True),), bad=(bad,))
-    step = Step(Twice(), (4,), "with_columns(y)", on_error=policy)
+    step = KernelStep(Twice(), (4,), "with_columns(y)", on_error=policy)
     done = run_steps([step], given, Env(marks=marks), Timing())
     assert (values(done, "x"), values(done, "y")) == (left, [2 * x for x in left])
     assert {why.label for why in done.dead.values()} == {"with_columns(y)"}

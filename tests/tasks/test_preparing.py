@@ -28,7 +28,7 @@ WORK: Part = ("operator", (1,))
 def test_what_was_prepared_leaves_the_part_that_met_it(
     monkeypatch: pytest.MonkeyPatch, thread: int, cpu: float, expected: Any
 ) -> None:
-    span = preparing._Span("import", "x", threading.get_ident() + thread, began=9.0, ended=12.0, cpu=1.0)
+    span = preparing._ThreadSpan("import", "x", threading.get_ident() + thread, began=9.0, ended=12.0, cpu=1.0)
     monkeypatch.setattr(preparing, "_spans", deque([span]))
     parts = [(("read", (0,)), 0.5, 0.5), (WORK, 5.0, cpu + (not thread))]
     preparing.separate(parts, 10.0)

@@ -12,7 +12,7 @@ from cedar.core.block import Block
 from cedar.core.errors import Site, SourceError
 from cedar.datasets.base import Chunk, Split
 from cedar.operators.base import Env
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader, read_split
 from tests.toy_blocks import values
 
@@ -42,7 +42,7 @@ class Twice:
         return block.with_columns({"y": block.columns["x"] * 2})
 
 
-PROGRAM = Program((Step(Twice(), (1,)),))
+PROGRAM = Program((KernelStep(Twice(), (1,)),))
 
 
 def test_rows_have_the_keys_of_their_file_and_go_through_the_chain() -> None:

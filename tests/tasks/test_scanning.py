@@ -22,7 +22,7 @@ from cedar.datasets.files import read_files
 from cedar.datasets.parquet import read_parquet
 from cedar.operators.base import Bound, Env
 from cedar.operators.expressions import FilterExpression, select
-from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.reading import Reader
 from cedar.tasks.scanning import FilterHits, scan_reader
 
@@ -86,7 +86,7 @@ def source(request, tmp_path: Path):
 
 def step(operator, policy=None):
     bound = Bound(1, operator.label(), None, 0, policy, False, lambda: None, None)
-    return Step(operator.bind(bound), (1,), operator.label())
+    return KernelStep(operator.bind(bound), (1,), operator.label())
 
 
 def steps_of(predicates, policy=None):

@@ -11,7 +11,7 @@ from cedar.core.block import Block
 from cedar.core.stream import Rows
 from cedar.datasets.arrow import from_arrow
 from cedar.operators.base import Env
-from cedar.tasks.chain import Program, Result, Step
+from cedar.tasks.chain import KernelStep, Program, Result
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader
 from cedar.tasks.shipped import Gathering, call_shipped, read_shipped, run_shipped
@@ -34,7 +34,7 @@ def parts(result: Result) -> list[Any]:
 
 
 def test_a_program_runs_and_is_loaded_once() -> None:
-    code = Code.of((Program((Step(Plus(), (4,)),)),))
+    code = Code.of((Program((KernelStep(Plus(), (4,)),)),))
     first = run_shipped(code, Env(), block(x=[1, 2]))
     again = run_shipped(code.known(), Env(), block(x=[1, 2]))  # the process has it by now
     assert [values(result.blocks[0], "x") for result in (first, again)] == [[2, 3], [3, 4]]
@@ -44,7 +44,7 @@ def test_a_program_runs_and_is_loaded_once() -> None:
 def test_a_split_is_read_by_the_reader_that_came_along() -> None:
     source = from_arrow(pa.table({"x": [1, 2, 3]}))
     (split,) = source.splits()
-    code = Code.of((Program((Step(Plus(), (4,)),)), Reader(source, 0)))
+    code = Code.of((Program((KernelStep(Plus(), (4,)),)), Reader(source, 0)))
     result = read_shipped(code, Env(), split, 0, 1)
     assert [values(each, "x") for each in result.blocks] == [[3, 4]]
     assert {("read", (0,)), ("ship", ())} <= set(parts(result))

@@ -27,7 +27,7 @@ from cedar.cluster.dask.kept import SharedResult, Unmade, code_of, read_shared, 
 from cedar.cluster.dask.limits import seconds
 from cedar.cluster.dask.remote import Done, Wanted, keep, run, stamp
 from cedar.cluster.dask.signals import Signal, whose
-from cedar.cluster.dask.tasks import DaskCall, Meter, PackedCall, Task, pack
+from cedar.cluster.dask.tasks import ClusterTask, DaskCall, Meter, PackedCall, pack
 from cedar.cluster.dask.watch import Watch
 from cedar.core.errors import WorkerError
 from cedar.executors.processes.process import WorkerDied
@@ -60,7 +60,7 @@ class DaskExecutor(Executor):
         self._local = local
         self._run = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        self._tasks: dict[int, Task] = {}  # in progress, by number
+        self._tasks: dict[int, ClusterTask] = {}  # in progress, by number
         self._code: dict[str, asyncio.Future[None]] = {}  # sent to all workers, by key
         self.ended = False
         self._shut = threading.Event()
@@ -128,7 +128,7 @@ class DaskExecutor(Executor):
             raise self.gone()
         folder = os.getcwd() if self._local else None
         delivery: Future[Any] = Future()
-        task = Task(next(self._numbers), delivery, lambda: pack(fn, args, kwargs, folder), before, urgent)
+        task = ClusterTask(next(self._numbers), delivery, lambda: pack(fn, args, kwargs, folder), before, urgent)
         self._tasks[task.number] = task
         delivery.add_done_callback(partial(self._over, task.number))  # which must not keep the result alive
         heavy = any(hasattr(argument, "blocks") for argument in args)
@@ -156,7 +156,7 @@ class DaskExecutor(Executor):
             fix="start the cluster again, then load the state into a new loader",
         )
 
-    def pending(self) -> list[Task]:
+    def pending(self) -> list[ClusterTask]:
         """Calls in progress, the earliest first."""
         return [task for task in list(self._tasks.values()) if not task.over]
 
@@ -230,7 +230,7 @@ class DaskExecutor(Executor):
     def _in_loop(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _begin(self, task: Task, heavy: bool) -> None:
+    async def _begin(self, task: ClusterTask, heavy: bool) -> None:
         try:
             packed = await _aside(task.make) if heavy else task.make()
             await self._try(task, packed)
@@ -238,19 +238,19 @@ class DaskExecutor(Executor):
         except BaseException as error:  # noqa: BLE001 - the code that waits for the result gets it
             self._fail(task, error)
 
-    async def again(self, task: Task) -> None:
+    async def again(self, task: ClusterTask) -> None:
         """One more try, on a worker that is heard of; what the others bring counts, too, if it comes first."""
         try:
             await self._try(task, await _aside(task.make))
         except Exception:  # noqa: BLE001 - the try that there is may still end well
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
-    def give_up(self, task: Task) -> None:
+    def give_up(self, task: ClusterTask) -> None:
         """No try brings a result: the run sends the task again, or does it here."""
         why = "no worker of the Dask cluster brings the result of a task"
         _settle(task.delivery, error=WorkerDied(why, ended=False))
 
-    async def _try(self, task: Task, packed: PackedCall) -> None:
+    async def _try(self, task: ClusterTask, packed: PackedCall) -> None:
         for code in packed.code:
             if code.key not in self._code:
                 self._code[code.key] = asyncio.ensure_future(self._place(code, self.watch.loud()))
@@ -276,7 +276,7 @@ class DaskExecutor(Executor):
             sent = self.client.run(keep, code.key, code.pickled, workers=workers, on_error="ignore")
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
-    async def _give(self, task: Task, future: Any, wanted: Wanted) -> None:
+    async def _give(self, task: ClusterTask, future: Any, wanted: Wanted) -> None:
         """A worker has no code, such as a new one: it gets it, and the task is retried in place of this try."""
         try:
             packed = await _aside(task.make)
@@ -289,7 +289,7 @@ class DaskExecutor(Executor):
         except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
             self._fail(task, error)
 
-    async def _follow(self, task: Task, future: Any) -> None:
+    async def _follow(self, task: ClusterTask, future: Any) -> None:
         """Deliver what one try brings, unless another one was first."""
         try:
             await _finished(future)
@@ -338,7 +338,7 @@ class DaskExecutor(Executor):
                 return found[future.key]
             await asyncio.sleep(_ROOM_SECONDS)  # its worker is gone, which the scheduler will see
 
-    async def _await_room(self, task: Task) -> None:
+    async def _await_room(self, task: ClusterTask) -> None:
         """Back-pressure: the results that are next come first, others when there is room for them."""
         patience = time.monotonic() + seconds("stuck")
         try:
@@ -353,11 +353,11 @@ class DaskExecutor(Executor):
         finally:  # it may be cancelled as it waits
             self._held_back.discard(task.number)
 
-    def waits_for_room(self, task: Task) -> bool:
+    def waits_for_room(self, task: ClusterTask) -> bool:
         """Its result is finished and stays where it is, because enough of them are here."""
         return task.number in self._held_back
 
-    def _failed(self, task: Task, future: Any, error: BaseException) -> None:
+    def _failed(self, task: ClusterTask, future: Any, error: BaseException) -> None:
         if task.over or all(one.future is not future for one in task.tries):
             return
         others = any(one.future is not future and not one.following.done() for one in task.tries)
@@ -365,7 +365,7 @@ class DaskExecutor(Executor):
             return  # another try is still in progress
         self._fail(task, error)
 
-    def _fail(self, task: Task, error: BaseException) -> None:
+    def _fail(self, task: ClusterTask, error: BaseException) -> None:
         reported = self._told(error)
         if reported is not None:
             _settle(task.delivery, error=reported)
@@ -397,7 +397,7 @@ class DaskExecutor(Executor):
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._drop, task)
 
-    def _drop(self, task: Task) -> None:
+    def _drop(self, task: ClusterTask) -> None:
         self._room.set()
         for one in task.tries:
             one.following.cancel()

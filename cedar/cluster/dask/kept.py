@@ -13,9 +13,9 @@ from typing import Any
 from cedar.cache.cached import KeptReader
 from cedar.cache.cost import kind_of
 from cedar.cache.entries import relabeled
-from cedar.cluster.dask.remote import Call, Done, Parcel, run
+from cedar.cluster.dask.remote import Done, Parcel, RemoteCall, run
 from cedar.core.block import Block
-from cedar.executors.worker.main import Failed
+from cedar.executors.worker.main import TaskFailed
 from cedar.operators.base import Env
 from cedar.plan import graph
 from cedar.tasks.chain import Program, Result, Timing
@@ -66,7 +66,7 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None
         reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader._plain.ordinal,
         identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
     ]  # fmt: skip
-    call = Call(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
+    call = RemoteCall(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
     return SharedResult(KEPT + graph.digest(parts), Parcel.of(call))
 
 
@@ -82,7 +82,7 @@ def run_shared(theirs: str, call: Parcel) -> Parcel:
         Unmade: it cannot be made.
     """
     answer = run(theirs, call)
-    if isinstance(answer.open(), Failed):
+    if isinstance(answer.open(), TaskFailed):
         raise Unmade(answer)
     return answer
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import cedar
 from cedar.core.errors import CedarError, WorkerError, portable
-from cedar.executors.worker.main import Failed, unsendable
+from cedar.executors.worker.main import TaskFailed, unsendable
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
@@ -69,7 +69,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Call:
+class RemoteCall:
     """A function and its arguments.
 
     Args:
@@ -119,16 +119,16 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
 
     Args:
         theirs: the caller's ``stamp()``.
-        call: holds a ``Call``.
+        call: holds a ``RemoteCall``.
         before: arguments that come before its own.
     """
     _begin()
     start = time.perf_counter()
     if theirs != stamp():
-        return Parcel.of(Failed(_other_versions(theirs)))
-    answer: Done | Failed
+        return Parcel.of(TaskFailed(_other_versions(theirs)))
+    answer: Done | TaskFailed
     try:
-        asked: Call = call.open()
+        asked: RemoteCall = call.open()
         code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, Slot)}  # what else comes may push it out
         missing = next((key for key, pickled in code.items() if pickled is None), None)
         if missing is not None:
@@ -138,7 +138,7 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
         args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, Slot) else a for a in asked.args)
         answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
     except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
-        answer = Failed(error if isinstance(error, CedarError) else portable(error))
+        answer = TaskFailed(error if isinstance(error, CedarError) else portable(error))
     return _sealed(answer, time.perf_counter() - start)
 
 
@@ -148,13 +148,13 @@ def _address() -> str:
     return str(get_worker().address)
 
 
-def _sealed(answer: Done | Failed, seconds: float) -> Parcel:
+def _sealed(answer: Done | TaskFailed, seconds: float) -> Parcel:
     try:
         return Parcel.of(Done(answer.value, seconds) if isinstance(answer, Done) else answer)
     except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
-        if isinstance(answer, Failed):
-            return Parcel.of(Failed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))
-        return Parcel.of(Failed(unsendable(answer.value, "what a task made", error)))
+        if isinstance(answer, TaskFailed):
+            return Parcel.of(TaskFailed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))
+        return Parcel.of(TaskFailed(unsendable(answer.value, "what a task made", error)))
 
 
 def _other_versions(theirs: str) -> WorkerError:

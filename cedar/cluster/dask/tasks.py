@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.cluster.dask.kept import SharedResult
-from cedar.cluster.dask.remote import Call, Parcel, Slot
+from cedar.cluster.dask.remote import Parcel, RemoteCall, Slot
 from cedar.executors.worker.main import unsendable
 from cedar.tasks.code import Code
 
@@ -79,7 +79,7 @@ class DaskCall:
 
 
 @dataclass(eq=False)
-class Task:
+class ClusterTask:
     """A submitted call.
 
     Args:
@@ -120,7 +120,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], 
     code = tuple(a for a in args if isinstance(a, Code))
     slots = tuple(Slot(a.key, a.path) if isinstance(a, Code) else a for a in args)
     try:
-        return PackedCall(Parcel.of(Call(fn, slots, kwargs, folder)), code)
+        return PackedCall(Parcel.of(RemoteCall(fn, slots, kwargs, folder)), code)
     except Exception as error:
         rows = next((a for a in args if hasattr(a, "blocks")), None)
         raise unsendable(rows, "a task", error) from error

@@ -17,7 +17,7 @@ from cedar.executors.recovery.patience import StallTimer
 
 if TYPE_CHECKING:
     from cedar.cluster.dask.executor import DaskExecutor
-    from cedar.cluster.dask.tasks import Task
+    from cedar.cluster.dask.tasks import ClusterTask
 
 _log = logging.getLogger("cedar")
 _TICK = 1.0  # seconds
@@ -100,7 +100,7 @@ class Watch:
             except Exception:  # noqa: BLE001 - the next look may be a better one, and nothing else looks
                 _log.warning("checking the Dask cluster failed", exc_info=True)
 
-    async def _look_after(self, tasks: list[Task]) -> bool:
+    async def _look_after(self, tasks: list[ClusterTask]) -> bool:
         """Once; whether nothing is left to look after."""
         executor, limit = self._executor, seconds("scheduler-silent")
         try:
@@ -121,7 +121,7 @@ class Watch:
                 executor.give_up(task)
         return False
 
-    async def _look(self, tasks: list[Task]) -> View:
+    async def _look(self, tasks: list[ClusterTask]) -> View:
         keys = [one.future.key for task in tasks for one in task.tries]
         view: View = await self._executor.client.run_on_scheduler(look, keys, self._executor.signal())
         return view
@@ -136,7 +136,7 @@ class Watch:
         self._silent, self._all = silent, set(view.silent)
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
-    def _in_need(self, tasks: list[Task], view: View) -> list[Task] | None:
+    def _in_need(self, tasks: list[ClusterTask], view: View) -> list[ClusterTask] | None:
         """Those that are to be computed once more; None if there has been no worker for too long.
 
         A try that a worker is heard to work on may take its time. So may a result on its way: each further try waits
@@ -152,11 +152,11 @@ class Watch:
             return None if still["workers"] > seconds("workers") else []
         return [task for task in tasks if self._is_late(task, tried[task.number], still[task.number])]
 
-    def _is_late(self, task: Task, ways: list[str], still: float) -> bool:
+    def _is_late(self, task: ClusterTask, ways: list[str], still: float) -> bool:
         at_once = set(ways) == {"silent"} and len(task.tries) < _MOST_TRIES
         return bool(ways) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
 
-    def _tries(self, task: Task, view: View) -> list[str]:
+    def _tries(self, task: ClusterTask, view: View) -> list[str]:
         """What became of its tries, if none of them makes progress: their workers are silent, or they are done."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]

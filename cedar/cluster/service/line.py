@@ -21,7 +21,7 @@ _WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _found: dict[str, tuple[str, int]] = {}  # where the services at these addresses listen for ranks
 
 
-class Line:
+class ServiceLine:
     """Its own connection: by the service's keys, to the machine of its scheduler.
 
     Args:

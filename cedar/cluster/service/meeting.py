@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cedar.cluster.dask.signals import job_of_ranks
-from cedar.cluster.service.line import Line
+from cedar.cluster.service.line import ServiceLine
 from cedar.core.errors import Site
 from cedar.engine.agree import Board
 from cedar.engine.words import Words
@@ -16,7 +16,7 @@ class ServiceWords(Words):
     """At a service, which forgets those that were used longest ago where they come to more than it keeps."""
 
     def __init__(self, service: Any) -> None:
-        self._line, self._job = Line(service), job_of_ranks()
+        self._line, self._job = ServiceLine(service), job_of_ranks()
 
     def set(self, name: str, word: str) -> None:
         self._line.ask({"set": [f"{self._job}/{name}", word]}, "got")
@@ -32,7 +32,7 @@ class ServiceBoard(Board):
     """At a service, which tells all ranks of a block as soon as the last one has spoken of it."""
 
     def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
-        self._line = Line(service)
+        self._line = ServiceLine(service)
         self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
         self._session: int | None = None  # of those that are there
         self._words: list[tuple[int, int | None]] = []  # to be said again, if others come

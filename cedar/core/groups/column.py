@@ -1,6 +1,6 @@
 """The group column: a column of a block whose rows repeat. Each distinct row is held once; an inverse says where.
 
-The columns of one group share one ``Sharing``, by identity. Cutting and taking rows touches the inverse alone; rows
+The columns of one group share one ``RowSharing``, by identity. Cutting and taking rows touches the inverse alone; rows
 that nothing refers to any more are let go where they would outweigh the others, and when a block is pickled. Blocks of
 different origin are joined without comparing them; ``canonical`` then holds every distinct row once again, in the order
 of first occurrence, so that how rows were cut into blocks does not show in a batch.
@@ -28,7 +28,7 @@ Selection: TypeAlias = "Index | slice | None"  # which of the held rows; None is
 
 
 @dataclass(frozen=True, eq=False)
-class Sharing:
+class RowSharing:
     """Which of the held rows each row is.
 
     Args:
@@ -47,10 +47,10 @@ class Sharing:
         return len(self.inverse)
 
     @cached_property
-    def narrow(self) -> tuple[Sharing, Selection]:
+    def narrow(self) -> tuple[RowSharing, Selection]:
         """The sharing without rows that nothing refers to, and which rows those are that stay; None where all do."""
         if not len(self.inverse):
-            return (self, None) if not self.stored_rows else (Sharing(self.inverse, 0, self.together), slice(0, 0))
+            return (self, None) if not self.stored_rows else (RowSharing(self.inverse, 0, self.together), slice(0, 0))
         low, high = int(self.inverse.min()), int(self.inverse.max()) + 1
         used = np.zeros(high - low, dtype=bool)
         used[self.inverse - np.int32(low)] = True
@@ -58,23 +58,23 @@ class Sharing:
             if high - low == self.stored_rows:
                 return self, None
             inverse = self.inverse - np.int32(low)
-            return Sharing(inverse, high - low, self.together, len(inverse)), slice(low, high)
+            return RowSharing(inverse, high - low, self.together, len(inverse)), slice(low, high)
         places = np.cumsum(used, dtype=np.int32) - np.int32(1)
         kept = np.flatnonzero(used)
-        return Sharing(places[self.inverse - np.int32(low)], len(kept), self.together, len(self.inverse)), kept + low
+        return RowSharing(places[self.inverse - np.int32(low)], len(kept), self.together, len(self.inverse)), kept + low
 
     @cached_property
     def first(self) -> Index:
         """int64[stored_rows]: a row of each of the held ones, the first; 0 for those that nothing refers to."""
         return firsts(self.inverse, self.stored_rows)
 
-    def at(self, index: Any) -> tuple[Sharing, Selection]:
+    def at(self, index: Any) -> tuple[RowSharing, Selection]:
         """The sharing of the rows at ``index``, as ``narrow`` gives it where it holds more rows than it has."""
-        wide = Sharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
+        wide = RowSharing(self.inverse[index], self.stored_rows, self.together, max(self.rows, len(self.inverse)))
         return wide.narrow if wide.stored_rows > len(wide) and not isinstance(index, slice) else (wide, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Sharing, (self.inverse, self.stored_rows, self.together, self.rows)  # without what is cached
+        return RowSharing, (self.inverse, self.stored_rows, self.together, self.rows)  # without what is cached
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,7 +96,7 @@ class GroupColumn:
     """
 
     values: pa.Array
-    sharing: Sharing
+    sharing: RowSharing
     fresh: bool = True
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class GroupColumn:
         return GroupColumn, (small.values, small.sharing, small.fresh)
 
 
-def _kept(column: GroupColumn, sharing: Sharing, rows: Selection) -> GroupColumn:
+def _kept(column: GroupColumn, sharing: RowSharing, rows: Selection) -> GroupColumn:
     if sharing is column.sharing:
         return column
     values = column.values if rows is None else take_lists(column.values, rows)
@@ -176,7 +176,7 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
         values = arrays
         if len(first) < len(inverse):
             values = [take_lists(a, first) if k is None else k for a, k in zip(arrays, known, strict=True)]
-        sharing = Sharing(inverse, len(first), len(members), len(inverse))
+        sharing = RowSharing(inverse, len(first), len(members), len(inverse))
         return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
     inverse, order = _in_order(one)
     values = [c.values if order is None else take_lists(c.values, order) for c in members]
@@ -184,11 +184,11 @@ def grouped(columns: Mapping[str, Column]) -> dict[str, GroupColumn]:
     again = None if reported else repeated(values)
     if again is not None:
         inverse, values = again[0][inverse], [take_lists(v, again[1]) for v in values]
-    sharing = Sharing(inverse, len(values[0]), len(members), len(inverse))
+    sharing = RowSharing(inverse, len(values[0]), len(members), len(inverse))
     return {name: GroupColumn(value, sharing) for name, value in zip(columns, values, strict=True)}
 
 
-def _in_order(sharing: Sharing) -> tuple[Inverse, Selection]:
+def _in_order(sharing: RowSharing) -> tuple[Inverse, Selection]:
     """The inverse that numbers rows in the order in which they first occur, and which of the held rows those are."""
     inverse = sharing.inverse
     if (
@@ -228,7 +228,7 @@ def cut_each(columns: Mapping[str, Column], start: int, stop: int) -> dict[str, 
 
 def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> dict[str, Column]:
     """``arrow`` for all columns of Arrow at once, ``alone`` for one of others."""
-    known: dict[int, tuple[Sharing, Selection]] = {}
+    known: dict[int, tuple[RowSharing, Selection]] = {}
     chosen = dict(columns)
     arrays = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
     if arrays:
@@ -250,7 +250,7 @@ def _each(columns: Mapping[str, Column], arrow: Any, alone: Any, index: Any) -> 
 
 def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> dict[str, Column]:
     """A copy of every column, made by ``own``; of a group without what no row refers to, and sharing as before."""
-    known: dict[int, Sharing] = {}
+    known: dict[int, RowSharing] = {}
     copies: dict[str, Column] = {}
     for name, column in columns.items():
         if not isinstance(column, GroupColumn):
@@ -259,14 +259,16 @@ def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> 
         small = column.narrow()
         shared = small.sharing
         if id(column.sharing) not in known:
-            known[id(column.sharing)] = Sharing(shared.inverse.copy(), shared.stored_rows, shared.together, len(shared))
+            known[id(column.sharing)] = RowSharing(
+                shared.inverse.copy(), shared.stored_rows, shared.together, len(shared)
+            )
         copies[name] = GroupColumn(own(small.values), known[id(column.sharing)], small.fresh)
     return copies
 
 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     """The columns of several blocks, one after the other; what shares in all of them continues sharing."""
-    known: dict[tuple[int, ...], Sharing] = {}
+    known: dict[tuple[int, ...], RowSharing] = {}
     joined: dict[str, Column] = {}
     for name in parts[0]:
         columns = [part[name] for part in parts]
@@ -282,7 +284,7 @@ def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     return joined
 
 
-def _joined(columns: Sequence[Column]) -> Sharing:
+def _joined(columns: Sequence[Column]) -> RowSharing:
     """A group column's inverse, or that of a plain one, each counted on from the ones before."""
     inverses, offset = [], 0
     for column in columns:
@@ -293,4 +295,4 @@ def _joined(columns: Sequence[Column]) -> Sharing:
             inverses.append(np.arange(offset, offset + len(column), dtype=np.int32))
             offset += len(column)
     inverse = np.concatenate(inverses)
-    return Sharing(inverse, offset, 0, len(inverse))
+    return RowSharing(inverse, offset, 0, len(inverse))

@@ -49,7 +49,7 @@ class _Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _FailedBatch:
     error: BaseException
 
 
@@ -73,7 +73,7 @@ class AheadEpoch:
         self.moved = False  # something was delivered
         self._pid, self._getpid = os.getpid(), os.getpid
         self._stopped = threading.Event()
-        plans = cast("Plans", _WhileWanted(job.plans, self._stopped))
+        plans = cast("Plans", _CancellablePlans(job.plans, self._stopped))
         self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
         self._entry: dict[str, Any] = {}
         self._left = False  # and the runner is another's
@@ -81,7 +81,7 @@ class AheadEpoch:
         self._metrics = job.metrics
         self._runner, self._units, self._mover = runner, units, mover
         self._free = threading.Semaphore(AHEAD)
-        self._ready: queue.SimpleQueue[_Copied | _Failed | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[_Copied | _FailedBatch | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="cedar-device", daemon=True)
 
     def begin(self) -> Count:
@@ -143,7 +143,7 @@ class AheadEpoch:
                     raise WorkerError("the thread that copies batches to the device is gone") from None
                 continue
             self._free.release()
-            if isinstance(outcome, _Failed):
+            if isinstance(outcome, _FailedBatch):
                 raise outcome.error
             return outcome
 
@@ -171,7 +171,7 @@ class AheadEpoch:
         with suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()
-        self._ready.put(_Failed(WorkerError("the loader was closed while a batch was waited for")))
+        self._ready.put(_FailedBatch(WorkerError("the loader was closed while a batch was waited for")))
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class AheadEpoch:
                         return
                     del copy
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
-            self._ready.put(_Failed(error))
+            self._ready.put(_FailedBatch(error))
 
     def _may_go_on(self) -> bool:
         while not self._free.acquire(timeout=_LOOK):
@@ -210,7 +210,7 @@ class AheadEpoch:
         return _Copied(block, columns, begun, copied(self._data.entry()), time.thread_time() - began)
 
 
-class _WhileWanted:
+class _CancellablePlans:
     """The plans of a loader, for a thread that may outlive its run by a moment: then it changes none of them."""
 
     def __init__(self, plans: Plans, stopped: threading.Event) -> None:

@@ -11,7 +11,7 @@ from cedar.cache.cached import Store
 from cedar.core.errors import PipelineError, Site, user_site
 from cedar.core.numeric import NumericEnvironment
 from cedar.core.ranks import find_rank
-from cedar.engine.account import Account
+from cedar.engine.account import DeliveryCounter
 from cedar.engine.agree import Agreement, meeting_place
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import Marked
@@ -26,7 +26,7 @@ from cedar.engine.delivery.replay import Replays
 from cedar.engine.delivery.state import Identity
 from cedar.engine.delivery.units import Units
 from cedar.engine.epoch import DataEpoch, Job
-from cedar.engine.memory import Bound
+from cedar.engine.memory import MemoryBound
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import rows_per_unit
 from cedar.engine.plan_control import Plans
@@ -37,7 +37,7 @@ from cedar.executors.recovery import Patience
 from cedar.operators.base import Env, Instances
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, digest
-from cedar.tasks.chain import Step
+from cedar.tasks.chain import KernelStep
 
 
 class Parts(DataLoaderLike):
@@ -72,12 +72,12 @@ class Parts(DataLoaderLike):
         check_fits(binding, options, self.rank.world, site)
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
         self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
-        finish: tuple[Step, ...] = ()
+        finish: tuple[KernelStep, ...] = ()
         if options.encode is not None:
-            finish = (Step(options.encode, (), "encode"),)
+            finish = (KernelStep(options.encode, (), "encode"),)
         elif self._batched and not options.as_blocks:
             last = Finish(options.format, Marked(binding) if binding.marks else None)
-            finish = (Step(last, (), f"format={options.format!r}"),)
+            finish = (KernelStep(last, (), f"format={options.format!r}"),)
         plan = options.plan or (options.planner.begin() if options.planner else Plan.as_written(root))
         self._plans = Plans(options.planner, plan, binding, self._metrics, self.rank.world, Patience(options.timeout))
         store = Store.within(plan.cache_bytes, plan.memory_bytes, options.workers or available_cpus())
@@ -90,7 +90,7 @@ class Parts(DataLoaderLike):
         self._identity_of: Identity | None = None
         self._watch(plan.memory_bytes)
         observe = None if options.observer is None else options.observer.update
-        self._account = Account(binding, self._metrics, self.rank.rank, observe, site)
+        self._account = DeliveryCounter(binding, self._metrics, self.rank.rank, observe, site)
         rows = rows_per_unit(root) if self._batched else 1
         self._units = Units(self._account, options, self._batched, finish, rows, instances.leave)
         self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
@@ -109,7 +109,7 @@ class Parts(DataLoaderLike):
         if observer is not None:
             observer.begin(self._metrics)
         if memory is not None:
-            self._metrics.bound = Bound(memory, self._job.store.memory, self._metrics.queued)
+            self._metrics.bound = MemoryBound(memory, self._job.store.memory, self._metrics.queued)
 
     def _identity(self) -> Identity:
         if self._identity_of is None:

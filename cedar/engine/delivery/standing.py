@@ -219,8 +219,10 @@ class LoaderPosition(Parts):
         try:
             for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
                 source = getattr(node.operator, "source", None)
-                files = isinstance(source, FileSource) and not isinstance(source, SnapshotSource)  # that names others
-                if own[number] != state["sources"][number] and listing is not None and files:
+                changed = own[number] != state["sources"][number] and listing is not None
+                if isinstance(source, SnapshotSource):  # another version has other files
+                    continue
+                if changed and isinstance(source, FileSource):
                     other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
                     made[id(node)] = replace(node, operator=Read(other))
                     self._changed += said

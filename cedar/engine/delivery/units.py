@@ -12,13 +12,13 @@ from cedar.core.block import Block
 from cedar.core.columns import writeable
 from cedar.core.errors import CedarError
 from cedar.core.stream import Count
-from cedar.engine.account import Account
+from cedar.engine.account import DeliveryCounter
 from cedar.engine.delivery.formats import in_form
 from cedar.engine.delivery.options import Options
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.runner import Runner
 from cedar.operators.base import Env
-from cedar.tasks.chain import Step
+from cedar.tasks.chain import KernelStep
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Units:
         leave: the caller is about to go to work, which may wait; then the position moves, with nothing to wait for.
     """
 
-    account: Account
+    account: DeliveryCounter
     options: Options
     batched: bool
-    finish: tuple[Step, ...]
+    finish: tuple[KernelStep, ...]
     rows: int
     leave: Callable[[], None] = lambda: None
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cedar.core import columns
 from cedar.core.block import Block
-from cedar.core.buffers import Place, Room
+from cedar.core.buffers import BatchPlace, Room
 from cedar.core.cursor import no_keys
 from cedar.core.stream import (
     PENDING,
@@ -283,7 +283,7 @@ class StageFlow(Flow):
             self._room = Room(size)
         if self._room is None or first + units > size:
             return env
-        return replace(env, place=Place(self._room, first, units))
+        return replace(env, place=BatchPlace(self._room, first, units))
 
     def _fences(self, piece: Piece) -> bool:
         """The next plan can begin right here: what was read ahead is quickly read again."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from cedar.core import forks
 from cedar.executors.processes import forkserver
-from cedar.executors.processes.keeper import Work
+from cedar.executors.processes.keeper import QueuedCall
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
@@ -47,13 +47,13 @@ class Lease(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``."""
-        return self._kept(Work(Future(), fn, args, kwargs, self.alone))
+        return self._kept(QueuedCall(Future(), fn, args, kwargs, self.alone))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """The same, before all that wait."""
-        return self._kept(Work(Future(), fn, args, {}, self.alone), first=True)
+        return self._kept(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
 
-    def _kept(self, work: Work, first: bool = False) -> Future[Any]:
+    def _kept(self, work: QueuedCall, first: bool = False) -> Future[Any]:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future = self._pool.enter(work, first)

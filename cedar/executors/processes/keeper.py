@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
-from cedar.executors.worker.main import Failed, LogLine, Ready, Task, Wanted, unsendable
+from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask, TaskFailed, unsendable
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
@@ -22,7 +22,7 @@ _SHORT = 0.1  # seconds; behind a task that takes no longer, the next one is alr
 
 
 @dataclass
-class Work:
+class QueuedCall:
     """A submitted call; ``alone``, it does not wait behind another in a worker, nor another behind it."""
 
     future: Future[Any]
@@ -39,7 +39,7 @@ class Work:
         """
         args = tuple(a.known() if isinstance(a, Code) and a.key in known else a for a in self.args)
         try:
-            return encode(Task(self.fn, args, self.kwargs, _folder()))
+            return encode(ReceivedTask(self.fn, args, self.kwargs, _folder()))
         except Exception as error:
             rows = next((a for a in self.args if hasattr(a, "blocks")), None)
             raise unsendable(rows, "a task", error) from error
@@ -62,10 +62,10 @@ class Queue(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def take(self, wait: bool) -> Work | None:
+    def take(self, wait: bool) -> QueuedCall | None:
         """The next; None where there is none and ``wait`` is False (nor is one that is to be alone), or all is over."""
 
-    def give_back(self, works: list[Work]) -> None:
+    def give_back(self, works: list[QueuedCall]) -> None:
         """Work that was not begun."""
 
 
@@ -77,14 +77,14 @@ class Keeper(threading.Thread):
         self.ready = False
         self.worker: WorkerProcess | None = None
         self._queue = queue
-        self._sent: deque[Work] = deque()  # the first is being worked on
+        self._sent: deque[QueuedCall] = deque()  # the first is being worked on
         self._answered = 0.0
         self._short = False  # so was the last task
         self._starting = threading.Lock()
 
     def run(self) -> None:
         """One worker after another. One that does not start has no successor before there is work for it."""
-        first: list[Work] = []
+        first: list[QueuedCall] = []
         while not self._queue.closed:
             if self._live(first):
                 first = []
@@ -98,7 +98,7 @@ class Keeper(threading.Thread):
             if self.worker is not None:
                 self.worker.kill()
 
-    def _live(self, first: list[Work]) -> bool:
+    def _live(self, first: list[QueuedCall]) -> bool:
         """A worker's life, with the work that it begins with; False where it did not start."""
         why = ""
         try:
@@ -124,11 +124,11 @@ class Keeper(threading.Thread):
         self.ready = True
         return worker
 
-    def _serve(self, worker: WorkerProcess, first: list[Work]) -> None:
+    def _serve(self, worker: WorkerProcess, first: list[QueuedCall]) -> None:
         while self._fill(worker, first):
             self._hear(worker)
 
-    def _fill(self, worker: WorkerProcess, first: list[Work]) -> bool:
+    def _fill(self, worker: WorkerProcess, first: list[QueuedCall]) -> bool:
         """Give the worker what it can take; False once all is over."""
         while not self._sent or (self._short and len(self._sent) < 2 and not self._sent[0].alone):
             work = first.pop() if first else self._queue.take(not self._sent)
@@ -137,7 +137,7 @@ class Keeper(threading.Thread):
             self._send(worker, work)
         return True
 
-    def _send(self, worker: WorkerProcess, work: Work) -> None:
+    def _send(self, worker: WorkerProcess, work: QueuedCall) -> None:
         if not self._sent and not worker.alive:  # it died of something else: this work is not to blame
             self._queue.give_back([work])
             raise EOFError
@@ -157,22 +157,22 @@ class Keeper(threading.Thread):
         try:
             answer = decode(parts)
         except Exception as error:  # noqa: BLE001 - a class whose instances cannot be made here, for one
-            answer = Failed(unsendable(None, "what a task made", error))
+            answer = TaskFailed(unsendable(None, "what a task made", error))
         if isinstance(answer, LogLine):
             _tell(answer.record())
             return
         work = self._sent.popleft()
         now = time.perf_counter()
         self._short, self._answered = now - self._answered < _SHORT, now
-        if isinstance(answer, Wanted):
+        if isinstance(answer, CodeWanted):
             worker.known -= work.keys()
             self._send(worker, work)
-        elif isinstance(answer, Failed):
+        elif isinstance(answer, TaskFailed):
             work.future.set_exception(answer.error)
         else:
             work.future.set_result(answer.value)
 
-    def _bury(self, works: list[Work], death: WorkerDied) -> None:
+    def _bury(self, works: list[QueuedCall], death: WorkerDied) -> None:
         """The current work fails; what waited behind it goes to another worker."""
         self._sent.clear()
         if works:

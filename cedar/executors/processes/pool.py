@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from cedar.executors.processes.keeper import Keeper, Work
+from cedar.executors.processes.keeper import Keeper, QueuedCall
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
 
 _REAP = 2.0  # seconds to wait for the threads at the end
@@ -30,7 +30,7 @@ class Pool(Executor):
         self._max_workers = workers
         self._closed = False
         self._changed = threading.Condition()
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[QueuedCall] = deque()
         self._idle = 0
         self._keepers = [Keeper(self, number) for number in range(workers)]
         for keeper in self._keepers:
@@ -38,13 +38,13 @@ class Pool(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent once to each worker."""
-        return self.enter(Work(Future(), fn, args, kwargs))
+        return self.enter(QueuedCall(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """The same, before all that wait: for a call that was lost, and that a caller may wait for."""
-        return self.enter(Work(Future(), fn, args, {}), first=True)
+        return self.enter(QueuedCall(Future(), fn, args, {}), first=True)
 
-    def enter(self, work: Work, first: bool = False) -> Future[Any]:
+    def enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
         """A call, behind all that wait or before them; what it returns is ``work.future``."""
         if not self._closed:  # asked before the lock: after a fork, nothing is there to release it
             with self._changed:
@@ -90,7 +90,7 @@ class Pool(Executor):
             if keeper.worker is not None:
                 keeper.worker.wire.close()
 
-    def take(self, wait: bool) -> Work | None:
+    def take(self, wait: bool) -> QueuedCall | None:
         """The next call; None once the pool is shut down, and where there is none to be sent ahead (``wait`` False)."""
         with self._changed:
             while not self._closed:
@@ -107,7 +107,7 @@ class Pool(Executor):
                     self._idle -= 1
             return None
 
-    def give_back(self, works: list[Work]) -> None:
+    def give_back(self, works: list[QueuedCall]) -> None:
         """Calls that were not begun go first to another worker."""
         with self._changed:
             if not self._closed:

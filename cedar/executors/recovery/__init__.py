@@ -7,7 +7,7 @@ from cedar.executors.recovery.deaths import Death, Deaths
 from cedar.executors.recovery.lost import is_lost, rest_at_exit
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.recovery import Recovery, WorkersDied, refused
-from cedar.executors.recovery.task import Submit, Work, limits_of
+from cedar.executors.recovery.task import Submit, TaskWork, limits_of
 
 __all__ = [
     "Death",
@@ -15,7 +15,7 @@ __all__ = [
     "Patience",
     "Recovery",
     "Submit",
-    "Work",
+    "TaskWork",
     "WorkersDied",
     "is_lost",
     "limits_of",

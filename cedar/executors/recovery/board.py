@@ -20,7 +20,7 @@ _SLOTS = 1024
 _log = logging.getLogger("cedar")
 
 
-class Board:
+class AttemptBoard:
     """Slots, taken for the time of a task's attempt.
 
     Examples:
@@ -76,11 +76,11 @@ class Board:
         return written(self._page, place.number)
 
 
-def the_board() -> Board:
+def the_board() -> AttemptBoard:
     """This process's own; a forked child makes another."""
     with _lock:
         if not _boards:
-            _boards.append(Board())
+            _boards.append(AttemptBoard())
         return _boards[0]
 
 
@@ -90,6 +90,6 @@ def _after_fork() -> None:
     _boards.clear()
 
 
-_boards: list[Board] = []
+_boards: list[AttemptBoard] = []
 _lock = threading.Lock()
 os.register_at_fork(after_in_child=_after_fork)

@@ -19,10 +19,10 @@ from cedar.executors.recovery.board import the_board
 from cedar.executors.recovery.deaths import Death, Deaths, Then
 from cedar.executors.recovery.lost import is_lost, rest_at_exit
 from cedar.executors.recovery.patience import Patience
-from cedar.executors.recovery.task import Task, Work
+from cedar.executors.recovery.task import SupervisedTask, TaskWork
 from cedar.executors.recovery.trial import Survived
 from cedar.executors.recovery.waiting import RunningTask
-from cedar.executors.recovery.watch import Watch
+from cedar.executors.recovery.watch import WorkerWatch
 from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
 
@@ -57,25 +57,25 @@ class Recovery:
         self._deaths = deaths
         self._sees = marks
         self._closed = False
-        self._lost: queue.SimpleQueue[tuple[Task, BaseException | Survived] | None] = queue.SimpleQueue()
+        self._lost: queue.SimpleQueue[tuple[SupervisedTask, BaseException | Survived] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._patience = patience or Patience()
-        self._watch = Watch(self._patience)
-        self._tasks: set[Task] = set()  # in progress
+        self._watch = WorkerWatch(self._patience)
+        self._tasks: set[SupervisedTask] = set()  # in progress
         self._pace = self._patience.look  # seconds between two looks at what may hang
         self._blind = False  # it could not be seen once, which was said
         self._done = 0
         self._unstarted = 0
         self._also: Callable[[], None] | None = None
 
-    def submit(self, work: Work) -> Future[Result]:
+    def submit(self, work: TaskWork) -> Future[Result]:
         """The future result of a task, whatever becomes of the worker that has it.
 
         Raises:
             WorkerError: the executor takes no tasks.
         """
-        task = Task(work)
+        task = SupervisedTask(work)
         self._send(task)
         if work.limits:
             self._look_every(min(max(min(work.limits) / 4, 0.02), 0.25))
@@ -115,7 +115,7 @@ class Recovery:
 
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
-    def _send(self, task: Task) -> None:
+    def _send(self, task: SupervisedTask) -> None:
         task.place, task.killed, task.ended, task.silent = the_board().take(), 0.0, "", ""
         task.sent = time.monotonic()
         marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
@@ -145,11 +145,11 @@ class Recovery:
             attempt.cancel()
         attempt.add_done_callback(partial(self._answered, task))
 
-    def _place(self, task: Task) -> Executor:
+    def _place(self, task: SupervisedTask) -> Executor:
         """Where the next attempt runs."""
         return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
 
-    def _answered(self, task: Task, attempt: Future[Result]) -> None:
+    def _answered(self, task: SupervisedTask, attempt: Future[Result]) -> None:
         """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
         outcome: Any = attempt.result() if error is None else error
@@ -169,7 +169,7 @@ class Recovery:
         task.attempt = None  # it knows the task: the two would keep the result until they are collected
         _answer(task, error, outcome)
 
-    def _release(self, task: Task) -> None:
+    def _release(self, task: SupervisedTask) -> None:
         with self._lock:
             self._tasks.discard(task)
             place, task.place = task.place, None
@@ -213,7 +213,7 @@ class Recovery:
                     self._release(lost[0])
                     lost[0].cancel()
 
-    def _recover(self, task: Task, cause: BaseException | Survived) -> None:
+    def _recover(self, task: SupervisedTask, cause: BaseException | Survived) -> None:
         try:
             if self._closed:
                 self._release(task)
@@ -230,7 +230,7 @@ class Recovery:
         except Exception as failed:  # noqa: BLE001 - the code that waits for the task gets it
             _answer(task, failed, None)
 
-    def _again(self, task: Task, error: BaseException) -> None:
+    def _again(self, task: SupervisedTask, error: BaseException) -> None:
         how = how_it_ended(error)
         if task.ended or task.silent:
             how = f"{task.ended or task.silent}, ended by SIGKILL"
@@ -255,7 +255,7 @@ class Recovery:
             task.elsewhere = True
         self._send(task)
 
-    def _survived(self, task: Task) -> None:
+    def _survived(self, task: SupervisedTask) -> None:
         """The process of a trial lived: the next one tries more, or the task is run again."""
         trial = task.trial
         self._release(task)
@@ -268,10 +268,10 @@ class Recovery:
                 raise stop
         self._send(task)
 
-    def _row(self, task: Task, mark: Mark) -> RowRef:
+    def _row(self, task: SupervisedTask, mark: Mark) -> RowRef:
         return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
 
-    def _record(self, task: Task, mark: Mark | None, how: str, then: Then, ended: bool = True) -> None:
+    def _record(self, task: SupervisedTask, mark: Mark | None, how: str, then: Then, ended: bool = True) -> None:
         known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
         row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
@@ -279,7 +279,7 @@ class Recovery:
             self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
-    def _why_stop(self, task: Task, mark: Mark | None, how: str) -> CedarError | None:
+    def _why_stop(self, task: SupervisedTask, mark: Mark | None, how: str) -> CedarError | None:
         if self._unstarted >= _STARTS:
             return WorkersDied(
                 f"worker processes do not start: {how}",
@@ -345,7 +345,7 @@ def refused(error: BaseException) -> WorkerError:
     )
 
 
-def _answer(task: Task, error: BaseException | None, result: Any) -> None:
+def _answer(task: SupervisedTask, error: BaseException | None, result: Any) -> None:
     with suppress(InvalidStateError):  # it was cancelled meanwhile
         if not task.done():
             if error is None:

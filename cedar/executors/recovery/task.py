@@ -17,7 +17,7 @@ _TIMES = 2  # processes that a row or a block ends before it is to blame
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskWork:
     """What a task does, and how it is given to an executor.
 
     Args:
@@ -50,14 +50,14 @@ class Work:
         return next((step.label for step in steps if mark.operator in step.operators and step.label), self.label)
 
 
-class Task(Future[Result]):
+class SupervisedTask(Future[Result]):
     """The future that the caller waits for, over all attempts; the first answer counts, others are dropped.
 
     The first attempt notes operators and blocks, later ones rows. Where one of these ends at a row, the next attempts
     are trials in fresh processes: the row alone, and then its block. What ends two of them is left out from then on.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TaskWork) -> None:
         super().__init__()
         self.work = work
         self.attempt: Future[Any] | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.operators.base import Env
 from cedar.operators.marks import READING, Mark, Marks, each_key
-from cedar.tasks.chain import Step, Timing, run_steps
+from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader, from_row, marked
 
@@ -50,7 +50,7 @@ def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived
     return run_trial((*steps, *program.steps), (from_row(block, first) for block in blocks), env)
 
 
-def _flat(reader: Any) -> tuple[Reader, tuple[Step, ...]]:
+def _flat(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
     """The source of a reader, and the steps that it runs itself."""
     if hasattr(reader, "program"):  # of what cache() keeps
         plain, steps = _flat(reader.reader)
@@ -60,7 +60,7 @@ def _flat(reader: Any) -> tuple[Reader, tuple[Step, ...]]:
     return reader.plain, tuple(reader.steps)
 
 
-def run_trial(steps: Sequence[Step], blocks: Iterable[Block], env: Env) -> Survived:
+def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) -> Survived:
     """Run the suspect of a trial, or the block that it is in, up to the operator where the worker died."""
     assert env.marks is not None
     assert env.marks.trial is not None
@@ -81,7 +81,7 @@ def _slots(block: Block, suspect: Mark) -> list[int]:
     return same or [slot for slot, key in enumerate(keys) if key[:3] == suspect.key[:3]]
 
 
-def _up_to(steps: Sequence[Step], operator: int) -> tuple[Step, ...]:
+def _up_to(steps: Sequence[KernelStep], operator: int) -> tuple[KernelStep, ...]:
     """The steps until that of an operator; none where reading was in progress."""
     if operator == READING:
         return ()

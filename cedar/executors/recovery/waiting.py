@@ -111,7 +111,7 @@ def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
 
 
 @dataclass
-class _Call:
+class _WaitingCall:
     args: tuple[Any, ...]
     thread: str
     since: float
@@ -130,13 +130,13 @@ class LocalTasks:
         self._patience = patience
         self._named = named
         self._numbers = itertools.count(1)
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _WaitingCall] = {}
         self.done = 0
 
     def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
         """Call it, in this thread; with a limit, in one next to it, which is left behind where it hangs."""
         number = next(self._numbers)
-        call = self._calls[number] = _Call(args, threading.current_thread().name, time.monotonic())
+        call = self._calls[number] = _WaitingCall(args, threading.current_thread().name, time.monotonic())
         try:
             if self._patience.timeout is None:
                 return fn(*args)
@@ -147,7 +147,7 @@ class LocalTasks:
             if call.place is not None:
                 the_board().give(call.place)
 
-    def _marked(self, call: _Call) -> tuple[Any, ...]:
+    def _marked(self, call: _WaitingCall) -> tuple[Any, ...]:
         call.place = the_board().take()
         if call.place is None:
             return call.args
@@ -163,7 +163,7 @@ class LocalTasks:
         """Changes whenever a task is done, or continues to another row."""
         return self.done, tuple(self._seen(call) for call in list(self._calls.values()))
 
-    def _seen(self, call: _Call) -> object:
+    def _seen(self, call: _WaitingCall) -> object:
         return None if call.place is None else the_board().read(call.place)
 
     def at_work(self) -> list[RunningTask]:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from cedar.executors.recovery.board import Board, the_board
+from cedar.executors.recovery.board import AttemptBoard, the_board
 from cedar.executors.recovery.patience import Patience, StallTimer, pulse, why_stopped
-from cedar.executors.recovery.task import Task
+from cedar.executors.recovery.task import SupervisedTask
 from cedar.operators.marks import SlotAddress, SlotReading
 
 
-class Member(Protocol):
+class OwnWorker(Protocol):
     """A worker process that an executor of this machine started itself."""
 
     pid: int
@@ -24,14 +24,14 @@ class Member(Protocol):
         """End it; ``why`` becomes the error of its tasks."""
 
 
-class Watch:
+class WorkerWatch:
     """Of one run. What it ends is lost like any other process: recovery does the rest."""
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
         self._still = StallTimer(patience.clock, patience.look)
 
-    def look(self, members: Iterable[Member], tasks: Sequence[Task]) -> None:
+    def look(self, members: Iterable[OwnWorker], tasks: Sequence[SupervisedTask]) -> None:
         """Now; to be called every ``patience.look`` seconds, or more often.
 
         A process shows that it runs by the turns of its threads, and a task that it makes progress by its mark.
@@ -53,7 +53,7 @@ class Watch:
             if why := why_stopped(beat, still[pid], self.patience, pid in own):
                 self._end_stopped(why, own.get(pid), {task: seen for task, seen in at.items() if seen.pid == pid})
 
-    def _end_late(self, task: Task, seen: SlotReading, still: float) -> None:
+    def _end_late(self, task: SupervisedTask, seen: SlotReading, still: float) -> None:
         """A function may have a time limit of its own, and the loader one on the time without progress."""
         now, timeout = time.monotonic(), self.patience.timeout
         if task.killed or task.silent:
@@ -63,7 +63,7 @@ class Watch:
         elif timeout is not None and still > max(timeout, seen.limit) and _kill(task.place, seen):
             task.silent = f"no progress within timeout={timeout:g} s"
 
-    def _end_stopped(self, why: str, member: Member | None, at: dict[Task, SlotReading]) -> None:
+    def _end_stopped(self, why: str, member: OwnWorker | None, at: dict[SupervisedTask, SlotReading]) -> None:
         for task in at:
             task.ended = why
         if member is not None:
@@ -72,7 +72,7 @@ class Watch:
             _kill(task.place, seen)
 
 
-def _elsewhere(task: Task) -> SlotReading | None:
+def _elsewhere(task: SupervisedTask) -> SlotReading | None:
     """What a task's slot says, where another process of this machine wrote it."""
     place = task.place
     seen = None if place is None else the_board().read(place)
@@ -81,7 +81,7 @@ def _elsewhere(task: Task) -> SlotReading | None:
 
 def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
     """End the process that wrote a mark; False where it is not at it any more."""
-    board: Board = the_board()
+    board: AttemptBoard = the_board()
     if place is None:
         return False
     with suppress(OSError):

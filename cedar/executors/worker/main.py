@@ -33,7 +33,7 @@ _LOOK = 1.0  # seconds between two looks at whether the parent lives
 
 
 @dataclass(frozen=True)
-class Task:
+class ReceivedTask:
     """A call, and the folder that the caller is in."""
 
     fn: Callable[..., Any]
@@ -48,14 +48,14 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskDone:
     """A task returned."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Failed:
+class TaskFailed:
     """A task raised, or its result cannot be sent back."""
 
     error: BaseException
@@ -63,17 +63,17 @@ class Failed:
     def __reduce__(self) -> tuple[Any, ...]:
         """By the error's own way of travelling: libraries (tblib, with dask) change how all exceptions are pickled."""
         if not isinstance(self.error, CedarError):
-            return Failed, (self.error,)
+            return TaskFailed, (self.error,)
         make, arguments = self.error.__reduce__()
         return _failed, (make, arguments)
 
 
-def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> Failed:
-    return Failed(make(*arguments))
+def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> TaskFailed:
+    return TaskFailed(make(*arguments))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CodeWanted:
     """A task's code is not here: send the task again with all of it."""
 
 
@@ -107,7 +107,7 @@ class LogLine:
         return made
 
 
-class _Handler(logging.handlers.QueueHandler):
+class _LogHandler(logging.handlers.QueueHandler):
     """Log lines go to the parent, whose handlers the user has set up."""
 
     def __init__(self, wire: Wire) -> None:
@@ -147,7 +147,7 @@ def main(end: int, parent: int, level: int) -> None:
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
     logging.root.setLevel(level)
-    handler = _Handler(wire)
+    handler = _LogHandler(wire)
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_part, wire, handler))
     pa.set_cpu_count(1)
@@ -204,22 +204,22 @@ def _work(parts: list[Any]) -> list[memoryview]:
     reply: Any
     began = time.perf_counter()
     try:
-        task: Task = decode(parts)
+        task: ReceivedTask = decode(parts)
         clocks.ship(began)
         _enter(task.folder)
-        reply = Done(task.fn(*task.args, **task.kwargs))
+        reply = TaskDone(task.fn(*task.args, **task.kwargs))
         _limit_threads()
     except UnknownCode:
-        reply = Wanted()
+        reply = CodeWanted()
     except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
-        reply = Failed(error if isinstance(error, CedarError) else portable(error))
+        reply = TaskFailed(error if isinstance(error, CedarError) else portable(error))
     began = time.perf_counter()
     try:
         answer = encode(reply)
         clocks.ship(began)
         return answer
     except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
-        return encode(Failed(_unsendable(reply, error)))
+        return encode(TaskFailed(_unsendable(reply, error)))
 
 
 def _enter(folder: str | None) -> None:
@@ -242,7 +242,7 @@ def _limit_threads() -> None:
 
 
 def _unsendable(reply: Any, error: Exception) -> WorkerError:
-    if isinstance(reply, Failed):
+    if isinstance(reply, TaskFailed):
         return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
     return unsendable(reply.value, "what a task made", error)
 

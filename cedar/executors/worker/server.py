@@ -42,12 +42,12 @@ def serve(end: int, parent: int) -> None:
         os.set_inheritable(end, False)
         for module in _AT_ONCE:
             importlib.import_module(module)
-        _Server(socket.socket(fileno=end)).run(parent)
+        _WorkerServer(socket.socket(fileno=end)).run(parent)
     except OSError:  # the parent is gone
         os._exit(0)
 
 
-class _Server:
+class _WorkerServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._woken, self._waker = socket.socketpair()

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from cedar.core.columns import OBJECT, UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import Passing, take
-from cedar.operators.chains import Fault, Link
+from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import BadValues, Transform
 
@@ -91,7 +91,7 @@ class ClipChain:
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+    ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
         return run_rows(links, columns, draws)
 
 
@@ -140,7 +140,7 @@ class _ClipColumn:
 
 def run_rows(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-) -> tuple[dict[str, Column], dict[int, Fault]]:
+) -> tuple[dict[str, Column], dict[int, ChainFault]]:
     """What the links make of the columns, row by row.
 
     Raises:
@@ -149,7 +149,7 @@ def run_rows(
     rows = len(next(iter(columns.values())))
     sources = {name: _values(column) for name, column in columns.items()}
     steps = _steps(links, columns, draws, rows)
-    faults: dict[int, Fault] = {}
+    faults: dict[int, ChainFault] = {}
     with np.errstate(all="ignore"):  # NaN and infinity are refused, or made, knowingly
         for row in range(rows):
             with Passing():
@@ -161,7 +161,7 @@ def run_rows(
     return {step.write: step.kept.done() for step in steps if step.kept is not None}, faults
 
 
-def _run_row(row: int, steps: Sequence[_Step], sources: Mapping[str, Any]) -> Fault | None:
+def _run_row(row: int, steps: Sequence[_Step], sources: Mapping[str, Any]) -> ChainFault | None:
     made: dict[str, Any] = {}
     for step in steps:
         values = [made[name] if name in made else sources[name][row] for name in step.reads]
@@ -170,7 +170,7 @@ def _run_row(row: int, steps: Sequence[_Step], sources: Mapping[str, Any]) -> Fa
         try:
             value = step.run(*values, draw=draw, out=out)
         except BadClip as bad:
-            return Fault(step.link, bad.why, bad.fix)
+            return ChainFault(step.link, bad.why, bad.fix)
         made[step.write] = value
         if step.kept is not None:
             step.kept.put(row, value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from cedar.core.columns import Column
-from cedar.operators.chains import Chain, Fault, Link
+from cedar.operators.chains import Chain, ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.transform import Transform
 
@@ -22,7 +22,7 @@ class ImageChain:
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+    ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
         from cedar.operators.image.engine import run
 
         return run(links, columns, draws)

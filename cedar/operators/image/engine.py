@@ -18,7 +18,7 @@ from cedar.core import buffers, limits
 from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
-from cedar.operators.chains import Fault, Link
+from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
 from cedar.operators.image.color import PixelTransform
@@ -55,7 +55,7 @@ def alone(transform: Transform, columns: Sequence[Column], draws: Draws | None) 
 
 def run(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
-) -> tuple[dict[str, Column], dict[int, Fault]]:
+) -> tuple[dict[str, Column], dict[int, ChainFault]]:
     """See ``Chain.run``."""
     order = _order(links)
     links, draws = [links[i] for i in order], [draws[i] for i in order]
@@ -69,7 +69,7 @@ def run(
             end += 1  # the pass writes its results so
         _family(links[at])(job, at, end)
         at = end
-    return job.results(), {row: Fault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
+    return job.results(), {row: ChainFault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 
 def _order(links: Sequence[Link]) -> list[int]:
@@ -93,13 +93,13 @@ class _Job:
         self.beside = dict(columns)  # boxes and labels
         first = self.beside.pop(links[0].reads[0])
         self.n = len(first)
-        self.faults: dict[int, Fault] = {}
+        self.faults: dict[int, ChainFault] = {}
         self.written: set[str] = set()
         self.boxes: dict[str, list[Boxes]] = {}  # of columns of boxes, read once
         start = links[0].transform
         self.source: Source = Files(first, start, links[0].exact) if isinstance(start, Decode) else Arrays(first)
         for row, bad in self.source.bad.items():
-            self.faults[row] = Fault(0, bad.why, bad.fix)
+            self.faults[row] = ChainFault(0, bad.why, bad.fix)
         self.kind: ColumnType = self.source.kind
         self.layouts: list[Layout | None] = []  # of the rows, where the column's type does not tell
         self.apart: dict[Layout, ColumnType] = {}  # and what those have become
@@ -108,7 +108,7 @@ class _Job:
     def fault(self, row: int, link: int, why: str, fix: str) -> None:
         """A row fails at a link, unless it failed at an earlier one."""
         if row not in self.faults or self.faults[row].link > link:
-            self.faults[row] = Fault(link, why, fix)
+            self.faults[row] = ChainFault(link, why, fix)
 
     def good(self) -> list[int]:
         """The rows that have not failed."""

@@ -29,7 +29,7 @@ from cedar.cluster.dask.executor import DaskExecutor
 from cedar.cluster.dask.kept import KEPT, SharedResult
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.local import LocalHost, local_address
-from cedar.cluster.dask.remote import OURS, Call, Parcel
+from cedar.cluster.dask.remote import OURS, Parcel, RemoteCall
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
@@ -247,7 +247,7 @@ def test_an_error_of_a_shared_result_that_cannot_be_read_here_is_one(executor: D
     def fails() -> None:
         raise OfWorkers("a damaged file")
 
-    before = SharedResult(f"{KEPT}unreadable", Parcel.of(Call(fails, (), {}, None)))
+    before = SharedResult(f"{KEPT}unreadable", Parcel.of(RemoteCall(fails, (), {}, None)))
     with pytest.raises(cedar.WorkerError, match="no module named 'decoder'"):
         executor._submit(len, (), {}, before).result(60)
 

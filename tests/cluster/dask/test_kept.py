@@ -12,11 +12,11 @@ import pytest
 
 from cedar.cluster.dask import remote
 from cedar.cluster.dask.kept import Unmade, code_of, read_shared, run_behind, run_shared, shared
-from cedar.cluster.dask.remote import Call, Parcel, stamp
+from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
 from cedar.datasets.arrow import from_arrow
 from cedar.operators.base import Env
-from cedar.tasks.chain import Program, Step
+from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 from cedar.tasks.reading import Reader
 from tests.toy_blocks import values
@@ -30,7 +30,7 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(fn: Any, *args: Any) -> Parcel:
-    return Parcel.of(Call(fn, args, {}, None))
+    return Parcel.of(RemoteCall(fn, args, {}, None))
 
 
 def test_the_rest_of_a_task_works_on_what_was_made() -> None:
@@ -63,7 +63,7 @@ def test_each_run_has_rows_of_its_own() -> None:
     tags = np.empty(3, dtype=object)
     tags[:] = [["a"], ["b"], ["c"]]
     made = [Block({"x": read.columns["x"], "tags": tags}, read.keys)]
-    code = Code.of((Program((Step(Grows(), (1,)),)), SimpleNamespace(_plain=plain)))
+    code = Code.of((Program((KernelStep(Grows(), (1,)),)), SimpleNamespace(_plain=plain)))
     for lap in (0, 2):
         (block,) = read_shared(made, code, Env(), split, lap, 1).blocks
         assert values(block, "x") == [2, 3]

@@ -11,7 +11,7 @@ import pytest
 import cedar
 from cedar.cluster.dask.local import local_address
 from cedar.cluster.service import line
-from cedar.cluster.service.line import Line, is_service
+from cedar.cluster.service.line import ServiceLine, is_service
 from tests.engine.delivery.test_elastic import numbers
 
 
@@ -29,9 +29,9 @@ def test_where_another_program_has_the_port_it_is_asked_for_again(monkeypatch: p
         monkeypatch.setitem(line._found, here, other.getsockname())
         thread.submit(lambda: other.accept()[0].close())  # it knows nothing of TLS
         with pytest.raises(OSError):
-            Line(here)
+            ServiceLine(here)
         with pytest.raises(cedar.PipelineError, match="is not a service"):
-            Line(here)
+            ServiceLine(here)
 
 
 def test_two_that_find_a_port_left_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,4 +44,4 @@ def test_two_that_find_a_port_left_at_the_same_time(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(socket, "create_connection", refused)
     with pytest.raises(cedar.PipelineError, match="is not a service"):
-        Line(here)
+        ServiceLine(here)

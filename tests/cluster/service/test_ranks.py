@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar.cluster.dask.clients import reached
 from cedar.cluster.service import ranks
-from cedar.cluster.service.line import Line
+from cedar.cluster.service.line import ServiceLine
 from cedar.cluster.service.ranks import Connection, Hub
 from tests.engine.delivery.test_elastic import Job, ids, numbers, random_changes
 from tests.toy_runs import run
@@ -200,7 +200,7 @@ def address() -> Iterator[str]:
 
 
 def test_nobody_connects_without_the_key(address: str) -> None:
-    Line(address)
+    ServiceLine(address)
     where = reached(address).run_on_scheduler(ranks.listening)
     with socket.create_connection(where, 5) as plain:
         plain.sendall(b'{"get": "a"}\n')

@@ -115,7 +115,7 @@ def source(value: int, rows: int = 500) -> cedar.Pipeline:
 
 def share(batches: list[Any]) -> float:
     rows = [x for batch in batches for x in batch["x"]]
-    return sum(x >= 1000 for x in rows) / len(rows)
+    return float(sum(x >= 1000 for x in rows) / len(rows))
 
 
 def test_shares_follow_the_weights_from_the_step_on() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.executors.recovery.board import Board
+from cedar.executors.recovery.board import AttemptBoard
 from cedar.operators.marks import BadRow, Mark, Marks, SlotReading
 from tests.toy_blocks import block
 
@@ -22,23 +22,23 @@ INT = st.integers(-(2**62), 2**62)
 
 
 @pytest.fixture(scope="module")
-def board() -> Board:
-    return Board()
+def board() -> AttemptBoard:
+    return AttemptBoard()
 
 
-def seen(board: Board, marks: Marks) -> SlotReading:
+def seen(board: AttemptBoard, marks: Marks) -> SlotReading:
     found = board.read(marks.place)
     assert found is not None
     return found
 
 
-def marks_on(board: Board, **known: Any) -> Marks:
+def marks_on(board: AttemptBoard, **known: Any) -> Marks:
     place = board.take()
     assert place is not None
     return Marks(place, **known)
 
 
-def test_what_is_written_is_read(board: Board) -> None:
+def test_what_is_written_is_read(board: AttemptBoard) -> None:
     marks = marks_on(board, fine=True)
     assert board.read(marks.place) is None
     marks.enter(4, block(x=[10, 11, 12]), True)
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(board: Board) -> None:
     board.give(marks.place)
 
 
-def test_only_what_needs_it_is_marked_by_the_row(board: Board) -> None:
+def test_only_what_needs_it_is_marked_by_the_row(board: AttemptBoard) -> None:
     marks = marks_on(board)
     marks.enter(4, block(x=[1, 2]), True)
     assert marks.guard(abs, 2, None) is abs
@@ -65,7 +65,7 @@ def test_only_what_needs_it_is_marked_by_the_row(board: Board) -> None:
     assert not marks.watched  # by another process
 
 
-def test_bad_rows_are_not_called(board: Board) -> None:
+def test_bad_rows_are_not_called(board: AttemptBoard) -> None:
     row = BadRow(Mark(4, 1, (0, 0, 1, -1, 0, 0)), "killed by SIGSEGV")
     slow = BadRow(Mark(4, 1, (0, 0, 2, -1, 0, 0)), "no result within timeout=2 s", hung=True)
     marks = marks_on(board, bad=(row, slow))
@@ -82,7 +82,7 @@ def test_bad_rows_are_not_called(board: Board) -> None:
 
 @given(st.tuples(*[INT] * 6), INT, INT)
 def test_a_mark_that_was_not_finished_counts_for_nothing(key: Any, operator: int, rows: int) -> None:
-    board = Board()
+    board = AttemptBoard()
     marks = marks_on(board)
     marks._set(Mark(operator, rows, key))
     assert seen(board, marks).mark == Mark(operator, rows, key)
@@ -93,7 +93,7 @@ def test_a_mark_that_was_not_finished_counts_for_nothing(key: Any, operator: int
 
 
 def test_a_slot_is_empty_when_it_is_taken_again() -> None:
-    board = Board()
+    board = AttemptBoard()
     places = [board.take() for _ in range(1024)]
     assert places[-1] is None
     for place in places[:-1]:
@@ -106,7 +106,7 @@ def test_a_slot_is_empty_when_it_is_taken_again() -> None:
     os.close(board._fd)
 
 
-def test_another_process_writes_where_this_one_reads(board: Board) -> None:
+def test_another_process_writes_where_this_one_reads(board: AttemptBoard) -> None:
     marks = marks_on(board, fine=True)
     code = "import pickle, sys; m = pickle.load(sys.stdin.buffer); assert m.watched; m.reading(3, 2, 7)"
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(marks), check=True, timeout=60)
@@ -114,7 +114,7 @@ def test_another_process_writes_where_this_one_reads(board: Board) -> None:
     assert seen(board, marks).pid != os.getpid()
 
 
-def test_a_page_that_is_not_there_or_another_s_is_left_alone(board: Board, tmp_path: Path) -> None:
+def test_a_page_that_is_not_there_or_another_s_is_left_alone(board: AttemptBoard, tmp_path: Path) -> None:
     other = tmp_path / "page"
     other.write_bytes(bytes(1 << 16))
     place = board.take()

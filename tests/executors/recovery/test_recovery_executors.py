@@ -18,7 +18,7 @@ import cedar
 from cedar.executors import processes
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
-from cedar.executors.recovery import Deaths, Recovery, Work
+from cedar.executors.recovery import Deaths, Recovery, TaskWork
 from cedar.executors.recovery.board import the_board
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
@@ -188,7 +188,7 @@ def test_a_task_that_meets_a_pool_being_replaced_goes_to_the_next(pool: Pool) ->
 
     current: list[Executor] = [Left()]
     recovery = Recovery(lambda: current[0], Deaths(), marks=True)
-    work = Work(Program((), 0), lambda submit, _: submit(abs, -3))
+    work = TaskWork(Program((), 0), lambda submit, _: submit(abs, -3))
     result: Any = recovery.submit(work).result(60)
     assert result == 3
     recovery.close()
@@ -203,7 +203,7 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
 
     recovery = Recovery(One, Deaths(), marks=True)
     start = recovery._start
-    task = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+    task = recovery.submit(TaskWork(Program((), 0), lambda submit, _: submit(abs, -3)))
     recovery.close()
     with monkeypatch.context() as late:
         late.setattr(recovery, "_start", lambda: None)  # as where the thread has not looked yet
@@ -233,7 +233,7 @@ def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.Mon
 
     deaths, slow = Deaths(), Slow()
     recovery = Recovery(lambda: slow, deaths, marks=True)
-    result: Any = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3))).result(60)
+    result: Any = recovery.submit(TaskWork(Program((), 0), lambda submit, _: submit(abs, -3))).result(60)
     recovery.close()
     assert (result, deaths.count) == (3, 4)
 
@@ -253,7 +253,7 @@ def test_a_look_that_fails_leaves_recovery_at_work(caplog: pytest.LogCaptureFixt
     with ThreadPoolExecutor(1) as pool_of_one:
         unseen = Unseen()
         recovery = Recovery(lambda: unseen, Deaths(), True, Patience(look=0.01))
-        task: Future[Any] = recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+        task: Future[Any] = recovery.submit(TaskWork(Program((), 0), lambda submit, _: submit(abs, -3)))
         assert looked.wait(60)
         lost.set_exception(WorkerDied("connection lost"))
         assert task.result(60) == 3
@@ -269,7 +269,7 @@ def test_a_task_without_an_executor_leaves_no_slot_taken(monkeypatch: pytest.Mon
     monkeypatch.setattr(the_board(), "give", given.append)
     recovery = Recovery(none, Deaths(), marks=True)
     with pytest.raises(OSError, match="no process can be started"):
-        recovery.submit(Work(Program((), 0), lambda submit, _: submit(abs, -3)))
+        recovery.submit(TaskWork(Program((), 0), lambda submit, _: submit(abs, -3)))
     assert len(given) == 1
     monkeypatch.undo()
     the_board().give(*given)

@@ -6,12 +6,14 @@ import time
 
 import pytest
 
-from cedar.executors.recovery.task import Task, Work
+from cedar.executors.recovery.task import SupervisedTask, TaskWork
 from cedar.operators.marks import BadRow, Mark, SlotAddress, SlotReading, Trial
 from cedar.tasks.chain import Program
 
 
-def lost(task: Task, mark: Mark | None, known: dict[Mark, BadRow] | None = None, limit: float = 0.0) -> BadRow | None:
+def lost(
+    task: SupervisedTask, mark: Mark | None, known: dict[Mark, BadRow] | None = None, limit: float = 0.0
+) -> BadRow | None:
     """The task is lost at a mark."""
     task.place = SlotAddress("", b"", 1, 1)
     task.marks()
@@ -20,8 +22,8 @@ def lost(task: Task, mark: Mark | None, known: dict[Mark, BadRow] | None = None,
 
 
 @pytest.fixture
-def task() -> Task:
-    return Task(Work(Program(), lambda submit, marks: submit()))
+def task() -> SupervisedTask:
+    return SupervisedTask(TaskWork(Program(), lambda submit, marks: submit()))
 
 
 ROW, OTHER = Mark(1, 1, (0, 0, 5, -1, 0, 0)), Mark(1, 1, (0, 0, 6, -1, 0, 0))
@@ -37,7 +39,7 @@ GUILTY = BadRow(ROW, "exit code 3, in 2 fresh processes")
 
 
 @pytest.mark.parametrize(("mark", "bad"), [(ROW, GUILTY), (BATCH, BadRow(BATCH, GUILTY.how))])
-def test_a_row_is_to_blame_when_it_ends_two_fresh_processes(task: Task, mark: Mark, bad: BadRow) -> None:
+def test_a_row_is_to_blame_when_it_ends_two_fresh_processes(task: SupervisedTask, mark: Mark, bad: BadRow) -> None:
     assert lost(task, mark) is None  # a block of one row, in an attempt that marks no rows
     assert task.trial is None
     assert lost(task, mark) is None
@@ -50,7 +52,7 @@ def test_a_row_is_to_blame_when_it_ends_two_fresh_processes(task: Task, mark: Ma
     assert (marks.trial, marks.bad, task.apart) == (None, (bad,), False)
 
 
-def test_a_block_is_to_blame_where_its_row_lives_alone(task: Task) -> None:
+def test_a_block_is_to_blame_where_its_row_lives_alone(task: SupervisedTask) -> None:
     lost(task, GROUP)
     lost(task, ROW)
     task.survived()
@@ -58,7 +60,7 @@ def test_a_block_is_to_blame_where_its_row_lives_alone(task: Task) -> None:
     assert [lost(task, OTHER), lost(task, OTHER)] == [None, BadRow(ROW, GUILTY.how, block=True)]
 
 
-def test_a_task_is_run_again_apart_where_row_and_block_live(task: Task) -> None:
+def test_a_task_is_run_again_apart_where_row_and_block_live(task: SupervisedTask) -> None:
     lost(task, GROUP)
     lost(task, ROW)
     task.survived()
@@ -68,7 +70,7 @@ def test_a_task_is_run_again_apart_where_row_and_block_live(task: Task) -> None:
     assert task.trial is None
 
 
-def test_rows_that_die_together_twice_are_tried_one_by_one(task: Task) -> None:
+def test_rows_that_die_together_twice_are_tried_one_by_one(task: SupervisedTask) -> None:
     assert [lost(task, GROUP), task.trial] == [None, None]
     assert [lost(task, GROUP), task.trial] == [None, Trial(GROUP, apiece=True)]
     assert [lost(task, OTHER), task.trial] == [None, Trial(OTHER, alone=True, apiece=True)]
@@ -78,7 +80,7 @@ def test_rows_that_die_together_twice_are_tried_one_by_one(task: Task) -> None:
     assert marks.divided == (GROUP,)
 
 
-def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: Task) -> None:
+def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: SupervisedTask) -> None:
     lost(task, GROUP)
     lost(task, GROUP)
     task.survived()
@@ -87,7 +89,7 @@ def test_rows_that_end_a_process_together_alone_are_worked_on_one_by_one(task: T
     assert (marks.divided, marks.trial) == ((GROUP,), None)
 
 
-def test_trials_that_never_find_anything_are_hopeless(task: Task) -> None:
+def test_trials_that_never_find_anything_are_hopeless(task: SupervisedTask) -> None:
     lost(task, GROUP)
     for number in range(5):
         lost(task, (ROW, OTHER)[number % 2])
@@ -96,14 +98,14 @@ def test_trials_that_never_find_anything_are_hopeless(task: Task) -> None:
     assert task.hopeless
 
 
-def test_a_trial_that_leaves_no_mark_begins_again(task: Task) -> None:
+def test_a_trial_that_leaves_no_mark_begins_again(task: SupervisedTask) -> None:
     lost(task, GROUP)
     lost(task, ROW)
     assert lost(task, None) is None
     assert task.trial == Trial(ROW, alone=True)
 
 
-def test_a_row_known_from_another_task_needs_no_trial(task: Task) -> None:
+def test_a_row_known_from_another_task_needs_no_trial(task: SupervisedTask) -> None:
     known = BadRow(OTHER, GUILTY.how)
     assert lost(task, GROUP, {OTHER: known}) is None
     assert lost(task, OTHER, {OTHER: known}) == known
@@ -111,7 +113,7 @@ def test_a_row_known_from_another_task_needs_no_trial(task: Task) -> None:
     assert task.trial is None
 
 
-def test_a_row_that_was_too_slow_is_bad_at_once(task: Task) -> None:
+def test_a_row_that_was_too_slow_is_bad_at_once(task: SupervisedTask) -> None:
     task.killed = time.monotonic()
     bad = lost(task, ROW, limit=2.0)
     assert bad is not None
@@ -120,7 +122,7 @@ def test_a_row_that_was_too_slow_is_bad_at_once(task: Task) -> None:
     assert lost(task, OTHER, limit=1000.0) is None  # it had just gone on to another row
 
 
-def test_a_place_where_nothing_can_be_told_apart_is_hopeless(task: Task) -> None:
+def test_a_place_where_nothing_can_be_told_apart_is_hopeless(task: SupervisedTask) -> None:
     reading = Mark(-2, 0)
     for _ in range(5):
         assert lost(task, reading) is None

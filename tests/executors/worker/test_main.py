@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 import cedar
-from cedar.executors.worker.main import Failed, _Handler
+from cedar.executors.worker.main import TaskFailed, _LogHandler
 from cedar.executors.worker.wire import Wire, decode, encode
 
 UNDER_TBLIB = """
 import pickle, threading, cedar
-from cedar.executors.worker.main import Failed
+from cedar.executors.worker.main import TaskFailed
 import tblib.pickling_support
 tblib.pickling_support.install()
 try:
@@ -26,7 +26,7 @@ try:
     except OSError as error:
         raise cedar.SourceError("gone", fix="wait") from error
 except cedar.SourceError as error:
-    found = pickle.loads(pickle.dumps(Failed(error))).error
+    found = pickle.loads(pickle.dumps(TaskFailed(error))).error
 print(type(found).__name__, found.what, found.fix, type(found.__cause__).__name__)
 """
 
@@ -37,10 +37,10 @@ def test_errors_of_ours_travel_their_own_way():
 
 
 def test_other_errors_travel_as_they_are():
-    error = pickle.loads(pickle.dumps(Failed(KeyError("x")))).error
+    error = pickle.loads(pickle.dumps(TaskFailed(KeyError("x")))).error
     assert isinstance(error, KeyError)
     assert error.args == ("x",)
-    assert pickle.loads(pickle.dumps(Failed(cedar.RowError("bad")))).error.what == "bad"
+    assert pickle.loads(pickle.dumps(TaskFailed(cedar.RowError("bad")))).error.what == "bad"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_line_logged_while_a_message_is_sent_follows_it(
     wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = wires
-    handler, heed = _Handler(here), here._heed
+    handler, heed = _LogHandler(here), here._heed
 
     def finalizes() -> None:  # as objects may, whenever memory is tidied up
         handler.handle(logging.makeLogRecord({"msg": "late"}))

@@ -11,7 +11,7 @@ import pytest
 import cedar
 from cedar.core import libraries
 from cedar.core.columns import OBJECT, TensorType
-from cedar.core.limits import Account, Limits
+from cedar.core.limits import Limits, MemoryReservation
 
 av = pytest.importorskip("av", reason="needs PyAV: pip install 'cedar-data[video]'")
 
@@ -133,7 +133,10 @@ def test_a_damaged_film_has_frames_or_fails_its_row(codec, form):
 
 
 def test_more_frames_than_a_task_may_hold_are_refused_before_there_is_memory():
-    with Account("films.tar", Limits(split_bytes=1000)), pytest.raises(cedar.SourceError, match="61 frames of 16 x 16"):
+    with (
+        MemoryReservation("films.tar", Limits(split_bytes=1000)),
+        pytest.raises(cedar.SourceError, match="61 frames of 16 x 16"),
+    ):
         video.decode(fps=60, size=16).one(encoded(11, 10))
 
 
