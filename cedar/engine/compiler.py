@@ -158,7 +158,7 @@ class Compiler:
             (number,) = stage.inputs
 
     def left_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
-        """What is left of the inputs of the mixture below, of which these units are left on all ranks together."""
+        """The rest of the inputs of the mixture below, of which these units are left on all ranks together."""
         number, stream, runs = self.mixture_below(left)
         return self._mixing.left | {number: _left_of_inputs(stream, runs)}
 

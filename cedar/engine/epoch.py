@@ -119,7 +119,7 @@ class Job:
         Args:
             dry: they are only counted, as written.
             written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
-            mixed: what is left of mixtures, and the step, as of ``Mixing``; nothing where they are whole.
+            mixed: the rest of mixtures, and the step, as of ``Mixing``; nothing where they are whole.
         """
         compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
@@ -157,7 +157,7 @@ class Job:
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
 
     def left_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
-        """What is left of mixtures once each rank has taken so many units: see ``Compiler.left_of_mixtures``."""
+        """The rest of mixtures once each rank has taken so many units: see ``Compiler.left_of_mixtures``."""
         before, mixed = entry["history"], _mixed(entry)
         compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
         history = [*before, [share.world, share.chunk, taken]]

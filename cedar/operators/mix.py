@@ -80,10 +80,10 @@ class Mix(StreamOperator):
         return "leaves out other rows in each epoch" if self.stop == "first" else None
 
     def label(self) -> str:
-        told = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]
+        weights = ["a schedule" if callable(weight) else f"{weight:g}" for weight in self.weights]
         if self.names:
-            told = [f"{name}={weight}" for name, weight in zip(self.names, told, strict=True)]
-        return f"mix({', '.join(told)})"
+            weights = [f"{name}={weight}" for name, weight in zip(self.names, weights, strict=True)]
+        return f"mix({', '.join(weights)})"
 
     def effects(self) -> Effects:
         return Effects(frozenset(), frozenset(), rows="stream")

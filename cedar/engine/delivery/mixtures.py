@@ -1,4 +1,4 @@
-"""A loader whose mixtures change while an epoch is under way."""
+"""A loader whose mixtures change while an epoch is in progress."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cedar.operators.mix import Mix, Weight
 
 
 class Mixtures(Resharding):
-    """What is left of a mixture, drawn by other weights."""
+    """The rest of a mixture, drawn by other weights."""
 
     def update_mix(
         self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
     ) -> None:
-        """Draw from the inputs of ``mix()`` by other weights from here on; each input goes on where it is.
+        """Draw from the inputs of ``mix()`` by other weights from here on; each input continues where it is.
 
         All ranks call it alike at the same step, between two batches or before a ``for``. The state says it: who loads
-        one that was saved later goes on by these weights, as long as those in the pipeline are the same as then. A
-        state that is loaded by a pipeline with other weights goes on by those of the pipeline.
+        one that was saved later continues by these weights, as long as those in the pipeline are the same as then. A
+        state that is loaded by a pipeline with other weights continues by those of the pipeline.
 
         Args:
             weights: of inputs, by their names, or by their numbers as text where they have none; or one for each.
@@ -71,17 +71,17 @@ class Mixtures(Resharding):
         mixes = self._mixes
         fit = [number for number, mix in mixes.items() if set(names) <= set(mix.inputs_named)]
         if len(fit) != 1:
-            told = "; ".join(mix.label() for mix in mixes.values()) or "none"
+            known = "; ".join(mix.label() for mix in mixes.values()) or "none"
             raise PipelineError(
                 f"update_mix(): {'no mixture has' if not fit else 'several mixtures have'} these inputs: {names}",
                 site=site,
                 done="nothing was changed",
-                fix=f"the mixtures are: {told}. Name inputs: mix({{'web': (web, 0.7), 'code': (code, 0.3)}})",
+                fix=f"the mixtures are: {known}. Name inputs: mix({{'web': (web, 0.7), 'code': (code, 0.3)}})",
             )
         return fit[0], mixes[fit[0]]
 
     def _draw_by(self, number: str, weights: Sequence[Weight]) -> None:
-        """What is left of a mixture is drawn by these weights."""
+        """The rest of a mixture is drawn by these weights."""
         if any(map(callable, weights)):
             raise PipelineError(
                 "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
@@ -142,14 +142,14 @@ class Mixtures(Resharding):
     def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
         """Stand where a state says, by the weights that count: see ``update_mix``."""
         mixes = self._mixes
-        told = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
+        saved = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
         others = {
             number: weights or written
-            for number, (written, weights) in told.items()
+            for number, (written, weights) in saved.items()
             if not _same(written, mixes[number].written())
         }
-        changed = {number: weights for number, (_, weights) in told.items() if weights and number not in others}
-        if told:
+        changed = {number: weights for number, (_, weights) in saved.items() if weights and number not in others}
+        if saved:
             self._job = replace(self._job, weights=changed | others, counts={})
             self._replay_anew()
         for number, before in others.items():

@@ -294,12 +294,12 @@ class LoaderPosition(Parts):
 
     def _mixed(self) -> dict[str, Any]:
         """What a state says of mixtures: their weights as written, and as they were changed."""
-        told = {
+        weights = {
             number: [node.operator.written(), self._job.weights.get(number)]
             for number, node in self._binding.mixtures.items()
             if isinstance(node.operator, Mix)
         }
-        return ({"mix": told} if told else {}) | ({"earlier": self._earlier} if self._scheduled else {})
+        return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier} if self._scheduled else {})
 
     @cached_property
     def _scheduled(self) -> bool:

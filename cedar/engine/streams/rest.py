@@ -1,4 +1,4 @@
-"""RestStream: what is left of a stream, where others have had some of its units already."""
+"""RestStream: the rest of a stream, where others have had some of its units already."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _RestFlow(Flow):
         self._stream, self._lap = stream, lap
         self._number, self._below = int(at[0]), at[1]
         self._flow: Flow | None = None
-        self._left: float = 0  # units of the run under way
+        self._left: float = 0  # units of the run in progress
         self._room = math.inf
 
     def limit(self, units: int) -> None:
