@@ -51,7 +51,10 @@ class _Mixing(Transform):
     def result(self, *types: Any) -> tuple[ColumnType, ...]:
         images, labels = types
         if not isinstance(images, TensorType) or len(images.shape) != 3 or images.dtype not in _DTYPES:
-            raise self.unfit(images, "images of one size, uint8 or floats, and their labels")
+            raise PipelineError(
+                f"{self.name} takes images of one size, uint8 or floats, and their labels, not {images}",
+                fix="give images one size before batch: resize((h, w)), random_resized_crop or center_crop",
+            )
         return images, self._labels_type(labels)
 
     def _labels_type(self, kind: ColumnType) -> ColumnType:

@@ -117,6 +117,8 @@ def test_types():
     for wrong in ((OBJECT, ids), (kind, pa.float64()), (kind, TensorType((4,), "float32"))):
         with pytest.raises(cedar.PipelineError):
             image.mixup(5).result(*wrong)
+    with pytest.raises(cedar.PipelineError, match="one size before batch"):
+        image.cutmix(5).result(OBJECT, ids)
     with pytest.raises(cedar.PipelineError, match="num_classes="):
         image.mixup().result(kind, ids)
 
