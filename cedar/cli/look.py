@@ -11,11 +11,11 @@ from cedar.cli.arguments import count, index, on_data
 from cedar.cli.target import load_data
 from cedar.core.errors import writing
 from cedar.core.printable import one_line, printable
+from cedar.profile.text import cut
 
 if TYPE_CHECKING:
     from cedar.cli.arguments import Adder
 
-_VALUE = 40  # characters of a value
 _TABLE = 8  # columns of a table; more of them are printed one below the other
 
 
@@ -25,8 +25,9 @@ def add(adder: Adder) -> None:
     made.add_argument("--rows", type=count, default=10, metavar="N", help="how many rows (default: 10)")
 
     on_data(adder, "schema", "print the names and types of the columns", schema)
-    on_data(adder, "count", "print the number of rows, or of batches", count_rows)
-    on_data(adder, "describe", "print statistics of each column: nulls, range, mean, quantiles", describe)
+    on_data(adder, "count", "print the number of rows, or of batches", lambda it: print(load_data(it.data).count()))
+    summary = "print statistics of each column: nulls, range, mean, quantiles"
+    on_data(adder, "describe", summary, lambda it: print(load_data(it.data).describe()))
 
     made = on_data(adder, "inspect", "show rows before and after each operator", inspect, " --rows 8 --out page.html")
     made.add_argument("--rows", type=count, default=4, metavar="N", help="how many rows (default: 4)")
@@ -42,17 +43,11 @@ def head(chosen: argparse.Namespace) -> None:
     frame = load_data(chosen.data).head(chosen.rows)
     width = shutil.get_terminal_size((120, 0)).columns
     if frame.width > _TABLE:
-        print(printable(f"{frame.height} rows, {frame.width} columns"))
-        for column in frame:
-            values = ", ".join(_cut(str(value), _VALUE) for value in column.to_list())
-            print(_cut(one_line(f"  {column.name} <{column.dtype}>  {values}"), width))
+        lines = frame.glimpse(max_items_per_column=chosen.rows, return_type="string").splitlines()
+        print(printable("\n".join(cut(line, width) for line in lines)))
         return
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=width, tbl_hide_dataframe_shape=True):
         print(printable(str(frame)) if frame.width else "no rows")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def schema(chosen: argparse.Namespace) -> None:
@@ -60,22 +55,6 @@ def schema(chosen: argparse.Namespace) -> None:
     kinds = {one_line(name): str(kind) for name, kind in load_data(chosen.data).schema.items()}
     width = max(map(len, kinds), default=0)
     print(printable("\n".join(f"{name:<{width}}  {kind}" for name, kind in kinds.items())))
-
-
-def count_rows(chosen: argparse.Namespace) -> None:
-    """``cedar count``."""
-    pipeline = load_data(chosen.data)
-    with tables.status(f"counting {chosen.data}"):
-        rows = pipeline.count()
-    print(rows)
-
-
-def describe(chosen: argparse.Namespace) -> None:
-    """``cedar describe``."""
-    pipeline = load_data(chosen.data)
-    with tables.status(f"reading {chosen.data}"):
-        description = pipeline.describe()
-    print(description)
 
 
 def inspect(chosen: argparse.Namespace) -> None:

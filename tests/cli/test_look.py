@@ -41,7 +41,7 @@ def test_head_takes_so_many_rows_and_prints_wide_rows_by_column(files, capsys):
     assert "n1" in said
     assert "n2" not in said
     assert main(["head", "wide.parquet"]) == 0
-    assert "  c29 <Int64>  29\n" in capsys.readouterr().out
+    assert "$ c29 <i64> 29\n" in capsys.readouterr().out
     assert main(["head", "empty.jsonl"]) == 0
     assert capsys.readouterr().out == "no rows\n"
 
