@@ -131,7 +131,7 @@ class Plan:
 
         Raises:
             PlanError: the file is not a plan, of another version, or does not fit; says which node, and the user's
-            line.
+                line.
         """
         from cedar.plan.saved import read
 

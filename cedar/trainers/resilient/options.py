@@ -37,7 +37,7 @@ class PipelineOptions:
         mode: ``sync``: no stage steps before all can; ``staggered``: each when it is ready; ``auto``: staggered where
             nothing is clipped and a plan gets shorter by it.
         reduction: ``exact``: gradients are added in a fixed order, bitwise the same no matter which worker computed
-        them; ``fast``.
+            them; ``fast``.
         memory: activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, a size such as ``"2GiB"``
             (what a stage keeps of a micro-batch is measured at the start), or ``"all"``.
         logs: keep finished work of a step until it commits, so that a failure costs only what the dead worker had.
