@@ -146,6 +146,7 @@ def api(modules: dict[str, dict[str, str]]) -> dict[str, str]:
             if not path.endswith(f".{name}")
         }
         body = "\n".join(entry(module, name, path) for name, path in chosen.items())
+        body += "".join(f"\n::: {path}\n    options:\n      summary: true\n" for path in MORE.get(page, ()))
         made[f"reference/{page}.md"] = f"# {title}\n\n{first}\n\n{body}"
         links = ", ".join(f"[`{name}`]({page}.md#{module}.{name})" for name in chosen)
         overview += [f"**[{title}]({page}.md)** (`{module}`): {links}", ""]
@@ -266,6 +267,12 @@ def on_post_build(config: MkDocsConfig) -> None:
     Path(config.site_dir, "llms.txt").write_text("\n".join(LLMS) + "\n")
 
 
+MORE = {  # page -> what methods return, and no public name holds
+    "pipeline": ("cedar.watch.describe.Description", "cedar.watch.contact_sheet.Sheet"),
+    "loader": ("cedar.watch.report.Report",),
+    "plans": ("cedar.plan.data.Decision", "cedar.plan.data.Prediction"),
+    "written": ("cedar.lake.convert.Converted",),
+}
 LLMS: list[str] = []
 SHOWN: dict[str, dict[str, str]] = {}  # page -> name of a class -> the name that users write
 

@@ -282,6 +282,36 @@ def batch() -> Drawing:
     return made
 
 
+def loop() -> Drawing:
+    """How a plan changes during a run."""
+    made = Drawing(
+        880, 210, "The optimizer runs a first plan, measures blocks, searches, checks a candidate, and switches plans"
+    )
+    steps = (
+        (10, 20, "as written", "your pipeline"),
+        (190, 20, "first plan", "rules without figures"),
+        (370, 20, "run", "delivers rows"),
+        (550, 20, "profile", "blocks are measured"),
+        (730, 20, "search", "orders and places"),
+        (730, 130, "check", "same first rows?"),
+        (370, 130, "next plan", "at the end of a window"),
+    )
+    for n, (x, y, name, note) in enumerate(steps):
+        made.box(x, y, 140, 52, n % 8 if n in {2, 6} else None)
+        made.text(x + 70, y + 22, name, "mid bold")
+        made.text(x + 70, y + 40, note, "mid small")
+    for n in range(4):
+        made.arrow(steps[n][0] + 142, 46, steps[n + 1][0] - 4, 46)
+    made.arrow(785, 74, 785, 126)
+    made.arrow(815, 128, 815, 76)
+    made.text(822, 106, "no", "small soft")
+    made.arrow(728, 156, 514, 156)
+    made.text(600, 148, "yes", "small soft")
+    made.arrow(440, 128, 440, 76)
+    made.text(10, 202, "If the first rows differ, cedar refuses the rule by name and searches again.", "soft")
+    return made
+
+
 # ---- benchmarks ------------------------------------------------------------------------------------------------------
 
 _LINE = re.compile(r"^\| (\*\*)?([^|*]+?)(?:\*\*)? \| ([\d,.]+) \(", re.MULTILINE)
@@ -336,47 +366,53 @@ def scene(height: int = 150, width: int = 200) -> np.ndarray:
     return np.ascontiguousarray(np.clip(image, 0, 255).astype(np.uint8))
 
 
+GALLERY = (  # calls as users write them
+    "center_crop(100)", "crop(20, 40, 90, 120)", "resize((75, 100))", "random_resized_crop(120)",
+    "horizontal_flip(p=1)", "vertical_flip(p=1)", "rotation((20, 20))", "affine(0, shear=(25, 25))",
+    "perspective(0.5, p=1)", "pad(20, fill=90)", "expand(0, (1.5, 1.5), p=1)", "erasing(p=1, value=90)",
+    "color_jitter(.5, .5, .5, .2)", "photometric_distort(p=1)", "grayscale(p=1)", "gaussian_blur(9, sigma=(3, 3))",
+    "sharpness(8, p=1)", "posterize(2, p=1)", "solarize(150, p=1)", "invert(p=1)",
+    "autocontrast(p=1)", "equalize(p=1)", "rand_augment()", "trivial_augment()",
+)  # fmt: skip
+MIXED = ("mixup(2, alpha=8)", "cutmix(2, alpha=8)")
+
+
 def images() -> Drawing:
     """One picture through each operator on images that leaves an image."""
-    from PIL import Image
-
     from cedar.operators import image
 
-    shown: list[tuple[str, Any]] = [
-        ("the image", None),
-        ("center_crop(100)", image.center_crop(100)),
-        ("crop(20, 40, 90, 120)", image.crop(20, 40, 90, 120)),
-        ("resize((75, 100))", image.resize((75, 100))),
-        ("random_resized_crop(120)", image.random_resized_crop(120)),
-        ("horizontal_flip(p=1)", image.horizontal_flip(p=1.0)),
-        ("pad(20, fill=90)", image.pad(20, fill=90)),
-        ("expand(0, (1.5, 1.5), p=1)", image.expand(0, (1.5, 1.5), p=1.0)),
-        ("color_jitter(.5, .5, .5, .2)", image.color_jitter(0.5, 0.5, 0.5, 0.2)),
-        ("photometric_distort(p=1)", image.photometric_distort(p=1.0)),
-        ("grayscale(p=1)", image.grayscale(p=1.0)),
-        ("gaussian_blur(9, sigma=(3, 3))", image.gaussian_blur(9, sigma=(3.0, 3.0))),
-        ("posterize(2, p=1)", image.posterize(2, p=1.0)),
-        ("solarize(150, p=1)", image.solarize(150, p=1.0)),
-        ("autocontrast(p=1)", image.autocontrast(p=1.0)),
-        ("equalize(p=1)", image.equalize(p=1.0)),
-    ]
-    made = Drawing(880, 4 * 196 + 10, "What each operator on images does to one picture")
-    for n, (name, operator) in enumerate(shown):
-        rows = cedar.from_items([{"image": scene()}])
-        pipeline = rows if operator is None else rows.map(operator, "image")
-        pixels = next(iter(pipeline.loader(rank=0, world=1, executor="inline", plan="off", seed=4)))["image"]
-        file = io.BytesIO()
-        Image.fromarray(np.asarray(pixels, dtype=np.uint8).squeeze()).save(file, "PNG", optimize=True)
-        data = base64.b64encode(file.getvalue()).decode()
-        x, y = 10 + n % 4 * 218, 10 + n // 4 * 196
+    def made_by(call: str) -> Any:
+        return eval(f"image.{call}", {"image": image})
+
+    rows = cedar.from_items([{"image": scene()}])
+    shown = [("the image", scene())]
+    shown += [(call, only(rows.map(made_by(call), "image"))["image"]) for call in GALLERY]
+    pair = cedar.from_items([{"image": scene(), "label": 0}, {"image": scene()[::-1], "label": 1}]).batch(2)
+    shown += [(call, only(pair.map(made_by(call), "image", "label"))["image"][0]) for call in MIXED]
+    made = Drawing(880, -(-len(shown) // 4) * 190 + 4, "What each operator on images does to one picture")
+    for n, (call, pixels) in enumerate(shown):
+        x, y = 10 + n % 4 * 218, 10 + n // 4 * 190
         scale = min(1.0, 200 / pixels.shape[1], 150 / pixels.shape[0])
         size = f'width="{pixels.shape[1] * scale:g}" height="{pixels.shape[0] * scale:g}"'
-        made.parts.append(f'<image x="{x}" y="{y}" {size} href="data:image/png;base64,{data}"/>')
-        made.text(x, y + 168, name, "code small")
+        made.parts.append(f'<image x="{x}" y="{y}" {size} href="data:image/webp;base64,{webp(pixels)}"/>')
+        made.text(x, y + 167, call, "code small")
     return made
 
 
-DIAGRAMS = (hero, window, ranks, resume, plan, batch, peers)
+def only(pipeline: cedar.Pipeline) -> dict[str, Any]:
+    """The first row or batch."""
+    return next(iter(pipeline.loader(rank=0, world=1, executor="inline", plan="off", seed=4)))
+
+
+def webp(pixels: Any) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(pixels, dtype=np.uint8).squeeze()).save(file, "WEBP", quality=80)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+DIAGRAMS = (hero, window, ranks, resume, plan, batch, loop, peers)
 
 
 def drawn(draw: Callable[[], Drawing]) -> str:
