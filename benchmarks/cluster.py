@@ -107,7 +107,7 @@ def faults(folder: str) -> list[Figure]:
 
 
 def differences(expected: list[int], got: list[int]) -> float:
-    """0 where the rows are the same in the same order."""
+    """0 if the rows are the same in the same order."""
     return float(sum(a != b for a, b in zip(expected, got, strict=False)) + abs(len(expected) - len(got)))
 
 

@@ -291,7 +291,7 @@ def _is_kept(each: int) -> bool:
 
 
 def _copy(case: Case) -> None:
-    """A column again under another name, or worked out by polars as it is."""
+    """A column again under another name, or computed by polars as it is."""
     import polars as pl
 
     case.doubt(_not_in_polars)
@@ -606,7 +606,7 @@ SINKS = [_iterate, _to_arrow, _write, _bucket, _pack, _padded_batch, *[_load] * 
 
 
 def run(seed: int, folder: Path) -> tuple[list[str], str | None]:
-    """What a case did, and what is wrong with it; None where all is as promised."""
+    """What a case did, and what is wrong with it; None if all is as promised."""
     case = Case(random.Random(seed), folder)
     draw = case.draw
     source = draw.choice(SOURCES)

@@ -320,7 +320,7 @@ class Regret:
 
     @property
     def slower(self) -> float:
-        """The share of its time by which the run took longer than as written; below 0 where it was faster."""
+        """The share of its time by which the run took longer than as written; below 0 if it was faster."""
         return (self.lost - self.first) / (self.best + self.first)
 
 

@@ -28,7 +28,7 @@ def measure(form: Form) -> list[Figure]:
             contender.__exit__()
     inline, threads, plain = ([s.rate for s in found[name]] for name in ("inline", "threads", "plain"))
     busy = [s.cpu / s.wall for s in found["threads"]]
-    note = f"sha256 of 512 KiB a row; {min(busy):.2f} to {max(busy):.2f} cores were to be had"
+    note = f"sha256 of 512 KiB a row; {min(busy):.2f} to {max(busy):.2f} cores were available"
     return [
         at_least(
             "2 threads on a function that releases the GIL / inline", 1.8, ratios(threads, inline), "x", note=note

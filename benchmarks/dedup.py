@@ -133,7 +133,7 @@ def auto(form: Form) -> list[Any]:
         runs = interleaved({n: partial(_timed, q, form.pick(4, 1)) for n, q in contenders.items()}, form.pick(15, 5, 1))
         speed = ratios([run.wall for run in runs["plain"]], [run.wall for run in runs["auto"]])
         note = f"CPU {np.median(ratios([r.cpu for r in runs['plain']], [r.cpu for r in runs['auto']])):.2f}x"
-        figures.append(at_least(f'dedup("auto") where nothing repeats, {what}', 0.97, speed, "x", note=note))
+        figures.append(at_least(f'dedup("auto") if nothing repeats, {what}', 0.97, speed, "x", note=note))
     return figures
 
 

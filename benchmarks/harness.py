@@ -210,7 +210,7 @@ def write(name: str, figures: Sequence[Figure]) -> Path:
 
 
 def finish(title: str, name: str, figures: Sequence[Figure], form: Form) -> int:
-    """Print and write the figures; the exit code: 1 where a target was missed, but in the tiny form."""
+    """Print and write the figures; the exit code: 1 if a target was missed, but in the tiny form."""
     show(title + form.label, figures)
     print(write(name, figures))
     return int(form is not Form.TINY and any(figure.met is False for figure in figures))

@@ -36,7 +36,7 @@ Contenders = dict[str, Callable[[], Any]]
 
 
 def library(name: str) -> Any:
-    """A module, None where it is not installed."""
+    """A module, None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

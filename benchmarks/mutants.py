@@ -71,7 +71,7 @@ def verdict(mutant: Mutant, pipelines: Sequence[Case]) -> tuple[str, str]:
         with mutated(mutant):
             try:
                 plans = case.plans()
-            except CedarError:  # no such plan is made: the pipeline runs as written
+            except CedarError:  # no such plan is created: the pipeline runs as written
                 worst, where, shown = max(worst, "refused", key=order.index), where or case.name, shown + 1
                 continue
             for number, plan in enumerate(plans):

@@ -147,7 +147,7 @@ def tally(kind: str, inputs: int) -> Tally:
 
 
 def _answers(connection: Any, start: float) -> Iterator[tuple[bool | None, float]]:
-    """(was it an error, seconds it took); None where nothing came. The first one may take ``start`` seconds."""
+    """(was it an error, seconds it took); None if nothing came. The first one may take ``start`` seconds."""
     allowed = start
     while True:
         begun = time.perf_counter()

@@ -122,7 +122,7 @@ def _cpu_of_workers() -> float:
 
 
 def _predicted(plan: Any) -> dict[str, Any]:
-    """What the plan at the end of the run promises; None where it promises nothing."""
+    """What the plan at the end of the run promises; None if it promises nothing."""
     prediction = getattr(plan, "prediction", None)
     return {
         "predicted": getattr(prediction, "rows_per_second", None),

@@ -148,7 +148,7 @@ def _criteo(folder: str, rows: int) -> list[Figure]:
 
 
 def figures(form: Form) -> list[Figure]:
-    """Every format: histories that are frozen or slide where there are users, else what the rows hold."""
+    """Every format: histories that are frozen or slide if there are users, else what the rows hold."""
     rows = form.pick(100_000, 20_000, 12_000)
     with tempfile.TemporaryDirectory() as folder:
         found = [figure for what, make in LOGS.items() for figure in _histories(folder, what, make, rows)]

@@ -146,7 +146,7 @@ def _bytes(value: Any) -> int:
 
 
 def _epoch(path: str, dedup: bool) -> Callable[[], Sample]:
-    """Three epochs of a loader after two more, in which its plan is made."""
+    """Three epochs of a loader after two more, in which its plan is created."""
 
     def sample() -> Sample:
         with pipeline(path, dedup).loader(format="torch", executor="threads", workers=2) as loader:
@@ -165,7 +165,7 @@ def _read_all(loader: cedar.Loader, epochs: int) -> dict[str, Any]:
 
 
 def reader(paths: dict[str, str], clustered: str, rounds: int) -> list[Figure]:
-    """Rows per second and bytes out, with two workers, once plans are made."""
+    """Rows per second and bytes out, with two workers, once plans are created."""
     runs = {"plain": _epoch(paths["snappy"], False), "dedup": _epoch(clustered, True),
             "clustered, plain": _epoch(clustered, False)}  # fmt: skip
     found = interleaved(runs, rounds)

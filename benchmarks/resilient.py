@@ -55,7 +55,7 @@ _HEARTBEAT = 1.0
 
 
 def options(folder: str, mode: Mode = "sync", replicas: int = 2, *, plain: bool = False, **more: Any) -> Options:
-    """A tiny model: what is looked at is who does what, and when; ``plain``: by the plans for slots that are alike."""
+    """A tiny model: what is inspected is who does what, and when; ``plain``: by the plans for slots that are alike."""
     text = Path(folder).parent / "text.txt"
     if not text.exists():
         text.write_text("\n".join(f"line {i}: {'abcdefghij' * (i % 5)}" for i in range(2000)), encoding="utf-8")

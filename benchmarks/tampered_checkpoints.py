@@ -3,7 +3,7 @@
     python -m benchmarks.tampered_checkpoints [cases] [--quick]
 
 Bytes are flipped, cut, swapped and overwritten; files are missing, empty, links, pipes, directories and pickles that
-would write a file; headers of tensor files are forged; and indexes are forged with their digests worked out again, as
+would write a file; headers of tensor files are forged; and indexes are forged with their digests computed again, as
 only something can who may write there: what these say is loaded if it is possible, and no checkpoint is safe from that.
 Of all of them: no exception but CedarError, no code run, no case beyond some seconds, nothing half loaded.
 """

@@ -1,4 +1,4 @@
-"""Bad input: each ends in one error that names the user's line and, where there is one, the file and the row."""
+"""Bad input: each ends in one error that names the user's line and, if there is one, the file and the row."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_a_filter_stays_between_a_concat_that_counts_and_a_shuffle() -> None:
     both = cedar.concat(numbers().skip(3), numbers())
     same_by_rules(both.filter(col("x") % 5 != 2).shuffle(window=7).batch(4))
     plan = same_by_rules(both.filter(col("x") % 5 != 2).batch(4))
-    assert any(d.rule == "push_filter" and d.applied for d in plan.decisions)  # where nothing has windows
+    assert any(d.rule == "push_filter" and d.applied for d in plan.decisions)  # if nothing has windows
 
 
 def test_new_columns_of_unknown_rows_keep_their_order() -> None:

@@ -151,7 +151,7 @@ def test_no_credentials_in_errors_nor_in_their_causes(name: str, monkeypatch: py
     files = {"damaged.parquet": b"PAR1" + bytes(100), "broken.jsonl": lines + b"{\n", "good.jsonl": lines}
     with Store(files, statuses={"forbidden.txt": 403, "down.jsonl": 503}) as store:
         caught = failure(failing_pipelines(store)[name])
-    if name == "row":  # the cause is the user's own error, which is left as it is
+    if name == "row":  # the cause is the user's own error, which is left unchanged
         assert_no_secret([str(caught), repr(caught)])
         return
     printed = "".join(traceback.format_exception(caught))

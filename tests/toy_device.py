@@ -41,7 +41,7 @@ class Toy:
             assert self._lock.wait_for(lambda: (what, number) in self.log, timeout=60)
 
     def settle(self) -> None:
-        """Give the copying thread the time for what it may do, without success where nothing is left to copy."""
+        """Give the copying thread the time for what it may do, without success if nothing is left to copy."""
         with self._lock:
             self._lock.wait_for(lambda: self.count("begin") - self.count("end") == AHEAD, timeout=0.02)
 

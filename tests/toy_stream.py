@@ -17,7 +17,7 @@ from cedar.core.cursor import Keys
 from cedar.core.stream import PENDING, At, Count, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows
 from cedar.operators.base import StreamContext, StreamOperator
 
-Unit = tuple[Any, Any]  # (key, row as a dict or None where skipped); of a batch, tuples of these
+Unit = tuple[Any, Any]  # (key, row as a dict or None if skipped); of a batch, tuples of these
 
 REASON = Skipped(0, "toy", "broken")
 
@@ -263,5 +263,5 @@ def check(
 
 
 def values(units: Sequence[Any], name: str = "x") -> list[Any]:
-    """One column of units that are rows; None where a row was skipped."""
+    """One column of units that are rows; None if a row was skipped."""
     return [row and row[name] for _, row in units]

@@ -120,7 +120,7 @@ class Builder:
     # ---- steps
 
     def pick(self, *kinds: str) -> str:
-        """A column of one of these kinds; of any where there is none."""
+        """A column of one of these kinds; of any if there is none."""
         names = [name for name, kind in self.kinds.items() if kind in kinds]
         return self.draw.choice(names or list(self.kinds))
 

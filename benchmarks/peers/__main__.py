@@ -16,7 +16,7 @@ FORMS = {"tiny": 0, "quick": 1, "full": 2}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where a row is wrong or a figure is missed."""
+    """Returns 1 if a row is wrong or a figure is missed."""
     chosen = parser().parse_args(arguments)
     known_workloads, known_entries = workloads_module.workloads(), entries_module.entries()
     problem = unknown("workload", chosen.only, known_workloads) or unknown("peer", chosen.peers, known_entries)

@@ -26,7 +26,7 @@ class Entry:
         distributions: what the install size is the size of, with all that they require.
         settings: the settings that exist for a workload; none: the peer cannot do it.
         run: an iterable of batches for a work and a setting; each iteration is an epoch, and batches are mappings of
-            columns, or the bare number of rows where nothing is delivered.
+            columns, or the bare number of rows if nothing is delivered.
         variables: environment variables of its processes.
         convert: writes the input in the peer's own format into the work's folder, once and ahead: it is in no figure.
         limit: True for what bounds every worker, which is compared with nothing.

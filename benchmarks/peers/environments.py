@@ -125,7 +125,7 @@ def frozen(environment: Environment) -> str:
     # without this process's PYTHONPATH: a checkout on it is not in the environment
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=plain_variables())
     lines = done.stdout.splitlines()
-    # a local version (+cpu) names a build of one index: the plain one is to be had everywhere
+    # a local version (+cpu) names a build of one index: the plain one is available everywhere
     return "\n".join(line.partition("+")[0] for line in lines if "==" in line) + "\n"
 
 

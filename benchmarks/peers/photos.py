@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.peers.workload import SEED, Array, Batch, Files, Row, library
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-DISTINCT = 2000  # files that are made; more rows are links to them
+DISTINCT = 2000  # files that are created; more rows are links to them
 PER_FOLDER = "images"
 
 
@@ -28,7 +28,7 @@ class Photos(Files):
         return (self.path / PER_FOLDER / f"{i:06d}.jpg").read_bytes()
 
     def ids(self, batch: Batch, position: int) -> Array:
-        """From the paths, where there are paths."""
+        """From the paths, if there are paths."""
         if "path" not in batch:
             return super().ids(batch, position)
         return np.array([int(str(path).rpartition("/")[2].partition(".")[0]) for path in batch["path"]])

@@ -43,7 +43,7 @@ TABLE = "<!-- what was measured -->\n"
 
 @dataclass(frozen=True)
 class Settings:
-    """How a measurement is made. ``form``: 0 tiny, 1 quick, 2 full."""
+    """How a measurement is created. ``form``: 0 tiny, 1 quick, 2 full."""
 
     form: int
     rounds: int
@@ -57,7 +57,7 @@ class Settings:
 
 
 def measure(workloads: Mapping[str, Workload], entries: Mapping[str, Entry], settings: Settings) -> int:
-    """Everything; gives 1 where a row is wrong, or a figure missed but in the tiny form."""
+    """Everything; gives 1 if a row is wrong, or a figure missed but in the tiny form."""
     settings.out.mkdir(parents=True, exist_ok=True)
     folder = settings.environments or settings.out / "envs"
     find = here if settings.here else lambda entry: made(entry, folder)

@@ -18,7 +18,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def members(mark: str, known: dict[tuple[int, str], bool] | None = None) -> list[int]:
-    """The processes of a run. ``known`` remembers who was looked at, by pid and start time."""
+    """The processes of a run. ``known`` remembers who was inspected, by pid and start time."""
     needle = f"{VARIABLE}={mark}".encode()
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:

@@ -153,7 +153,7 @@ class Workload:
         pipeline: our own entry: a function of ``(work, config)`` that gives a ``cedar.Pipeline``.
         limits: parts of the work alone, each a function of the work and the indices of rows or chunks: gives how many
             rows it has worked on.
-        random: True where rows are drawn upon: the draws of ours are our own, and are compared with those of the plan
+        random: True if rows are drawn upon: the draws of ours are our own, and are compared with those of the plan
             as written, run inline, and by their means with the reference.
         tolerance: largest mean absolute difference of a compared row where operators are not the same.
     """

@@ -32,10 +32,10 @@ class Case:
         rows: of a run of a few seconds on two cores, as written.
         short: of a run of about a second.
         tiny: of a run that takes no time, with a few batches.
-        pushes: True where a filter or a projection can be pushed, which should give 5x.
-        kept: True where ``cache()`` should make the second epoch 5x as fast.
+        pushes: True if a filter or a projection can be pushed, which should give 5x.
+        kept: True if ``cache()`` should make the second epoch 5x as fast.
         pause: seconds that the training loop takes for a batch.
-        permuted: True where every legal order is tried by brute force: the module then has ``start``, ``STEPS`` and
+        permuted: True if every legal order is tried by brute force: the module then has ``start``, ``STEPS`` and
             ``finish``.
     """
 

@@ -160,7 +160,7 @@ def _timed(timing: Timing, call: Callable[..., T], *args: Any) -> T:
 
 
 def _contents(blocks: Sequence[Block]) -> str | None:
-    """Stands for rows that only reading can tell apart; None where they have no Arrow form."""
+    """Stands for rows that only reading can tell apart; None if they have no Arrow form."""
     if storable(blocks):
         return None
     sink = pa.BufferOutputStream()

@@ -44,7 +44,7 @@ def _decoders() -> dict[str, str]:
 
 
 def storable(blocks: Sequence[Block]) -> str:
-    """Why the blocks cannot be written; empty where they can."""
+    """Why the blocks cannot be written; empty if they can."""
     for block in blocks:
         if not block.aligned:
             return "its batches have no row keys"

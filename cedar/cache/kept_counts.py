@@ -33,7 +33,7 @@ class CountKey(NamedTuple):
 
 
 def file_mark(file: File) -> str | None:
-    """What a file is known by; None where nothing tells it from another of its name and size."""
+    """What a file is known by; None if nothing tells it from another of its name and size."""
     if file.stamp is None:
         return None
     return hashlib.sha256(json.dumps(file.known_by).encode()).hexdigest()[:32]

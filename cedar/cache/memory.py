@@ -67,7 +67,7 @@ class Memory:
                 over -= entry.nbytes
 
     def put(self, group: str, name: str, blocks: list[Block]) -> int:
-        """Bytes kept; 0 where there is no room, or an object cannot be copied."""
+        """Bytes kept; 0 if there is no room, or an object cannot be copied."""
         size = sum(b.nbytes for b in blocks)
         with self._lock:
             if self._leaving(group, name, size) is None:

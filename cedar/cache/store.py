@@ -91,7 +91,7 @@ class Store:
         return Store, (self._budget // self.sharers, self._disk)  # another process keeps its own
 
     def describe(self) -> list[str]:
-        """What a report says of the cache: nothing where there is none."""
+        """What a report says of the cache: nothing if there is none."""
         if not self.hits and not self.misses:
             return list(self.notes)
         counts = f"cache: {self.hits} hit(s), {self.misses} miss(es), {self.stored_bytes:,} bytes stored"
@@ -105,7 +105,7 @@ class Store:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get(self, key: Key, where: str) -> list[Block] | None:
-        """The blocks of an entry, whose arrays are the caller's; None where it is not kept.
+        """The blocks of an entry, whose arrays are the caller's; None if it is not kept.
 
         Raises:
             PipelineError: ``where`` is a directory that others can write.
@@ -139,7 +139,7 @@ class Store:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, where: str, blocks: list[Block], record: dict[str, Any] | None = None) -> None:
-        """Keep the blocks of a split, where there is room.
+        """Keep the blocks of a split, if there is room.
 
         Args:
             key: its columns are those of the blocks.
@@ -220,7 +220,7 @@ class Store:
 
 
 def _narrowed(blocks: list[Block], columns: tuple[str, ...] | None) -> list[Block] | None:
-    """The blocks with these columns; None where one of them was not kept."""
+    """The blocks with these columns; None if one of them was not kept."""
     if columns is None:
         return blocks
     if any(b.columns and not set(columns) <= b.columns.keys() for b in blocks):

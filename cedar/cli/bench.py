@@ -36,7 +36,7 @@ def add(adder: Adder) -> None:
 
 
 def bench_here(chosen: argparse.Namespace) -> int:
-    """``cedar bench``; the exit status says whether a row was wrong (2: an argument was)."""
+    """``cedar bench``; the exit status tells whether a row was wrong (2: an argument was)."""
     root = checkout()
     command = [sys.executable, "-m", "benchmarks.peers", "--here", "--all-settings"]
     for name in ("only", "peers", "rounds"):

@@ -115,7 +115,7 @@ def locate(chosen: argparse.Namespace) -> None:
 
 
 def where(chosen: argparse.Namespace) -> int:
-    """``cedar where``; the exit status is 1 where the row is in no batch."""
+    """``cedar where``; the exit status is 1 if the row is in no batch."""
     with _of_state(chosen) as loader:
         steps = loader.where(chosen.file, chosen.row)
         print("\n".join(map(str, steps)) or f"row {chosen.row} of {chosen.file} is in no batch of epoch {loader.epoch}")
@@ -240,7 +240,7 @@ def _until(loader: Loader, limit: int | None, stop: float) -> None:
 
 
 def budget_of(text: str) -> cedar.Budget | None:
-    """The budget that ``cpus=4,memory=2GiB`` names; None where nothing is named.
+    """The budget that ``cpus=4,memory=2GiB`` names; None if nothing is named.
 
     Raises:
         PipelineError: a name or an invalid figure.

@@ -98,7 +98,7 @@ def ask(url: str, seconds: float = 10) -> bytes:
     fix = "the run may be over; its address is loader.url, with the token"
     try:
         try:
-            with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was looked at
+            with urlopen(url, timeout=seconds) as answer:  # noqa: S310 - its scheme was inspected
                 return bytes(answer.read())
         except HTTPError as error:
             with error:

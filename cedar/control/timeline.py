@@ -52,7 +52,7 @@ class TaskTime:
         began: by the clock of its process.
         took: seconds; in ``crowded`` of them others had the core.
         process, thread: the ids of those that it ran in.
-        ends: of a task that read, of the rows that it gave, where there is a recording.
+        ends: of a task that read, of the rows that it gave, if there is a recording.
     """
 
     parts: list[tuple[Part, float, float]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Asking: on whose behalf requests to storage are made: what counts them, and what ends the waits between them."""
+"""Asking: on whose behalf requests to storage are created: what counts them, and what ends the waits between them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class RequestOwner:
-    """On whose behalf a request is made: what counts it, and what ends its waits."""
+    """On whose behalf a request is created: what counts it, and what ends its waits."""
 
     use: Use | None = None
     stop: Stop | None = None

@@ -169,7 +169,7 @@ def as_column(values: Any) -> Any:
 
 
 def as_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """``as_column`` of each, in one go: tables may be thousands of columns wide, most of which need nothing done.
+    """``as_column`` of each, at once: tables may be thousands of columns wide, most of which need nothing done.
 
     Raises:
         TypeError: as ``as_column``.
@@ -285,7 +285,7 @@ def _valid(array: pa.Array) -> pa.Buffer | None:
 
 @lru_cache(maxsize=1024)
 def polars_type(kind: Any) -> pl.DataType | None:
-    """The type that a column of type ``kind`` has in polars; None where it has none."""
+    """The type that a column of type ``kind`` has in polars; None if it has none."""
     if not isinstance(kind, pa.DataType) or _is_unknown_to_polars(kind):
         return None
     import polars as pl

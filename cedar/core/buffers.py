@@ -199,7 +199,7 @@ class BatchPlace:
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:
-    """One view of arrays that are in one piece of memory, one after the other; None where they do not.
+    """One view of arrays that are in one piece of memory, one after the other; None if they do not.
 
     Examples:
         >>> whole = np.arange(6).reshape(3, 2)

@@ -1,7 +1,7 @@
 """Column kinds, and the few things every kind can do.
 
 A column is an Arrow array (numbers, strings, lists, structs), a fixed-shape ndarray of shape (rows, ...), an ndarray of
-Python objects where nothing else fits, or one of a group whose rows repeat (``groups``). Strings, binaries and lists
+Python objects if nothing else fits, or one of a group whose rows repeat (``groups``). Strings, binaries and lists
 have 64-bit offsets throughout, and dictionaries are decoded, so that a column has one type wherever it comes
 from.
 """
@@ -196,7 +196,7 @@ def _object_bytes(value: Any) -> int:
 
 
 def nbytes_each(columns: Iterable[Column]) -> list[int]:
-    """``nbytes`` of each, in one go: tables may be thousands of columns of numbers wide."""
+    """``nbytes`` of each, at once: tables may be thousands of columns of numbers wide."""
     sizes = []
     for column in columns:
         bits = _bits(column.type) if isinstance(column, pa.Array) else None

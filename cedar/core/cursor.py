@@ -102,7 +102,7 @@ class Keys:
     """The keys of a run of rows, a column per component.
 
     ``row`` is int64[n]; the other components are one int for all rows, or int64[n]. ``source`` names the source in
-    the DAG for error messages and takes no part in the hash. ``sub`` is -1 where no flat_map was applied. ``parts`` are
+    the DAG for error messages and takes no part in the hash. ``sub`` is -1 if no flat_map was applied. ``parts`` are
     the rows that each was made of, if the caller asked for them.
     """
 

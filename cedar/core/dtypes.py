@@ -32,7 +32,7 @@ _SEQUENCES = (list, tuple, collections.abc.Sequence)
 
 
 def type_from_annotation(annotation: Any) -> ColumnType | None:
-    """The column type that an annotation declares; None where it leaves it open (``np.ndarray`` has no shape).
+    """The column type that an annotation declares; None if it leaves it open (``np.ndarray`` has no shape).
 
     Examples:
         >>> print(type_from_annotation(list[int] | None))
@@ -62,7 +62,7 @@ def _from_union(options: list[Any]) -> ColumnType | None:
 
 
 def return_annotation(fn: Callable[..., Any]) -> Any:
-    """What a function (or the ``__call__`` of a class) is annotated to return; None where it is not.
+    """What a function (or the ``__call__`` of a class) is annotated to return; None if it is not.
 
     Annotations that are strings are resolved; one that cannot be resolved counts as absent.
     """

@@ -1,7 +1,7 @@
 """Every error a user can see.
 
 An error says, in this order: what broke; the user's file and line that built the operator; the row; what was done
-about it; what to do next. The original exception, where there is one, is the ``__cause__``.
+about it; what to do next. The original exception, if there is one, is the ``__cause__``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CLIENTS = {  # of HTTP clients, by module: their errors for connections that br
     "botocore.exceptions": ("ConnectionError", "HTTPClientError", "IncompleteReadError", "ResponseStreamingError"),
     "http.client": ("IncompleteRead", "RemoteDisconnected"),
 }
-_DEPTH = 6  # causes of causes that are looked at
+_DEPTH = 6  # causes of causes that are inspected
 
 
 class ShortRead(Exception):
@@ -41,7 +41,7 @@ class Fault:
 
     Args:
         kind: one or two words, such as ``status 503``.
-        wait: seconds that the storage asks to wait, None where it says nothing.
+        wait: seconds that the storage asks to wait, None if it says nothing.
     """
 
     kind: str
@@ -52,7 +52,7 @@ def fault_of(error: BaseException) -> Fault | None:
     """What failed, where it is worth another try; None for what stays: no such file, no permission, a bad request.
 
     Statuses 408, 429, 500, 502, 503 and 504, connections that are reset or time out, and short reads pass. The causes
-    of an error are looked at too, as filesystems wrap what their client says.
+    of an error are inspected too, as filesystems wrap what their client says.
 
     Examples:
         >>> fault_of(ConnectionResetError())

@@ -91,7 +91,7 @@ class NumericEnvironment:
         return replace(self, polars=caller.polars, matmul=caller.matmul)
 
     def missing(self, caller: NumericEnvironment) -> str:
-        """What of it cannot be had in the caller's process, and what to do; empty where all can."""
+        """What of it cannot be had in the caller's process, and what to do; empty if all can."""
         reported = []
         if self.polars != caller.polars:
             fix = f"set POLARS_MAX_THREADS={self.polars} before Python starts"

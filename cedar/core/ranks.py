@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cedar.core.errors import PipelineError, Site
 from cedar.core.sizes import as_int
 
-_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's numbers of batch scripts, interactive shells and the like begin here
+_SPECIAL_STEPS = 0xFFFF_FFF0  # SLURM's numbers of batch scripts, interactive shells and similar begin here
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,13 @@ _RENEWED = re.compile(r"(?i)secret|token|pass|pwd|cred|sas|sig$|auth|expir|cooki
 _MIN_SECRET = 6  # letters: shorter values are ordinary words too often
 _secrets: set[str] = set()  # values of storage options in this process, which errors of libraries may show
 _MOST = 16_000  # letters of a text that are shown
-_DEPTH = 8  # causes of causes that are looked at
+_DEPTH = 8  # causes of causes that are inspected
 
 
 def redact(text: str) -> str:
     """``text`` with ``***`` in place of the user and the query of every URL, and of values that are named as secrets.
 
-    Local paths stay as they are, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
+    Local paths stay unchanged, and so do globs: ``?`` begins a query only where ``=`` follows. A text of more than
     16,000 letters loses its middle. Control characters are escaped.
 
     Examples:

@@ -244,7 +244,7 @@ def _next(handle: Any, position: int, size: int) -> bytes:
 
 
 def as_options(given: Mapping[str, Any] | None) -> StorageOptions | None:
-    """Options of a filesystem as given; None where there are none.
+    """Options of a filesystem as given; None if there are none.
 
     Raises:
         PipelineError: they are something else than a dict with names.

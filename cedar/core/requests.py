@@ -154,7 +154,7 @@ class RequestStats:
             use.add(Use(1, int(attempt > 1)))
 
     def _pause(self, use: Use, stop: Stop | None, seconds: float) -> bool:
-        """Wait; False where the wait was ended."""
+        """Wait; False if the wait was ended."""
         began = time.monotonic()
         try:
             return not (stop or Stop()).wait(seconds)

@@ -76,7 +76,7 @@ class Rows:
         return concat_keys([b.keys for b in self.blocks]).take(starts[self.part] + _indices(self.row))
 
     def counted(self) -> npt.NDArray[np.bool_] | None:
-        """Which slots count in a batch: all but the dead ones that the next row replaces; None where all do."""
+        """Which slots count in a batch: all but the dead ones that the next row replaces; None if all do."""
         refilled = [np.array([s for s, why in b.dead.items() if why.refill], dtype=np.int64) for b in self.blocks]
         if not any(len(slots) for slots in refilled):
             return None
@@ -167,7 +167,7 @@ class Piece:
         batch: True when the piece is one batch rather than a run of rows.
         ends_window: True on the last piece of a window.
         key: of a batch, where it is not that of its first row: ranks hold other slices of one batch.
-        keeps: how many splits a lane has begun with it, to the end of their window; None where that is not known.
+        keeps: how many splits a lane has begun with it, to the end of their window; None if that is not known.
         joined: it was made of several: ``at`` is the first one's, and says nothing of where a later row is from.
         end: the position after its last unit, where that is not ``skip`` and its units from ``at``: what comes next
             depends on what is done first.
@@ -251,7 +251,7 @@ class Stream(ABC):
         raise TypeError(f"{type(self).__name__} has no windows")
 
     def rows_of(self, unit: int) -> range | None:
-        """Which rows of the stream below a batch has; None where only a run can tell."""
+        """Which rows of the stream below a batch has; None if only a run can tell."""
         return None
 
     def cut(self, rows: range) -> Flow:
@@ -259,7 +259,7 @@ class Stream(ABC):
         raise TypeError(f"{type(self).__name__} makes no batches")
 
     def rebase(self, piece: Piece) -> At | None:
-        """Where to open this stream so that ``piece`` comes first, under any plan; None where only counting tells."""
+        """Where to open this stream so that ``piece`` comes first, under any plan; None if only counting tells."""
         return None
 
     def fits(self, at: At) -> bool:

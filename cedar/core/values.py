@@ -38,7 +38,7 @@ class ValueMismatch(Exception):
 
 
 class _SomeMismatch(Exception):
-    """Some value does not fit; which one is worked out later."""
+    """Some value does not fit; which one is computed later."""
 
 
 def build_column(values: Sequence[Any], kind: ColumnType, out: npt.NDArray[Any] | None = None) -> Column:
@@ -305,7 +305,7 @@ def _lists(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     mask = None if missing is None else of_flags(missing)
     if width is not None:
         if np.any(lengths != width):
-            raise _SomeMismatch(f"a list of {width} items is wanted")
+            raise _SomeMismatch(f"a list of {width} items is needed")
         return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -321,7 +321,7 @@ def _has_none(values: Sequence[Any]) -> bool:
 def _flat(arrays: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
     """The items of 1-d arrays, end to end."""
     if any(a.ndim != 1 for a in arrays):
-        raise _SomeMismatch("an array of one dimension is wanted")
+        raise _SomeMismatch("an array of one dimension is needed")
     if len({a.dtype for a in arrays}) > 1:
         return pa.concat_arrays([_flat([a], kind) for a in arrays])
     flat = np.concatenate(arrays)

@@ -19,7 +19,7 @@ from cedar.operators.base import Effects, Operator, Schema
 
 LOST = -1  # the part of the one split of a lost file
 GONE = -2  # the part, or below, of the splits of a file that was taken out in the middle of an epoch
-UNCOUNTED = -3  # of such a file, where nothing counts rows
+UNCOUNTED = -3  # of such a file, if nothing counts rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) continues without what cannot be read"
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Split:
     """A small, picklable description of a piece of a source: the unit of reading.
 
     Args:
-        file: number of the file, or of what else the source reads; part of the row key where there are no files.
+        file: number of the file, or of what else the source reads; part of the row key if there are no files.
         start: the first row's number in the file, or its byte offset where rows are lines of text.
         stop: one past the last row or byte; None to the end.
         rows: the number of rows where metadata tells, else None.
@@ -53,7 +53,7 @@ class Chunk:
     """Rows as a source hands them over: columns, and each row's number (or byte offset) in its file.
 
     ``offsets`` is int64[rows]; None counts on from the split's ``start``. ``files`` is int64[rows], the number of each
-    row's file; None where all are of the split's.
+    row's file; None if all are of the split's.
     """
 
     columns: dict[str, Column]
@@ -100,7 +100,7 @@ class BaseSource(ABC):
         """The rows of a piece."""
 
     def schema(self) -> Schema:
-        """Names and canonical types from metadata, or None where only reading can tell."""
+        """Names and canonical types from metadata, or None if only reading can tell."""
         return None
 
     def url(self, file: int) -> str:
@@ -113,7 +113,7 @@ class BaseSource(ABC):
 
     @property
     def row_bytes(self) -> float | None:
-        """Decoded bytes of a row, estimated from metadata; None where only reading can tell."""
+        """Decoded bytes of a row, estimated from metadata; None if only reading can tell."""
         return None
 
     def digest(self) -> str:
@@ -121,7 +121,7 @@ class BaseSource(ABC):
         return ""
 
     def identity(self) -> str | None:
-        """Stands for these very data, for a cache that outlives the run; None where only reading can tell."""
+        """Stands for these very data, for a cache that outlives the run; None if only reading can tell."""
         return None
 
     def describe(self) -> str:
@@ -214,7 +214,7 @@ def url_of_row(source: Any, file: int, row: int) -> str:
 
 
 def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:
-    """The types of these columns, in this order; of all columns where none are named.
+    """The types of these columns, in this order; of all columns if none are named.
 
     Raises:
         PipelineError: ``source`` has no such column.

@@ -122,7 +122,7 @@ class CsvSource(FileSource):
         return {name: declared.get(name, _settled(kind)) for name, kind in types.items()}
 
     def _infer(self, ordinal: int, file: File, declared: dict[str, pa.DataType]) -> dict[str, pa.DataType] | None:
-        """The types that a file's first block shows; None where it has no rows."""
+        """The types that a file's first block shows; None if it has no rows."""
         if file.size == 0:
             return None
         with self._errors(file, ordinal):
@@ -364,7 +364,7 @@ def read_csv(
             floats, booleans, else strings, also where a single value there is nothing else. A later value that does
             not fit is an error.
         null_values: what counts as null, by default the empty field; quoted fields are never null.
-        quoting: False where quotes mean nothing: files are then read in pieces, in parallel.
+        quoting: False if quotes mean nothing: files are then read in pieces, in parallel.
         columns: the columns to read.
 
     Raises:

@@ -92,7 +92,7 @@ def _kept(rows: bytes) -> bytes:
 
 
 def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
-    """Where the last whole row ends, 0 where none does, and whether a quote is open at the end of ``data``."""
+    """Where the last whole row ends, 0 if none does, and whether a quote is open at the end of ``data``."""
     opens, closes = _quoted(data, delimiter) if quoting else ([], [])
     stop = len(data)
     for i in reversed(range(len(opens))):

@@ -82,7 +82,7 @@ class AdaptedSource(BaseSource):
                 self.__dict__["_row_types"] = self._types_of(head)
             pieces = chain(head, pieces)
         row = split.start
-        said = self._splits.rows[place]  # -1 where the split does not say
+        said = self._splits.rows[place]  # -1 if the split does not say
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows

@@ -230,7 +230,7 @@ def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
 
 
 def _contents(file: File) -> str | None:
-    """Stands for what a file holds, by a few pieces of it; None where it cannot be read, or its size is not known."""
+    """Stands for what a file holds, by a few pieces of it; None if it cannot be read, or its size is not known."""
     if file.size is None:
         return None
     state = hashlib.blake2b(digest_size=8)

@@ -111,7 +111,7 @@ def _is_int(text: str) -> bool:
 
 
 def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
-    """Which files satisfy a row-wise predicate of these columns; None where it asks for more, or fails for a value.
+    """Which files satisfy a row-wise predicate of these columns; None if it asks for more, or fails for a value.
 
     Examples:
         >>> import polars as pl

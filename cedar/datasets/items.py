@@ -187,7 +187,7 @@ class ItemsSource(BaseSource):
 
     @once
     def _first(self) -> Any:
-        """The first item that does not fail; the error of item 0 where all of the first 64 do."""
+        """The first item that does not fail; the error of item 0 if all of the first 64 do."""
         for item in self._passing(0, min(SAMPLE, self._length)):
             return item
         return self._fetch(0, 1)[0]
@@ -264,7 +264,7 @@ def from_items(
 
 
 def _problem(rows: Any) -> str | None:
-    """What to use for ``rows`` that are not list and no map-style dataset; None where they are."""
+    """What to use for ``rows`` that are not list and no map-style dataset; None if they are."""
     kind = type(rows)
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
     if other := _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__)):

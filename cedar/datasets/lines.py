@@ -145,7 +145,7 @@ def _find_newline(data: Bytes) -> int | None:
 
 
 def _find_last(data: Bytes) -> int:
-    """The last newline, -1 where there is none; lines are mostly short."""
+    """The last newline, -1 if there is none; lines are mostly short."""
     stop, size = len(data), _MORE
     while stop > 0:
         position = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")

@@ -54,11 +54,11 @@ class File:
     Args:
         path: what its filesystem opens.
         name: its path below the directory, or the fixed part of the glob, that it was found under.
-        size: bytes, None where the storage does not tell.
+        size: bytes, None if the storage does not tell.
         remote: the storage; None for local files.
         limits: of what it may ask for.
         stamp: what changes with the file: of a local one, the time of its last change in ns, and its inode and device;
-            of others the tag or the time that the storage tells; None where it tells none.
+            of others the tag or the time that the storage tells; None if it tells none.
     """
 
     path: str
@@ -380,7 +380,7 @@ def _local_file(path: str, root: str) -> File:
 
 
 def _regular(path: str, root: str) -> File | None:
-    """A file below a folder; None where there is none, or something else than a file."""
+    """A file below a folder; None if there is none, or something else than a file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -124,7 +124,7 @@ def write_manifest(
 
 
 def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None = None) -> Manifest:
-    """The manifest of paths; made where there is none, or one that is damaged: by one process of a machine.
+    """The manifest of paths; made if there is none, or one that is damaged: by one process of a machine.
 
     Raises:
         PipelineError, SourceError: as ``write_manifest``.
@@ -252,7 +252,7 @@ def _as_bytes(columns: pa.Table) -> bytes:
 
 
 def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
-    """The manifest; None where there is none, or one that is damaged, which is said unless ``quiet``."""
+    """The manifest; None if there is none, or one that is damaged, which is said unless ``quiet``."""
     normal = _normal(paths)
     with reading(redact_url(where)):
         data = read_file(where, options)

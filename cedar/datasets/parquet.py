@@ -239,8 +239,8 @@ class ParquetSource(FileSource):
 
     @once
     def _selections(self) -> dict[tuple[str, ...], ParquetSource]:
-        """Each run asks for the same ones, and what follows from footers is worked out once for all."""
-        _ = self._footers  # which they share: files are looked at once
+        """Each run asks for the same ones, and what follows from footers is computed once for all."""
+        _ = self._footers  # which they share: files are inspected once
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

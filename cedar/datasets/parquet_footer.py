@@ -29,7 +29,7 @@ _SHAPES = 4  # that are kept for columns of one type and depth
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # bytes of a value, by physical type
 
 Leaf: TypeAlias = tuple[int, int, int, int]
-"""A leaf of the schema: physical type, definition levels, repetition levels, bytes of a value or 0 where they vary."""
+"""A leaf of the schema: physical type, definition levels, repetition levels, bytes of a value or 0 if they vary."""
 
 
 class BadFooter(ValueError):
@@ -265,7 +265,7 @@ def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
             count = _list(data, at)[0]
             levels = leaf[4 - number] + 1  # 2: repetition, 3: definition
             if count not in (0, levels):
-                raise BadFooter(f"the footer is damaged: a histogram of {count} levels where there are {levels}")
+                raise BadFooter(f"the footer is damaged: a histogram of {count} levels if there are {levels}")
         at = _skip(data, at, kind, 5)
     return at + 1
 
@@ -351,7 +351,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
 def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
     """A pattern of all structs that differ from this one in numbers and strings only, and where this one ends.
 
-    What decides whether a column is right stays as it is: which fields there are, how many items lists have, the
+    What decides whether a column is right stays unchanged: which fields there are, how many items lists have, the
     numbers of 32 bits right in the struct of a column's metadata (its physical type is one), and, where values have
     a ``fixed`` length, the lengths of strings (bounds are some).
     """

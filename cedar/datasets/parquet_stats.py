@@ -43,7 +43,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
 
     Args:
         predicate: a row-wise polars expression of booleans.
-        known: the bounds of a column or of a field of a struct column; None where nothing is known.
+        known: the bounds of a column or of a field of a struct column; None if nothing is known.
         types: of the columns.
 
     Examples:

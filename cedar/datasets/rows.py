@@ -38,7 +38,7 @@ class Origin:
 
 
 def kept_apart(item: Any) -> Any:
-    """A row that stays as it is where any code that made it fills the same dict with the next one."""
+    """A row that stays unchanged where any code that made it fills the same dict with the next one."""
     return item.copy() if type(item) is dict else item
 
 

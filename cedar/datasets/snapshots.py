@@ -31,7 +31,7 @@ class SnapshotSource(ParquetSource):
         root: of the table: names of files are what follows it.
         shown: what messages call it, with the number of the snapshot.
         snapshot: its number.
-        reopen: makes the source of another snapshot of the table; None where the user named this one.
+        reopen: makes the source of another snapshot of the table; None if the user named this one.
     """
 
     root: str = ""

@@ -101,12 +101,12 @@ class SplitTable(Sequence[Split]):
 
     @property
     def rows(self) -> Numbers:
-        """Of each split, -1 where unknown."""
+        """Of each split, -1 if unknown."""
         return self.column("rows")
 
     @property
     def bytes(self) -> Numbers:
-        """Of each split, -1 where unknown."""
+        """Of each split, -1 if unknown."""
         return self.column("bytes")
 
     @property
@@ -140,7 +140,7 @@ class SplitTable(Sequence[Split]):
         return max(0, int(self.rows.max())) if self._length else 0
 
     def measured(self) -> tuple[int, int] | None:
-        """Rows and bytes of the splits that know both; None where there is none."""
+        """Rows and bytes of the splits that know both; None if there is none."""
         both = (self.rows >= 0) & (self.bytes >= 0)
         return (_total(self.rows[both]), _total(self.bytes[both])) if both.any() else None
 
@@ -230,7 +230,7 @@ def _total(values: Numbers) -> int:
 class Places:
     """Where the splits of a table are, by file and start, with which the keys of their rows begin.
 
-    ``twice`` are the first two that have both in common, None where no two do.
+    ``twice`` are the first two that have both in common, None if no two do.
     """
 
     def __init__(self, table: SplitTable) -> None:

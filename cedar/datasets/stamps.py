@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"
 _TELLING = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
             "modified", "updated", "created")  # fmt: skip
-_PIECE = 16 << 10  # bytes that are looked at in three places; a file of up to four pieces as a whole
+_PIECE = 16 << 10  # bytes that are inspected in three places; a file of up to four pieces as a whole
 BUCKETS = 16  # runs of files that a state tells apart
-_LOOKS = 4  # files of a run whose contents are looked at
+_LOOKS = 4  # files of a run whose contents are inspected
 
 
 def stamp_of_stat(stat: os.stat_result) -> Stamp:
@@ -23,7 +23,7 @@ def stamp_of_stat(stat: os.stat_result) -> Stamp:
 
 
 def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
-    """Of a file of other storage, what fsspec tells of it that tells most, and its name; None where it tells nothing.
+    """Of a file of other storage, what fsspec tells of it that tells most, and its name; None if it tells nothing.
 
     Args:
         info: as ``ls`` or ``info`` give it.
@@ -62,7 +62,7 @@ def pieces(size: int) -> list[tuple[int, int]]:
 
 
 def looked_at(run: Sequence[Any]) -> Sequence[Any]:
-    """The files of a run whose contents are looked at."""
+    """The files of a run whose contents are inspected."""
     return run[:: -(-len(run) // _LOOKS)]
 
 
@@ -90,7 +90,7 @@ def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[lis
     """The runs of files whose data are others than before.
 
     Where a stamp is the same, so are the data. Where it differs the files may be copies, whose contents are the same;
-    of more files than are looked at, only if all stamps differ: one that was replaced among others is not a copy.
+    of more files than are inspected, only if all stamps differ: one that was replaced among others is not a copy.
 
     Args:
         files: how many there are.

@@ -56,7 +56,7 @@ class Storage:
         return self.show(self.root)
 
     def refuse_data(self, suffix: str) -> None:
-        """Raises PipelineError where there is data of this suffix already."""
+        """Raises PipelineError if there is data of this suffix already."""
         fs, url = self.remote.fs, self.shown
         with writing(url):
             kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
@@ -179,7 +179,7 @@ class AppendedFile:
         os.unlink(self._local)
 
     def drop(self) -> None:
-        """Nothing of it is wanted; what was not sent is never sent."""
+        """Nothing of it is needed; what was not sent is never sent."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._local)
 

@@ -28,7 +28,7 @@ class TableSource(BaseSource):
 
     table: Any
     name: str = "from_arrow"
-    indices: Any = None  # int64 row numbers of the table, where not all of its rows are wanted in order
+    indices: Any = None  # int64 row numbers of the table, where not all of its rows are needed in order
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
     reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing

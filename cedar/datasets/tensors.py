@@ -64,7 +64,7 @@ def marked(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
 
 
 def _marked(field: pa.Field) -> TensorType | None:
-    """What a field says of arrays; None where that is nothing, or nothing that makes sense."""
+    """What a field says of arrays; None if that is nothing, or nothing that makes sense."""
     try:
         reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
         shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])

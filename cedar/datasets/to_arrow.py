@@ -70,7 +70,7 @@ def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None
 
     Args:
         blocks: of the same columns.
-        schema: the columns of a table without rows, where there is no block to tell.
+        schema: the columns of a table without rows, if there is no block to tell.
 
     Raises:
         PipelineError: a column of Python objects, or one whose type changes.

@@ -31,7 +31,7 @@ class Bounds:
     Args:
         rows: how many rows there are.
         nulls: how many of them are null; None: not known.
-        ends: two values that every value is between, NaN aside; None where nothing is known.
+        ends: two values that every value is between, NaN aside; None if nothing is known.
     """
 
     rows: int

@@ -1,8 +1,8 @@
-"""Ranks agree on the step at which an epoch ends, where none of them knows how many batches the others have.
+"""Ranks agree on the step at which an epoch ends, if none of them knows how many batches the others have.
 
 The steps are cut into blocks. A rank says that it has all batches of a block, or after how many of them it is through,
-as soon as they are made, a block ahead of the one being delivered. A block is begun when all ranks have spoken of it,
-so the talk costs a rank little while it is ahead, and no rank enters a step that another one cannot.
+as soon as they are created, a block ahead of the one being delivered. A block is begun when all ranks have spoken of
+it, so the talk costs a rank little while it is ahead, and no rank enters a step that another one cannot.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
     """Where ranks can talk: what is given, else the store of torch.distributed, else the service they read through.
 
     Returns:
-        A folder, a store, or a service, by its address or a Dask client; None where there is nothing.
+        A folder, a store, or a service, by its address or a Dask client; None if there is nothing.
 
     Raises:
         WorkerError: the scheduler that the executor names does not answer.

@@ -8,7 +8,7 @@ from cedar.plan.physical import Physical, Stage
 
 def ready_spot(physical: Physical) -> int:
     """The stage whose rows may come as they finish: the one below ``batch()``, or of what has no batches the last;
-    -1 where an operator above needs an order. It is the same in all plans of a pipeline.
+    -1 if an operator above needs an order. It is the same in all plans of a pipeline.
     """
     stages, works = physical.stages, physical.works
     (number,) = stages[physical.deal].inputs

@@ -89,7 +89,7 @@ class Binding:
         return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
 
     def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
-        """A run begins: the environment of its functions; None where it calls none."""
+        """A run begins: the environment of its functions; None if it calls none."""
         for node in self.nodes:
             if (survey := node.operator.survey) is not None:
                 with graph.prepared(node):

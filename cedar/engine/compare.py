@@ -18,7 +18,7 @@ from cedar.core.groups.column import plain
 
 
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
-    """The first place where a plan's rows are not those of the pipeline as written; None where they are the same.
+    """The first place where a plan's rows are not those of the pipeline as written; None if they are the same.
 
     The order of columns does not count, and how rows are cut into blocks does not either.
     """

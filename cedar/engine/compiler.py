@@ -241,7 +241,7 @@ class Compiler:
         return stream
 
     def _steps(self, batched: bool) -> Callable[[int], int]:
-        """The step of the loader in which a unit of a mixture comes, where nothing above joins or drops units."""
+        """The step of the loader in which a unit of a mixture comes, if nothing above joins or drops units."""
         root = self.physical.root.logical
         rows = rows_per_unit(root) if root.batched and not batched else 1
         units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
@@ -381,7 +381,7 @@ class Compiler:
         return stage.kind == "read" or (tells and self._told(*stage.inputs))
 
     def unshared(self, world: int) -> str:
-        """Why so many ranks cannot have their own lanes; "" where they can. Asked of a pipeline as written."""
+        """Why so many ranks cannot have their own lanes; "" if they can. Asked of a pipeline as written."""
         works = self.physical.works
         for number in sorted(self._parted):
             stage, stream = self.physical.stages[number], self.streams[number]

@@ -386,7 +386,7 @@ class DataEpoch:
             self._ends[number] = end
 
     def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
-        """A unit of each lane in turn, as none of them comes to an end: next is the one of which least was taken."""
+        """A unit of each lane in turn, as none of them ends: next is the one of which least was taken."""
         flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
         rest: list[Piece | None] = [None] * len(lanes)
         taken = [(lane.taken, number) for number, lane in enumerate(lanes)]
@@ -492,7 +492,7 @@ class DataEpoch:
         return _at(top, position or [assigned.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
-        """Unit ``unit`` of a piece is about to be delivered; what that means is worked out when a caller asks."""
+        """Unit ``unit`` of a piece is about to be delivered; what that means is computed when a caller asks."""
         self.moved = True
         if self._pulled is not None:
             owner, lane = self._pulled

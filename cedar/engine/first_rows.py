@@ -169,7 +169,7 @@ class FirstRows:
         return _SourceRows(dict(block.columns), block.slots)
 
     def _named(self) -> frozenset[str] | None:
-        """The columns that operators name or that come out; None where that may be any."""
+        """The columns that operators name or that come out; None if that may be any."""
         out = self._binding.schemas[id(self._binding.root)]
         named = set(out or ())
         for node in self._binding.nodes:

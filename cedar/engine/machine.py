@@ -118,7 +118,7 @@ def _processor() -> str:
 
 
 def _kept(key: str) -> dict[str, float]:
-    """The figures of an earlier process; empty where there are none, or none that make sense."""
+    """The figures of an earlier process; empty if there are none, or none that make sense."""
     return load(user_place(), name_of("machine", key), lambda entry: _sound(entry.about)) or {}
 
 

@@ -86,7 +86,7 @@ def last_mode(node: Node) -> str | None:
 
 
 def deal_mode(node: Node) -> str | None:
-    """The same for ranks that share the units: None where these are as they were made, and can be cut again; elsewhere
+    """The same for ranks that share the units: None if these are as they were created, and can be cut again; elsewhere
     the units that do not fill a step on all ranks are left out.
     """
     current, last = node, last_mode(node)

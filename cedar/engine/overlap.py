@@ -19,7 +19,7 @@ def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tu
         unit_rows: rows of a unit.
 
     Returns:
-        None where units are not just the rows of the source, in runs of so many.
+        None if units are not just the rows of the source, in runs of so many.
     """
     layout = splits.layout(0)
     if layout.before is None or not splits.windowed or assigned.share.turns:
@@ -37,14 +37,14 @@ def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tu
 
 
 def told_by_key(labels: str, world: int) -> str:
-    """What to say of sources that all of so many ranks read; "" where there are none."""
+    """What to say of sources that all of so many ranks read; "" if there are none."""
     if not labels:
         return ""
     return f"each of the {world} ranks reads {labels} whole, which has fewer splits, and keeps rows by their keys"
 
 
 def describe(measured: tuple[float, int] | None, world: int) -> str:
-    """What to say of it; "" where it is little."""
+    """What to say of it; "" if it is little."""
     if measured is None or measured[0] <= _MOST:
         return ""
     return (

@@ -404,10 +404,10 @@ class Plans:
         return not any(OBJECT in self._binding.types(n).values() for n in holders)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
-        """What an audit took and found; where there is a difference, the rest of the run is as written.
+        """What an audit took and found; if there is a difference, the rest of the run is as written.
 
         Args:
-            done: False where it was given up, as it took too long: the next one may take twice as long.
+            done: False if it was given up, as it took too long: the next one may take twice as long.
         """
         self._metrics.audited += done
         self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)

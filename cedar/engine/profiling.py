@@ -76,7 +76,7 @@ class _ProfilePass:
         self.metrics = Metrics(labels=dict(self.binding.subject.labels))
 
     def _epoch(self, runner: Runner, metrics: Metrics, watcher: Watcher) -> bool:
-        """True where the epoch ended before the time."""
+        """True if the epoch ended before the time."""
         root, binding = self.binding.root, self.binding
         # As if there were no ``cache()``: what an operator costs is asked, not what a cache saves.
         listed = binding.listed

@@ -119,7 +119,7 @@ class Budgets:
                 raise self._error(label, key, over, site, "all batches of the epoch were delivered")
 
     def _over(self, policy: Skip, key: str, rows: float, kind: str = "") -> str:
-        """The budget that is used up, in words; "" where none is."""
+        """The budget that is used up, in words; "" if none is."""
         count = self.counts[key]
         if policy.max_count is not None and count > policy.max_count:
             return f"max_count={policy.max_count}"

@@ -247,7 +247,7 @@ class Runner:
         """Read a split, from row number ``first`` on, and run the program.
 
         Args:
-            hand: is given the blocks as they are made, or some of them, where that is done in this process.
+            hand: is given the blocks as they are created, or some of them, where that is done in this process.
         """
         if self.local:
             return self.reads.notes(

@@ -26,7 +26,7 @@ def counted_if_read(binding: Binding) -> tuple[Binding, tuple[Node, str] | None]
 
 
 def offer(binding: Binding) -> str:
-    """What to say of ``counts="exact"`` where counts are unknown; "" where it would not make them known."""
+    """What to say of ``counts="exact"`` where counts are unknown; "" if it would not make them known."""
     asked, culprit = counted_if_read(binding)
     if culprit is not None:
         return ""

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-CALLS = 3  # of each operator before a plan is made: the first may load a model
+CALLS = 3  # of each operator before a plan is created: the first may load a model
 DETAILS = 6  # tasks of each stage that measure each operator by itself
 EVERY = 64  # later, one task in so many does
 _GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and what a call costs weighs less in larger ones

@@ -102,7 +102,7 @@ def _numbered(rows: int) -> Keys:
 def apart_for(
     executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
 ) -> IsolatedCalls | None:
-    """What a loader on this executor gives its samples; None where its tasks run in this process, or far away."""
+    """What a loader on this executor gives its samples; None if its tasks run in this process, or far away."""
     executor, workers = of_fork(executor, workers)
     return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 

@@ -81,7 +81,7 @@ class Log:
     # ---- what the job is ---------------------------------------------------------------------------------------------
 
     def job(self, suffix: str) -> dict[str, Any] | None:
-        """What the folder says of its job; None where none is begun.
+        """What the folder says of its job; None if none is begun.
 
         Raises:
             PipelineError: there are files that no job of this kind wrote.
@@ -293,7 +293,7 @@ class Log:
         return self.storage.show(f"{self.storage.root}/{name}")
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """A JSON file; None where it is not there."""
+        """A JSON file; None if it is not there."""
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
 
         def content() -> bytes | None:
@@ -317,7 +317,7 @@ class Log:
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
-        """Write a new JSON file in one step; False where there is one already."""
+        """Write a new JSON file in one step; False if there is one already."""
         data = json.dumps(content | {"by": uuid.uuid4().hex}).encode()
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
         folder = path.rpartition("/")[0]
@@ -332,7 +332,7 @@ class Log:
 
 
 def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the job is that a folder says was begun in it; None where there is none, or one that wrote nothing."""
+    """What the job is that a folder says was begun in it; None if there is none, or one that wrote nothing."""
     log = Log(Storage.at(url), 0, 1)
     job = log._read(f"{FOLDER}/job.json")
     return job if job is not None and {"format", "layout"} <= job.keys() else None

@@ -45,7 +45,7 @@ class FormatCost:
         format, layout: as ``write`` takes them; of the data as they are, the layout is "as is".
         bytes: of a row, on storage.
         decoding: CPU seconds to decode a row's columns.
-        pipeline: CPU seconds of the whole pipeline, for each row that it reads; None where none was given.
+        pipeline: CPU seconds of the whole pipeline, for each row that it reads; None if none was given.
         reading: seconds that the bytes of its columns take from the place that is written to.
     """
 
@@ -69,7 +69,7 @@ class Converted:
     Args:
         worth: of each format that was tried, the best first; nothing where a job continued that had begun.
         columns: that are read; None is all.
-        written: None where nothing was to be written.
+        written: None if nothing was to be written.
     """
 
     worth: tuple[FormatCost, ...]
@@ -243,7 +243,7 @@ def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
 
 
 def _first(source: Any) -> tuple[Any, int | None]:
-    """The source with its first splits alone, and their rows; None where that is not known."""
+    """The source with its first splits alone, and their rows; None if that is not known."""
     splits, count, rows = source.splits(), 0, 0
     for split in splits:
         if split.rows is None:

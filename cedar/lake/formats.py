@@ -103,7 +103,7 @@ class Format(ABC):
                 )
 
     def _refuses(self, kind: pa.DataType) -> str:
-        """Why a type, or one inside it, cannot be held; "" where it can."""
+        """Why a type, or one inside it, cannot be held; "" if it can."""
         return next(filter(None, (self._refuses(kind.field(i).type) for i in range(kind.num_fields))), "")
 
 

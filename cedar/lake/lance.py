@@ -31,7 +31,7 @@ class Fragment:
     Args:
         number: the data set's own for it.
         rows: those that were not deleted.
-        bytes: of its files; 0 where the data set does not tell.
+        bytes: of its files; 0 if the data set does not tell.
         files: their names, which no other file ever has; one of deletions among them.
     """
 

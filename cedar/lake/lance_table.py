@@ -53,7 +53,7 @@ def exists(url: str, options: dict[str, Any] | None = None) -> bool:
 
 
 def write_file(rows: pa.RecordBatchReader, folder: str) -> str:
-    """Rows as one file of a data set, an empty one where there are none, in a folder that is there; where it lies."""
+    """Rows as one file of a data set, an empty one if there are none, in a folder that is there; where it lies."""
     fragments = _fragments(rows, folder)
     if not fragments:
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as nothing:
@@ -73,7 +73,7 @@ def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
 
 @lru_cache(256)
 def refuses(name: str, kind: pa.DataType) -> str:
-    """Why Lance takes no such column; "" where it does."""
+    """Why Lance takes no such column; "" if it does."""
     try:
         with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
             write_file(pa.table({name: pa.nulls(1, kind)}).to_reader(), folder)
@@ -87,7 +87,7 @@ def refuses(name: str, kind: pa.DataType) -> str:
 def commit(
     url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: dict[str, Any] | None = None
 ) -> None:
-    """Make a data set of files that are in it, in this order, in one step; nothing where there is one.
+    """Make a data set of files that are in it, in this order, in one step; nothing if there is one.
 
     Args:
         files: their names below the data set, rows and bytes.

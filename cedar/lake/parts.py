@@ -139,7 +139,7 @@ class PartFiles:
         return done
 
     def drop(self) -> None:
-        """Nothing of what was not taken is wanted."""
+        """Nothing of what was not taken is needed."""
         for open_ in self._open.values():
             with contextlib.suppress(Exception):  # the error that brought us here matters more
                 open_.file.drop()

@@ -88,7 +88,7 @@ def _batches(blocks: Iterable[Block], parquet: Parquet) -> Iterator[Any]:
 
 
 def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
-    """Tables of exactly ``rows`` rows, the last one of fewer; one empty table where there are no rows."""
+    """Tables of exactly ``rows`` rows, the last one of fewer; one empty table if there are no rows."""
     pending: list[Any] = []
     count = 0
     written = False

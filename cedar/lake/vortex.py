@@ -327,7 +327,7 @@ class _Predicate:
 
 @lru_cache(maxsize=256)
 def _pushed(asked: _Predicate) -> Any:
-    """An expression of Vortex that is true wherever the predicate is; None where none is known, or it may fail.
+    """An expression of Vortex that is true wherever the predicate is; None if none is known, or it may fail.
 
     Of columns whose values Vortex compares as polars does: with NaN the two part.
     """

@@ -91,7 +91,7 @@ def mark(transform: Any, algebra: Algebra) -> None:
 
 
 def algebra_of(fn: Any) -> Algebra | None:
-    """What a function, a class, an instance or a functools.partial was marked as; None where it was not.
+    """What a function, a class, an instance or a functools.partial was marked as; None if it was not.
 
     A subclass is not what its base class was marked as.
 

@@ -33,7 +33,7 @@ from cedar.operators.surveys import Survey
 if TYPE_CHECKING:
     from cedar.operators.chains import Link
 
-Schema: TypeAlias = "dict[str, ColumnType] | None"  # None where even the names are unknown
+Schema: TypeAlias = "dict[str, ColumnType] | None"  # None if even the names are unknown
 RowCounts = Literal["1:1", "1:0..1", "1:n", "stream"]
 Algebra = Literal["pointwise", "spatial", "resampling", "per-value", "length"]
 """pointwise: each element of the value by itself, whatever its place (brightness, normalize); spatial: moves or drops
@@ -168,7 +168,7 @@ class Env:
     watch: Literal["", "detail", "whole", "audit"] = ""  # of the task: measure operators, all its rows too; or check
     marks: Marks | None = None  # of the task: where it says what it is at, should its process die
     apart: Callable[..., Any] | None = None  # of samples: makes calls where their process may die (see Call.run)
-    numeric: NumericEnvironment | None = None  # of functions; None where there are none
+    numeric: NumericEnvironment | None = None  # of functions; None if there are none
     limits: Limits = DEFAULT  # of what a task holds
     place: BatchPlace | None = None  # of the task's rows in their batch, for arrays that leave it
     unsteady: dict[int, str] | None = None  # of samples: by operator, what two calls showed; None makes no second call
@@ -340,11 +340,11 @@ class Operator(ABC):
         return None
 
     def computes(self) -> Hashable | None:
-        """What it computes, whatever columns the result goes into; None where there is no telling."""
+        """What it computes, whatever columns the result goes into; None if there is no telling."""
         return None
 
     def fitted(self, columns: Container[str]) -> Operator | None:
-        """The same where only these columns are left; None where nothing is left to do."""
+        """The same where only these columns are left; None if nothing is left to do."""
         return self
 
     def loosened(self) -> Operator:
@@ -353,7 +353,7 @@ class Operator(ABC):
 
     @property
     def results(self) -> Sequence[str | None]:
-        """The columns that it computes one by one, so that it can do without some; None where there may be several."""
+        """The columns that it computes one by one, so that it can do without some; None if there may be several."""
         return ()
 
     def never_fails(self, result: int, types: Schema) -> bool:
@@ -364,7 +364,7 @@ class Operator(ABC):
     """What the kernel needs to know of all rows: made when a run begins."""
 
     def keeps_keys(self, keys: Keys, on_error: Skip | None) -> npt.NDArray[np.bool_] | None:
-        """Which rows a filter leaves, where their keys alone say so; None where they do not.
+        """Which rows a filter leaves, where their keys alone say so; None if they do not.
 
         ``on_error`` is the policy of the run that asks, for operators with a survey.
         """
@@ -375,7 +375,7 @@ class Operator(ABC):
         return self
 
     def without(self, results: Container[int]) -> Operator | None:
-        """The same without some of its ``results``; None where nothing is left to do."""
+        """The same without some of its ``results``; None if nothing is left to do."""
         return self
 
     @property
@@ -486,17 +486,17 @@ class StreamOperator(Operator):
 
     @property
     def unsteady(self) -> str | None:
-        """Why it gives other rows in each epoch; None where it gives the same."""
+        """Why it gives other rows in each epoch; None if it gives the same."""
         return None
 
     @property
     def mixing(self) -> Mixing | None:
-        """How it puts rows into another order; None where it keeps theirs, or says nothing of it."""
+        """How it puts rows into another order; None if it keeps theirs, or says nothing of it."""
         return None
 
     @property
     def counts_rows(self) -> str | None:
-        """Why rows may not be filtered before it; None where they may."""
+        """Why rows may not be filtered before it; None if they may."""
         return "counts rows"
 
     def endless(self, *inputs: bool) -> bool:

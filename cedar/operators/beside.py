@@ -32,14 +32,14 @@ _loaded: dict[str, Any] = {}
 
 
 def kernels(module: str, *names: str) -> Any:
-    """Kernels of a module, as attributes; None while they are compiled next to the run, or where nothing can do that.
+    """Kernels of a module, as attributes; None while they are compiled next to the run, or if nothing can do that.
 
     Args:
         module: by its full name; it is imported by the process that compiles, and not here.
         names: of the kernels.
 
     Raises:
-        PipelineError: numba, which compiles them, is not installed; or they are waited for, and not to be had.
+        PipelineError: numba, which compiles them, is not installed; or they are waited for, and not available.
     """
     loaded = _loaded.get(module)
     if loaded is not None:
@@ -101,7 +101,7 @@ class _Making:
         return self._thread is not None
 
     def wait(self) -> None:
-        """Until all that is wanted is compiled."""
+        """Until all that is needed is compiled."""
         thread = self._thread
         if thread is not None:
             thread.join()

@@ -133,7 +133,7 @@ def is_list_type(kind: pa.DataType) -> bool:
 
 
 def row_lengths(rows: Rows, name: str, site: Site | None) -> Index:
-    """The length of each slot's value, int64; -1 where the slot is dead."""
+    """The length of each slot's value, int64; -1 if the slot is dead."""
     block = rows.gather()
     column = plain(block.columns[name])
     _check_type(name, block.types[name], site)

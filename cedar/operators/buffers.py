@@ -1,4 +1,4 @@
-"""What stream operators share: units kept until they are wanted, and tasks in progress in order."""
+"""What stream operators share: units kept until they are needed, and tasks in progress in order."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Ahead(Generic[T]):
     """Tasks in progress, their results in order.
 
     Args:
-        step: starts the next task: (tag, future), or (tag, None) where there is nothing to wait for; PENDING if it
+        step: starts the next task: (tag, future), or (tag, None) if there is nothing to wait for; PENDING if it
             would have to wait and may not; None at the end.
         depth: how many tasks may be in progress.
     """

@@ -132,7 +132,7 @@ class Call:
                     return self._each(marks.guard(fn, n, limit), arguments, n, self.blame.stops(env), keep)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """The generator that each live row is given, as the call that makes it; nothing where none is.
+        """The generator that each live row is given, as the call that makes it; nothing if none is.
 
         ``cedar.operators.draws.keyed_generator`` gives one in the same state.
         """

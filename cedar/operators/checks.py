@@ -101,7 +101,7 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
         raise PipelineError(
             f"{label}({fn_name(fn)}): the function cannot be called with {given}" + (" and rng=" if random else ""),
             site=site,
-            fix="it gets one value per column named, or the row as a dict where none is",
+            fix="it gets one value per column named, or the row as a dict if none is",
         )
 
 

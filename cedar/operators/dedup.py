@@ -94,7 +94,7 @@ class Dedup(RowOperator):
         return find_groups(sampled, names)
 
     def sampled(self, bound: Bound, *, mixed: bool = True) -> Sampled | None:
-        """A sample of the columns that may be in groups, None where there are no rows.
+        """A sample of the columns that may be in groups, None if there are no rows.
 
         ``mixed``: as the rows will lie in batches; else as they are read.
         """

@@ -55,7 +55,7 @@ class Reach:
     """What becomes of rows until they are in a batch.
 
     Args:
-        batch: rows in it; None where there are no batches.
+        batch: rows in it; None if there are no batches.
         window: rows that a shuffle mixes; None without one.
         by: the column whose equal values a shuffle keeps together.
         interleave: so many of those at a time.
@@ -104,7 +104,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class GroupEstimate:
-    """The groups, and what was looked at and left out, with the reason."""
+    """The groups, and what was inspected and left out, with the reason."""
 
     groups: tuple[Estimate, ...] = ()
     refused: tuple[tuple[Estimate, str], ...] = ()

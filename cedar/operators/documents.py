@@ -28,7 +28,7 @@ class Documents:
 
     Args:
         values: per column, the tokens of all rows one after the other.
-        lengths: int64 per slot, the tokens of that row; 0 where the slot is dead.
+        lengths: int64 per slot, the tokens of that row; 0 if the slot is dead.
         keys: one per slot.
         dead: slot to the reason why it has no row.
     """

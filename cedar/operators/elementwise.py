@@ -61,7 +61,7 @@ def check_elementwise(expr: pl.Expr) -> str | None:
 
 
 def columns_of(expr: pl.Expr) -> frozenset[str] | None:
-    """The columns that an expression reads; None where a selector (``col("^a.*$")``) leaves it to the schema.
+    """The columns that an expression reads; None if a selector (``col("^a.*$")``) leaves it to the schema.
 
     Examples:
         >>> import polars as pl
@@ -116,7 +116,7 @@ def _field(body: Json) -> str | None:
 
 
 def selects_by_type(expr: pl.Expr) -> bool:
-    """True where the columns that a selector picks depend on their types."""
+    """True if the columns that a selector picks depend on their types."""
     return any(next(find(chosen, "ByDType"), None) is not None for chosen in find(tree(expr), "Selector"))
 
 

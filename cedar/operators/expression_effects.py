@@ -27,8 +27,8 @@ class Judgment:
     """What is known of an expression on columns of given types.
 
     Args:
-        refused: why it is not row-wise on them; None where it is.
-        may_fail: False where no row can make it fail.
+        refused: why it is not row-wise on them; None if it is.
+        may_fail: False if no row can make it fail.
     """
 
     refused: str | None

@@ -50,8 +50,8 @@ class Kind:
             integers, strings and booleans.
         on: the types on which it is row-wise. A nested type counts with all that it holds.
         never: those of them on which it fails on no row.
-        others: the types of its further operands; None where they are as the first.
-        never_others: those of them with which it fails on no row; None where they are as ``never``.
+        others: the types of its further operands; None if they are as the first.
+        never_others: those of them with which it fails on no row; None if they are as ``never``.
         alike: it may fail where operands are of several types, other than integers and floats.
     """
 
@@ -416,7 +416,7 @@ def name_of(node: Json) -> str:
 
 
 def known(name: str) -> Kind | None:
-    """The entry of a kind; None where it is in no table."""
+    """The entry of a kind; None if it is in no table."""
     return _BY_NODE.get(name)
 
 

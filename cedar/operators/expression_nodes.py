@@ -71,7 +71,7 @@ def too_deep(site: Site | None) -> PipelineError:
     return PipelineError(
         "an expression has too many operators, one around the other",
         site=site,
-        fix="take several steps of with_columns, or polars.sum_horizontal() and the like",
+        fix="take several steps of with_columns, or polars.sum_horizontal() and similar",
     )
 
 

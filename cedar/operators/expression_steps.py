@@ -207,7 +207,7 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
     """The columns as they are in a frame of two rows or more: a single row is doubled, a constant becomes a column.
 
-    Polars has short cuts for single values, which differ: -0.0 + 0 is 0.0 where there is one row, and -0.0 where there
+    Polars has short cuts for single values, which differ: -0.0 + 0 is 0.0 if there is one row, and -0.0 if there
     are more.
     """
     import polars as pl
@@ -226,7 +226,7 @@ def _has_constants(step: Step) -> bool:
 
 
 def output_types(steps: Sequence[Step], types: Mapping[str, ColumnType]) -> dict[str, ColumnType] | None:
-    """Names and types after ``steps`` without running; None where even the names depend on unknown types."""
+    """Names and types after ``steps`` without running; None if even the names depend on unknown types."""
     columns = {name: StepColumn(kind, name, inside=False) for name, kind in types.items()}
     try:
         for step in steps:
@@ -409,7 +409,7 @@ def _require_success(expr: pl.Expr, columns: Mapping[str, StepColumn], blame: Er
 
 @elsewhere
 def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
-    """Why an expression fails on a frame of no rows; None where it does not."""
+    """Why an expression fails on a frame of no rows; None if it does not."""
     import polars as pl
 
     try:
@@ -420,7 +420,7 @@ def _problem(expr: pl.Expr, frame: pl.LazyFrame) -> str | None:
 
 
 def never_fails(expr: pl.Expr, types: Mapping[str, ColumnType] | None) -> bool:
-    """True where no row can make an expression fail on columns of these types; None: they are not known.
+    """True if no row can make an expression fail on columns of these types; None: they are not known.
 
     Examples:
         >>> import polars as pl, pyarrow as pa

@@ -28,7 +28,7 @@ Item: TypeAlias = "str | Named"  # a plain column, or a name (None: the expressi
 
 @dataclass(frozen=True, eq=False)
 class WithColumns(RowOperator):
-    """Adds or replaces columns: (name, expression), the name None where the expression names its results itself.
+    """Adds or replaces columns: (name, expression), the name None if the expression names its results itself.
 
     Raises:
         PipelineError: an expression that is not row-wise; says which part of it.
@@ -335,7 +335,7 @@ def _schema(operator: RowOperator, step: Step, known: Schema) -> Schema:
 
 
 def _kept(operator: RowOperator, key: Hashable, make: Callable[[], T]) -> T:
-    """What is asked for repeatedly while a plan is made, and costs a look into polars; worked out once."""
+    """What is asked for repeatedly while a plan is created, and costs a look into polars; computed once."""
     known: dict[Hashable, Any] = operator.__dict__.setdefault("_known", {})
     if key not in known:
         known[key] = make()
@@ -358,7 +358,7 @@ def _writes(items: Iterable[Named]) -> frozenset[str] | None:
 
 
 def result_name(item: Item) -> str | None:
-    """The name of an item's one result; None where there may be several."""
+    """The name of an item's one result; None if there may be several."""
     if isinstance(item, str):
         return item
     name, expr = item

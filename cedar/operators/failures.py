@@ -48,7 +48,7 @@ class ErrorContext:
     on_error: Skip | None
 
     def stops(self, env: Env) -> bool:
-        """True where the first failure ends the run."""
+        """True if the first failure ends the run."""
         return self.on_error is None and not env.sampling
 
     def failure(self, error: BaseException) -> Failure:

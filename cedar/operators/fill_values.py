@@ -45,7 +45,7 @@ def check_fill(fill: Fill, dtypes: Mapping[str, np.dtype[Any] | None], label: st
 
     Args:
         fill: see ``as_fill``.
-        dtypes: of all columns that are filled; None where only a run can tell.
+        dtypes: of all columns that are filled; None if only a run can tell.
         label: of the operator.
         site: the user's line.
     """

@@ -25,7 +25,7 @@ class FilterFunction(RowOperator):
     """Keep the rows for which ``fn`` returns True.
 
     Args:
-        fn: of the values of ``columns``, or of the row as a dict where none are named; returns a bool. Below a
+        fn: of the values of ``columns``, or of the row as a dict if none are named; returns a bool. Below a
             ``batch`` it gets arrays and decides on the whole batch.
         columns: the columns read.
         on_error: the policy for rows on which ``fn`` fails.

@@ -55,7 +55,7 @@ class Join(RowOperator):
 
     Args:
         keys: what rows are matched by.
-        how: "left" keeps every row, with nulls where nothing matches; "inner", "semi" and "anti" filter.
+        how: "left" keeps every row, with nulls if nothing matches; "inner", "semi" and "anti" filter.
         types: of the other table's columns.
         given: (name in the other table, name here) of the columns that are added.
         several: rows may match more than one.
@@ -129,7 +129,7 @@ class Join(RowOperator):
         return known | {name: types[own] for own, name in self.given}
 
     def _compare(self, known: Mapping[str, ColumnType], types: Mapping[str, ColumnType]) -> None:
-        """Let polars match no rows of these types, which says whether it can."""
+        """Let polars match no rows of these types, which tells whether it can."""
         own, others = (
             {n: pa.nulls(0, t) for n, t in kinds.items() if isinstance(t, pa.DataType)} for kinds in (known, types)
         )

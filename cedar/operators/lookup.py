@@ -1,4 +1,4 @@
-"""Lookup: the table on the other side of a join, in the order of hashes of its keys, so that few rows are looked at.
+"""Lookup: the table on the other side of a join, in the order of hashes of its keys, so that few rows are inspected.
 
 Polars joins: a block with the rows of the table whose keys have the hash of one of its own. So a hash decides nothing.
 """

@@ -41,7 +41,7 @@ class MapBatches(RowOperator):
 
     Args:
         fn: the function; a class whose instances can be called is made once per worker; ``async def`` is awaited.
-        columns: the columns that it gets; all where none are named, and then what it returns replaces them all.
+        columns: the columns that it gets; all if none are named, and then what it returns replaces them all.
         into: the columns that it returns; by default the same.
         format: of what it gets and returns.
         size: the number of rows that it sees at a time, fewer at the end. Without it, ``fn`` may see any number, and
@@ -142,8 +142,8 @@ class MapBlock:
 
     Args:
         call: the function.
-        columns: that it gets; all where none are named.
-        into: that it returns; whatever it returns where none are named.
+        columns: that it gets; all if none are named.
+        into: that it returns; whatever it returns if none are named.
         format: of what it gets and returns.
         single: rows are independent of each other, so that a failing block can be tried row by row.
         outputs: the columns that it returns; None until they are fixed.
@@ -216,7 +216,7 @@ class MapBlock:
         return self._one_by_one(block, env, columns, self.outputs)
 
     def _one_by_one(self, block: Block, env: Env, failure: Failure, outputs: Outputs) -> Block:
-        """The rows that do not fail alone; where none fails alone, the block fails as a whole."""
+        """The rows that do not fail alone; if none fails alone, the block fails as a whole."""
         blame = self.call.blame
         good: list[dict[str, Column]] = []
         failures: dict[int, Failure] = {}

@@ -165,7 +165,7 @@ class Marks:
         return self.place.owner != os.getpid() and _page(self.place.path, self.place.token) is not None
 
     def enter(self, operator: int, block: Block, divisible: bool) -> bool:
-        """An operator begins with a block; True where it is to be worked on row by row."""
+        """An operator begins with a block; True if it is to be worked on row by row."""
         self._block = block
         self._set(Mark(operator, len(block), _first_key(block), divisible))
         apiece = self.trial is not None and self.trial.apiece and self.trial.suspect.operator == operator
@@ -292,7 +292,7 @@ _current = threading.local()
 
 
 def written(page: Any, number: int) -> SlotReading | None:
-    """What a slot of a page holds; None where nothing was written, or not to the end."""
+    """What a slot of a page holds; None if nothing was written, or not to the end."""
     first, pid, operator, rows, divisible, began, limit, *key, last = _LAYOUT.unpack_from(page, number * SLOT)
     if not pid or first != last:
         return None
@@ -320,7 +320,7 @@ def _each(part: Any, rows: int) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _page(path: str, token: bytes) -> mmap.mmap | None:
-    """The page of another process; None where it is not to be had here, on another machine for one."""
+    """The page of another process; None if it is not available here, on another machine for one."""
     try:
         with open(path, "r+b") as file:
             page = mmap.mmap(file.fileno(), 0)

@@ -337,7 +337,7 @@ class Schedule:
 
 
 class MixStream(Stream):
-    """``at`` is [positions done, where its rounds began, [input position, ...], [1 where an input is gone, ...]]."""
+    """``at`` is [positions done, where its rounds began, [input position, ...], [1 if an input is gone, ...]]."""
 
     def __init__(self, inputs: tuple[Stream, ...], operator: Mix, context: StreamContext) -> None:
         self.inputs = inputs
@@ -406,7 +406,7 @@ class MixFlow(Flow):
         ]
         self._have = np.zeros(len(self._buffers))  # units in each buffer
         self._picks = np.empty(0, dtype=np.int64)  # of the positions that come next
-        self._size = 64  # of those that are looked at: the first ones ask few inputs; not part of any result
+        self._size = 64  # of those that are inspected: the first ones ask few inputs; not part of any result
         self._batch = False
         self._begin(max(number for number, (first, _) in enumerate(self._draws) if first <= self._done))
 

@@ -51,7 +51,7 @@ class MachineCode:
 
 
 def load(module: str) -> Any:
-    """The kernels of a module, as attributes; None where none are kept, or those are of other code or another machine.
+    """The kernels of a module, as attributes; None if none are kept, or those are of other code or another machine.
 
     Raises:
         ImportError: llvmlite or numba is not installed, or does not load.

@@ -179,7 +179,7 @@ def declared_types(fn: Any, form: Form, into: tuple[str, ...], dtype: Any, annot
     Args:
         fn: the user's function.
         form: of its results.
-        into: the columns written; empty where the results are whole rows.
+        into: the columns written; empty if the results are whole rows.
         dtype: as the user gave it; a tuple or a dict for several columns.
         annotation: of one result; by default what ``fn`` is annotated to return.
 
@@ -405,7 +405,7 @@ def _struct(value: dict[Any, Any], kind: ColumnType | None, name: str) -> pa.Arr
 
 
 def named_arrays(result: Any, form: Form, names: tuple[str, ...] | None) -> Mapping[str, Any]:
-    """A result's arrays by column; ``names`` is None where a dict may have any.
+    """A result's arrays by column; ``names`` is None if a dict may have any.
 
     Raises:
         BadResult: it is not what the form says.

@@ -33,7 +33,7 @@ class Pack(StreamOperator):
     """Sequence packing: rows of exactly ``length`` tokens.
 
     Each packed column becomes an array of shape (length,) and keeps its dtype. ``segment_ids`` (int32) numbers the
-    documents of a row from 1, and is 0 where the row is padded; ``positions`` (int32) counts from 0 inside each
+    documents of a row from 1, and is 0 if the row is padded; ``positions`` (int32) counts from 0 inside each
     document, and on where a document is cut. Columns that are not packed are dropped. Nothing else is: the last row is
     padded (each row, if the fit is "best"): packed columns hold ``value`` there, ``positions`` 0.
 

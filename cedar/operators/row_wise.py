@@ -15,7 +15,7 @@ from cedar.core.columns import Column, take
 def reason_against(
     run: Callable[[Block], Mapping[str, Column]], block: Block, whole: Mapping[str, Column]
 ) -> tuple[str, str] | None:
-    """Why ``run`` is not row-wise and what to do; None where the sample shows nothing against it.
+    """Why ``run`` is not row-wise and what to do; None if the sample shows nothing against it.
 
     Args:
         run: a block's columns to its result's.

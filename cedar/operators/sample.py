@@ -288,7 +288,7 @@ class DrawSurvey:
         return [at, skip + run % _NOTED * RUN]
 
     def drawn_from(self, run: int) -> tuple[int, int] | None:
-        """The next stretch of runs that are read in one go: its first and last run; None at the end."""
+        """The next stretch of runs that are read at once: its first and last run; None at the end."""
         drawn = np.flatnonzero(self.draws)
         drawn = drawn[np.searchsorted(drawn, run) :]
         if not len(drawn):

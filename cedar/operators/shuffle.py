@@ -295,7 +295,7 @@ def _order(operator: Shuffle, seed: int, blocks: list[Block]) -> Index:
 
 
 def _group_values(block: Block, by: str) -> list[Any]:
-    """The value of ``by`` in each slot; None where the slot is dead."""
+    """The value of ``by`` in each slot; None if the slot is dead."""
     if by not in block.columns:
         raise missing_column(by, list(block.columns), "shuffle(by=...)")
     values: list[Any] = [None] * block.slots

@@ -14,7 +14,7 @@ import numpy as np
 
 from cedar.operators.row_wise import same_value
 
-ROWS = 8  # that are looked at again
+ROWS = 8  # that are inspected again
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
     "other results. Runs and resumes differ. Give random=True, and draw from the generator that it passes as rng=; "

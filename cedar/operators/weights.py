@@ -93,7 +93,7 @@ def _evaluate(block: Block, weights: Any, site: Site | None, use: tuple[str, str
         program = compile_steps((step,), tuple(block.types.items()))
         return run(program, Block(block.columns, block.live_keys())).columns["weight"]
     except pl.exceptions.PolarsError as error:
-        raise PipelineError(f"{use[0]}: the {use[1]}s {weights} cannot be worked out: {error}", site=site) from error
+        raise PipelineError(f"{use[0]}: the {use[1]}s {weights} cannot be computed: {error}", site=site) from error
 
 
 def _floats(column: Column, weights: Any, site: Site | None, use: tuple[str, str]) -> Weights:

@@ -1,4 +1,4 @@
-"""Beam search: for chains with too many orders to try all, and for a first bound where there are few.
+"""Beam search: for chains with too many orders to try all, and for a first bound if there are few.
 
 A state is scored by a whole plan that it can become: the operators that are left run in a fixed order, by how many rows
 they drop for what they cost, where the state's rows are.

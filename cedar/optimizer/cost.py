@@ -364,7 +364,7 @@ class _Column:
     Args:
         base: bytes per row as it enters.
         readers: operators that read it.
-        ends: operators behind which nothing needs what it was: they drop it, or rewrite it; where nothing above the
+        ends: operators behind which nothing needs what it was: they drop it, or rewrite it; if nothing above the
             chain needs it, a bit that no operator has.
         changes: (operator, size it gives, factor it changes by or None), as written.
     """

@@ -39,7 +39,7 @@ def exact_paths(
 ) -> list[Path] | None:
     """Every order and placing of a chain that may be part of a plan whose largest use is at most ``bound``.
 
-    Those that another one beats in every resource are left out; None where that would be too much effort.
+    Those that another one beats in every resource are left out; None if that would be too much effort.
 
     Args:
         others: what everything else takes at least.

@@ -28,10 +28,10 @@ class Change:
 
 
 class Rule(Protocol):
-    """Proposes a step at a node, says why it does not, or None where it does not concern the node.
+    """Proposes a step at a node, says why it does not, or None if it does not concern the node.
 
     A function of the rule's name will do. It is asked about inputs first; where it goes by what is read further up,
-    ``downward`` it. A graph that was there before is not rebuilt, so rules that undo each other come to an end.
+    ``downward`` it. A graph that was there before is not rebuilt, so rules that undo each other end.
     """
 
     __name__: str

@@ -27,7 +27,7 @@ class Load:
         gil: the share of ``cpu`` in which it holds the GIL.
         rows: in one call.
         columns: decoded bytes per row of the columns that it writes (of all, for a source).
-        measured: False where no row reached it, and a typical figure stands in.
+        measured: False if no row reached it, and a typical figure stands in.
         serial: a source that can only be read from its beginning, by one task at a time, in the coordinator's process.
     """
 

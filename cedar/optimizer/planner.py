@@ -44,7 +44,7 @@ class AutoPlanner:
         budget: what a plan may take.
         executors: places that a plan may use.
         workers: tasks at once.
-        most_workers: how many there may be where waiting limits a plan; None where ``workers`` stays.
+        most_workers: how many there may be where waiting limits a plan; None if ``workers`` stays.
         exact: False allows rewrites within an operator's tolerance.
         keeping: what it costs to keep rows between epochs; None keeps caches where they are.
         factors: how often rows repeat, of the columns of a ``dedup()``; None leaves each where it is.

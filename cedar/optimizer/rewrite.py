@@ -121,7 +121,7 @@ class Asked:
     """One rule asked about every node of a graph; its steps are checked before they are taken.
 
     Args:
-        most: changes after which the rest stays as it is.
+        most: changes after which the rest stays unchanged.
     """
 
     def __init__(self, run: Rewriting, rule: Rule, most: int) -> None:

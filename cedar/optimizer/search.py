@@ -82,7 +82,7 @@ def search(
         facts: with a profile.
         executors: the places allowed, out of "inline", "threads" and "processes".
         workers: tasks at once; up to ``most_workers`` where waiting limits the run.
-        turns: one thread will do where several would take turns with the GIL; False where that is a guess.
+        turns: one thread will do where several would take turns with the GIL; False if that is a guess.
         swap: whether two operators may change places.
         cluster: another place allowed, and what it costs to work there.
         lowering: how the graph becomes stages.

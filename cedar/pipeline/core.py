@@ -133,7 +133,7 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         raise self._not_indexed("does not change", "p = p.with_columns(y=col('x') + 1), or p.map(fn, 'x', into='y')")
 
     def __contains__(self, item: object) -> NoReturn:
-        raise self._not_indexed("is not searched", "'x' in p.schema says whether there is a column")
+        raise self._not_indexed("is not searched", "'x' in p.schema tells whether there is a column")
 
     def _not_indexed(self, what: str, fix: str) -> UsageError:
         """The error for what a DataLoader around a pipeline asks."""

@@ -49,7 +49,7 @@ def explain(
 ) -> str:
     """The text of ``Pipeline.explain()`` and ``Loader.explain()``.
 
-    Storage is listed; nothing is run, but that a sample of rows is read where there is a ``dedup()``.
+    Storage is listed; nothing is run, but that a sample of rows is read if there is a ``dedup()``.
 
     Args:
         root: the pipeline as written.

@@ -100,7 +100,7 @@ class LookMethods:
         """Counts, nulls, least and most, mean, quantiles and frequent values of each column, from one epoch.
 
         Of lists, bytes and arrays the figures are those of their lengths. Everything but quantiles and frequent values
-        is exact; these come from 100,000 rows drawn at random, or from all where there are no more.
+        is exact; these come from 100,000 rows drawn at random, or from all if there are no more.
 
         Raises:
             PipelineError: a pipeline without end.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OrderMethods:
-    """shuffle, batch, pack, take and the like."""
+    """shuffle, batch, pack, take and similar."""
 
     __slots__ = ()
 

@@ -186,7 +186,7 @@ def _room(budget: Budget) -> int:
 
 
 def best_plan(pipeline: Pipeline, budget: Budget | None, profile: Profile | None) -> Plan:
-    """The best plan for a profile; measured where none is given, and compared on the first rows."""
+    """The best plan for a profile; measured if none is given, and compared on the first rows."""
     node = pipeline.node
     _check("budget", budget, Budget, "cedar.Budget(cpus=..., memory=...)")
     _check("profile", profile, Profile, "p.profile(), or Profile.load(path, p)")

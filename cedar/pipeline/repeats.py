@@ -195,7 +195,7 @@ class Sightings:
             yield a, b, keys
 
     def dropped(self, keep: Keep) -> Hashes | None:
-        """The keys of rows that go, ascending; None where one that stays has the hash of one of them."""
+        """The keys of rows that go, ascending; None if one that stays has the hash of one of them."""
         held = None if self._folder is not None else [_divided(*part, keep) for part in self._parts()]
 
         def divided() -> Iterable[tuple[Hashes, Hashes]]:

@@ -23,7 +23,7 @@ Into = str | tuple[str, ...] | None
 
 
 class RowMethods:
-    """map, filter, expressions and the like."""
+    """map, filter, expressions and similar."""
 
     __slots__ = ()
 
@@ -112,7 +112,8 @@ class RowMethods:
     ) -> Pipeline:
         """Call ``fn`` on many rows at once, in the given format.
 
-        Without ``size``, ``fn`` must be row-wise (tested on samples), because a block's size must not show; with
+        Without ``size``, ``fn`` must be row-wise (tested on samples), because a block's size must not affect
+        results; with
         ``size``, it sees exactly that many rows (the last group may be shorter). It returns as many rows as it got.
 
         Examples:

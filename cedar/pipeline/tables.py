@@ -1,4 +1,4 @@
-"""Methods that treat a pipeline as a table: split, unique, join and the like."""
+"""Methods that treat a pipeline as a table: split, unique, join and similar."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TableMethods:
             other: a table of Arrow, polars or pandas, or a pipeline of rows.
             on: the column, or columns, that must be equal; ``left_on`` and ``right_on`` where they have other names
                 in ``other``.
-            how: "left" keeps every row, with nulls where nothing matches; "inner" keeps those that match; "semi" and
+            how: "left" keeps every row, with nulls if nothing matches; "inner" keeps those that match; "semi" and
                 "anti" keep those that match, or do not, and add no columns.
             validate: "m:1" refuses two rows of ``other`` with the same keys; "m:m" makes a row of each pair.
             suffix: added to a column of ``other`` whose name is taken.

@@ -11,7 +11,7 @@ from cedar.engine.delivery.options import Observer
 
 
 def observers(progress: bool, trace: Any, serve: str | None, on_metrics: Any, site: Site | None) -> Any:
-    """Those that the arguments of ``Pipeline.loader`` or the environment ask for; None where nothing does.
+    """Those that the arguments of ``Pipeline.loader`` or the environment ask for; None if nothing does.
 
     Raises:
         PipelineError: arguments that do not fit.

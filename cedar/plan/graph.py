@@ -23,7 +23,7 @@ class Node:
     """An operator and the nodes it draws from. Two uses of one Node are one shared sub-pipeline.
 
     In the graph of a plan, ``origin`` is the node of the pipeline as written whose work this one does (None for what
-    the optimizer put in), and ``place`` the executor it runs on ("" where the run decides).
+    the optimizer put in), and ``place`` the executor it runs on ("" if the run decides).
     """
 
     operator: Operator
@@ -34,7 +34,7 @@ class Node:
 
     @cached_property
     def effects(self) -> Effects:
-        """Of the operator, which is asked repeatedly while a plan is made."""
+        """Of the operator, which is asked repeatedly while a plan is created."""
         return self.operator.effects()
 
     @cached_property
@@ -61,7 +61,7 @@ class Node:
             return self.operator.batched(*below) if isinstance(self.operator, StreamOperator) else any(below)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}  # not what was worked out
+        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}  # not what was computed
 
     def __post_init__(self) -> None:
         wanted = self.operator.inputs

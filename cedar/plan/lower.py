@@ -68,7 +68,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
     """The physical plan of a graph.
 
     Args:
-        logical: the pipeline as written; None where the graph is that.
+        logical: the pipeline as written; None if the graph is that.
 
     Raises:
         PipelineError: operators stand where they have no meaning, at the user's line.
@@ -82,7 +82,7 @@ def lower(root: Node, choice: Choice, logical: Node | None = None) -> Physical:
 
 
 def _check_steps(root: Node, on_error: Skip | None) -> None:
-    """Refuse an operator that moves rows between the batches of a step where there are no such steps.
+    """Refuse an operator that moves rows between the batches of a step if there are no such steps.
 
     Raises:
         PipelineError: at the user's line.
@@ -178,7 +178,7 @@ def changes(node: Node, ordinals: dict[int, int]) -> tuple[object, ...]:
 
 def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
     """What a graph is, in words that compare: of those that have equal ones, ``lower`` makes one plan, and ``verify``
-    says the same. None where words do not tell all: it has operators of its own, leaves some out, or places them.
+    says the same. None if words do not tell all: it has operators of its own, leaves some out, or places them.
 
     Args:
         nodes: of the graph.
@@ -205,7 +205,7 @@ def content(nodes: Sequence[Node], ordinals: dict[int, int]) -> Hashable:
 
 
 def _elsewhere(nodes: Sequence[Node]) -> str:
-    """The place that some of the nodes ask for; "" where the run's own executor will do."""
+    """The place that some of the nodes ask for; "" if the run's own executor will do."""
     return next((node.place for node in nodes if node.place not in HERE), "")
 
 

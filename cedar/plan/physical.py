@@ -38,7 +38,7 @@ class Work:
         ordinal: of the operator as written whose work it does; -1 for what an optimizer put in.
         label: what people call it.
         inputs: the operators that it draws from.
-        place: the executor it was placed on; "" where that of what is below it will do. Where it runs, stages tell.
+        place: the executor it was placed on; "" if that of what is below it will do. Where it runs, stages tell.
         detail: what a plan changed of it, such as the columns that a scan reads.
         batched: its unit is the batch.
         keeps_slots: slots in and slots out are the same.
@@ -86,7 +86,7 @@ class Stage:
         operators: lowest first; of a stage that reads, those that all its segments share.
         segments: what is read, in order.
         place: the executor of its tasks, where that is not the run's own.
-        windows: the operator above that works window by window; -1 where nothing does.
+        windows: the operator above that works window by window; -1 if nothing does.
         pads: the ``batch`` whose batches are filled before anything else; -1 for none.
         keeps_units: units in and units out are the same.
         small: Python runs once per row, so tasks are cut by measured time.

@@ -65,7 +65,7 @@ def place(kind: Any, cluster: Any, field: str) -> str:
 
     Args:
         kind: what the plan says.
-        cluster: the address of a scheduler or a Dask client, from the caller; None where there is none.
+        cluster: the address of a scheduler or a Dask client, from the caller; None if there is none.
         field: the part of the plan that says it, for messages.
 
     Raises:

@@ -24,7 +24,7 @@ Check: TypeAlias = Callable[[Plan], "Difference | None"]
 class Planner(Protocol):
     """Chooses plans for one pipeline."""
 
-    most_workers: int | None  # that a plan may have; None where their number is the user's
+    most_workers: int | None  # that a plan may have; None if their number is the user's
 
     def begin(self) -> Plan:
         """The plan to start with, from what operators declare: nothing is run or measured. Quick."""

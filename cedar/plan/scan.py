@@ -57,7 +57,7 @@ def chosen_fields(columns: Iterable[str], known: Iterable[str]) -> dict[str, lis
 
 
 def dotted(name: str, fields: Iterable[tuple[str, ...]], known: Schema) -> list[str] | None:
-    """Fields of a struct column as a scan names them, in order; None where the whole column is to be read.
+    """Fields of a struct column as a scan names them, in order; None if the whole column is to be read.
 
     Args:
         name: of the column.

@@ -57,7 +57,7 @@ class Splits:
     Args:
         root: the pipeline as written.
         counts: counts rows, when they are first asked for; None leaves them unknown.
-        on_error: the run's policy, under which surveys are made.
+        on_error: the run's policy, under which surveys are created.
     """
 
     def __init__(self, root: Node, counts: Counts | None = None, on_error: Skip | None = None) -> None:
@@ -82,7 +82,7 @@ class Splits:
         return self._of(source.logical).counted
 
     def rows(self, source: Node) -> SplitCounts | None:
-        """What the counted filters leave of each split; None where there are none. It may have to be read."""
+        """What the counted filters leave of each split; None if there are none. It may have to be read."""
         source = source.logical
         if id(source) not in self._rows:
             splits, _, filters, left = self._of(source)
@@ -139,7 +139,7 @@ class Splits:
         return SplitListing(splits, tuple(settled), tuple(counted), known)
 
     def _left(self, source: Node, splits: SplitTable, filters: Sequence[Node]) -> Numbers | None:
-        """The rows that all of these filters leave of each split; None where metadata do not tell."""
+        """The rows that all of these filters leave of each split; None if metadata do not tell."""
         if _by_keys(filters[0]):
             return _left_by_keys(source.operator.source, splits, filters, self._on_error)  # type: ignore[attr-defined]
         rows_left = getattr(source.operator.source, "rows_left", None)  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ def passes(node: Node) -> bool:
 
 
 def uncountable(node: Node, source: Node) -> str:
-    """Why the rows that a filter leaves of a source cannot be counted from some columns; "" where they can."""
+    """Why the rows that a filter leaves of a source cannot be counted from some columns; "" if they can."""
     assert isinstance(source.operator, Read)
     operator, effects = node.operator, node.effects
     if not operator.filters:

@@ -21,7 +21,7 @@ class OperatorProfile:
         bytes_in, bytes_out: decoded bytes per row, of all columns, before and after.
         columns: decoded bytes per row of the columns that the operator writes (of all, for a source).
         gil: the share of its time in which it holds the GIL, 0 to 1; None if not measured.
-        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 where nothing
+        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 if nothing
             measured.
     """
 

@@ -97,7 +97,7 @@ class Inspection:
 
 
 def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2048, rows: int = 500_000) -> Inspection:
-    """Look at Parquet files of a log; memory holds the rows that are looked at.
+    """Look at Parquet files of a log; memory holds the rows that are inspected.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.

@@ -22,7 +22,7 @@ def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int 
     r"""Rows of files in Criteo's format (Kaggle 2014, the Terabyte log): a row is an impression, in order of time.
 
     Columns: ``label`` (int8, 1: a click); ``I1`` to ``I13`` (int64, counts, may be null, some negative); ``C1`` to
-    ``C26`` (int64, what the eight hexadecimal digits say, null where there are none). There is no user and no
+    ``C26`` (int64, what the eight hexadecimal digits say, null if there are none). There is no user and no
     session in it: nothing repeats, and ``dedup`` has nothing to find. Memory stays constant, whatever the size.
 
     Args:

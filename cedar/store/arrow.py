@@ -105,7 +105,7 @@ def _compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(raw: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table lies; None where it has its default."""
+    """Where a field of a flatbuffer's table lies; None if it has its default."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
     place = 4 + 2 * number
     if vtable < 0 or place >= struct.unpack_from("<H", raw, vtable)[0]:

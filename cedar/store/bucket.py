@@ -114,7 +114,7 @@ def _oserrors() -> Iterator[None]:
 
 
 def _written(info: dict[str, Any]) -> float:
-    """Seconds since 1970, 0 where the storage does not tell."""
+    """Seconds since 1970, 0 if the storage does not tell."""
     for name in _TIMES:
         given = info.get(name)
         if isinstance(given, (int, float)):

@@ -47,7 +47,7 @@ def load(place: Place | None, name: str, read: Callable[[Entry], T], versions: V
     """What ``read`` makes of an entry; None if there is none, or it cannot be used, which is logged.
 
     Args:
-        place: None is a place where nothing is.
+        place: None is a place if nothing is.
         name: as ``name_of`` makes them.
         read: raises ValueError, TypeError or KeyError if the entry is not what it should be.
         versions: that it must have been written by.
@@ -71,7 +71,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
     """Keep an entry; False if there is no room, or the place cannot be written, of which one warning is logged.
 
     Args:
-        place: None is a place where nothing is kept.
+        place: None is a place if nothing is kept.
         name, write, versions, expected: as ``Place.put`` takes them.
     """
     if place is None:
@@ -86,7 +86,7 @@ def save(place: Place | None, name: str, write: Write, versions: Versions | None
 
 
 def once(place: Place | None, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """JSON that is kept, or made by one process while others wait for it; None is a place where nothing is kept."""
+    """JSON that is kept, or made by one process while others wait for it; None is a place if nothing is kept."""
     with contextlib.nullcontext() if place is None else place.alone(name):
         known = load(place, name, lambda entry: entry.about)
         if known is None:

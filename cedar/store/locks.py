@@ -46,7 +46,7 @@ def _acquired(name: str) -> int | None:
 
 
 def acquire(name: str) -> int | None:
-    """Take the lock on a file, which is made; None if there can be no lock.
+    """Take the lock on a file, which is created; None if there can be no lock.
 
     Raises:
         BlockingIOError: another has it.

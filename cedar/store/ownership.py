@@ -1,7 +1,7 @@
 """What may be removed: files that this format wrote, in folders that it made and marked. Nothing else ever is.
 
-A folder is marked by a small file when it is made. Before anything in it is removed the mark is read again, and names
-are those of the format; so a folder of the user's that gets into a path by mistake stays as it is.
+A folder is marked by a small file when it is created. Before anything in it is removed the mark is read again, and
+names are those of the format; so a folder of the user's that gets into a path by mistake stays unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_owned(path: str, kind: str, mode: int = 0o700) -> None:
 
 
 def holds_foreign(path: str, kind: str) -> str:
-    """A name in a folder that does not bear the mark of this kind; "" where there is none, or the folder is ours."""
+    """A name in a folder that does not bear the mark of this kind; "" if there is none, or the folder is ours."""
     names = sorted(name for name in os.listdir(path) if not name.startswith((f"{MARK}-", f".{MARK}.tmp-")))
     return names[0] if names and not is_owned(path, kind) else ""  # another thread may have marked it meanwhile
 

@@ -57,7 +57,7 @@ class Program:
 
     Args:
         steps: in the plan's order.
-        written: the same work in the order as written; None where that is ``steps``.
+        written: the same work in the order as written; None if that is ``steps``.
     """
 
     steps: tuple[KernelStep, ...] = ()
@@ -229,7 +229,7 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
     few, faster, done = 0 < rows < block.slots, 1.0, looked
     if few or getattr(step.kernel, "inexact", False):
         start = clocks.now()
-        done = step.kernel(block, env)  # as where nothing looks
+        done = step.kernel(block, env)  # as if nothing looks
         if few and seconds:
             faster = clocks.now().since(start).wall / block.slots * rows / seconds
     for i, seen in apart.seen.items():
@@ -316,7 +316,7 @@ def observe(
 
 
 def _sizes(block: Block, known: Sizes) -> dict[str, int]:
-    """The bytes of each column; those of columns that pass many operators are worked out once."""
+    """The bytes of each column; those of columns that pass many operators are computed once."""
     return {name: known[id(c)][1] if id(c) in known else nbytes(c) for name, c in block.columns.items()}
 
 

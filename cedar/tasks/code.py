@@ -30,7 +30,7 @@ class Code:
 
     Args:
         key: equal for equal code, whatever the epoch and the run.
-        pickled: None where the process at the other end has it.
+        pickled: None if the process at the other end has it.
         path: where modules are looked for.
     """
 

@@ -65,12 +65,12 @@ class ScanReader:
         plain: the source as the pipeline has it.
         narrow: the source with the columns that the filters read or that leave.
         steps: the filters, fused.
-        predicate: their conjunction; None where there are none.
+        predicate: their conjunction; None if there are none.
         columns: what leaves, in order; None is all.
-        reads: the columns that the filters read; None where that is not known.
-        first: these columns alone; None where everything is read at once.
+        reads: the columns that the filters read; None if that is not known.
+        first: these columns alone; None if everything is read at once.
         rest: the other columns.
-        rest_bytes: of a row; None where that is not known.
+        rest_bytes: of a row; None if that is not known.
         selectivity: decides whether the other columns wait for the filters; shows in no result.
     """
 
@@ -99,7 +99,7 @@ class ScanReader:
         return self.read_blocks(split, lap, Env())
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """The rows that are left of a split, with the keys that ``Reader`` gives them; an empty block where none is.
+        """The rows that are left of a split, with the keys that ``Reader`` gives them; an empty block if none is.
 
         Args:
             timing: receives the rows read and the seconds of the filters.

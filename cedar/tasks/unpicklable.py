@@ -70,7 +70,7 @@ def _advice(kind: str) -> str:
 
 
 def culprit(value: Any) -> Culprit | None:
-    """The innermost object in ``value`` that cannot be pickled; None where all of it can, each by itself.
+    """The innermost object in ``value`` that cannot be pickled; None if all of it can, each by itself.
 
     Examples:
         >>> import threading

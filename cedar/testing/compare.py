@@ -57,7 +57,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
 
 
 def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "batch") -> str | None:
-    """Where two runs differ first: batch, column and row, or their number; None where they are the same.
+    """Where two runs differ first: batch, column and row, or their number; None if they are the same.
 
     Examples:
         >>> first_difference([{"x": np.array([1, 2])}], [{"x": np.array([1, 3])}])
@@ -104,7 +104,7 @@ def _of_column(expected: Any, got: Any) -> str | None:
 
 
 def rows_of(value: Any) -> list[Any] | None:
-    """The rows of a column; None where it is of a kind that has none by themselves."""
+    """The rows of a column; None if it is of a kind that has none by themselves."""
     for name in ("to_list", "to_pylist", "tolist"):
         if hasattr(value, name):
             rows = getattr(value, name)()

@@ -60,7 +60,7 @@ def markup(name: str, value: Any) -> str:
 
 
 def _pixels(value: Any) -> npt.NDArray[Any] | None:
-    """The array as (height, width), or (height, width, 1, 3 or 4); None where it is not an image."""
+    """The array as (height, width), or (height, width, 1, 3 or 4); None if it is not an image."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "uifb":
         return None
     if value.ndim == 3 and (value.dtype == np.uint8 or value.dtype.kind == "f"):
@@ -116,7 +116,7 @@ def _ends(numbers: npt.NDArray[Any]) -> str:
 
 
 def _samples(value: Any) -> npt.NDArray[Any] | None:
-    """The samples of a clip, the mean of its channels; None where it is none."""
+    """The samples of a clip, the mean of its channels; None if it is none."""
     if isinstance(value, list) and len(value) >= _SAMPLES and all(type(number) is float for number in value):
         return np.array(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.ndim or len(value) < _SAMPLES:

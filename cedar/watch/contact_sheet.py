@@ -31,7 +31,7 @@ class Cell:
         shown: the columns that the operator wrote, added or changed.
         draws: what it drew for this row, by name, where it is random.
         note: what else is to be said.
-        end: why the row ends here; "" where it continues.
+        end: why the row ends here; "" if it continues.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)

@@ -115,7 +115,7 @@ class _ColumnTotals:
         self.most: Any = None
 
     def add(self, part: pl.Series) -> pl.Series:
-        """The values that figures are of; null where there is none."""
+        """The values that figures are of; null if there is none."""
         import polars as pl
 
         self.nulls += part.null_count()

@@ -150,7 +150,7 @@ class _InspectPass:
 
 
 def _ends(node: Node) -> str:
-    """Why the rows of a sheet cannot be followed through an operator; "" where they can."""
+    """Why the rows of a sheet cannot be followed through an operator; "" if they can."""
     operator = node.operator
     if node.batched:
         return "it makes batches"

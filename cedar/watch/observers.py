@@ -104,7 +104,7 @@ class Observers(Observer):
             self._otlp.attach(loader)
 
     def begin(self, metrics: Metrics) -> None:
-        """A loader is made, with these counters."""
+        """A loader is created, with these counters."""
         self._metrics = metrics
         for each in self._all:
             each.begin(metrics)

@@ -21,7 +21,7 @@ _ABSENT = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
 
 
 def named() -> str:
-    """The variable that names a collector; "" where none does, or all is switched off."""
+    """The variable that names a collector; "" if none does, or all is switched off."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
@@ -71,7 +71,7 @@ class Loaders:
 
 
 class Otlp(Observer):
-    """Sends the figures of a loader, by the provider of the program, or by one of its own where there is none.
+    """Sends the figures of a loader, by the provider of the program, or by one of its own if there is none.
 
     The variables of OpenTelemetry say where to and how often: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
     ``OTEL_METRIC_EXPORT_INTERVAL`` (milliseconds), ``OTEL_RESOURCE_ATTRIBUTES``.
@@ -99,7 +99,7 @@ class Otlp(Observer):
             self._loaders.add(self._number, loader)
 
     def close(self) -> None:
-        """Send the last figures, where nothing else does."""
+        """Send the last figures, if nothing else does."""
         if self._own is not None:
             provider, self._own = self._own, None
             provider.shutdown()

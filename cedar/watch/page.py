@@ -132,7 +132,7 @@ def _curves(report: Report) -> str:
 
 
 def _timeline(shown: Sequence[Shown]) -> str:
-    """Lanes of threads, workers and the trainer, with a script that draws what of them is looked at."""
+    """Lanes of threads, workers and the trainer, with a script that draws what of them is inspected."""
     names: dict[str, int] = {}
     lanes: dict[str, int] = {}
     zero = min(span[2] for span in shown)

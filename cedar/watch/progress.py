@@ -50,7 +50,7 @@ class Remaining:
         self._epoch, self._began = 0, (0.0, 0)
 
     def of(self, elapsed: float, epoch: int, done: int, total: int | None) -> tuple[float, float | None] | None:
-        """The share that is done, 0 to 1, and the seconds left; None where the whole is not known.
+        """The share that is done, 0 to 1, and the seconds left; None if the whole is not known.
 
         Examples:
             >>> Remaining().of(50.0, 0, 25, 100)
@@ -73,7 +73,7 @@ class Progress(Observer):
         title: the line begins with it, or with the epoch.
         position: what of the epoch is done, and all of it or None, in one unit.
         epoch: the current one.
-        plain: write lines where nothing looks, too.
+        plain: write lines if nothing looks, too.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Progress(Observer):
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, hours where there are some.
+    """Minutes and seconds, hours if there are some.
 
     Examples:
         >>> clock(75.2), clock(7384)

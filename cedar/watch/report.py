@@ -34,7 +34,7 @@ class Report:
     ``requests`` counts what was asked of storage other than local files, ``retries`` what was asked again after a
     fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
     and all that this loader's tasks asked, in any process.
-    ``numeric`` is the environment that functions run in; empty where there are none.
+    ``numeric`` is the environment that functions run in; empty if there are none.
     ``skipped_files`` says of each damaged file what was skipped.
     ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches delivered.
     ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of

@@ -61,7 +61,7 @@ class StatusServer(Observer):
         return url
 
     def update(self, metrics: Metrics) -> None:
-        """An epoch's length is worked out by the thread that runs it."""
+        """An epoch's length is computed by the thread that runs it."""
         loader = self._loader()
         if loader is not None:
             loader.position()

@@ -13,7 +13,7 @@ _FOLDER = "served"
 
 
 def note(url: str, port: int) -> str | None:
-    """Write an address down, for this user alone; the file's path, or None where there is no place for it."""
+    """Write an address down, for this user alone; the file's path, or None if there is no place for it."""
     folder = private_folder(_FOLDER)
     if folder is None:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def status(loader: Loader) -> dict[str, Any]:
-    """A report as JSON-able values; names end in their unit, seconds where there is none.
+    """A report as JSON-able values; names end in their unit, seconds if there is none.
 
     Examples:
         >>> import cedar

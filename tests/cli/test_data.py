@@ -1,4 +1,4 @@
-"""``cedar data``: logs that are made, and manifests."""
+"""``cedar data``: logs that are created, and manifests."""
 
 from __future__ import annotations
 

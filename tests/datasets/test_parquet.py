@@ -162,7 +162,7 @@ def test_every_epoch_looks_at_files_of_which_it_reads_nothing(folder: Path, exec
 
 
 def attempt(path: Path) -> int | None:
-    """The rows of a damaged file, fully checked; None where a CedarError says that it cannot be read."""
+    """The rows of a damaged file, fully checked; None if a CedarError says that it cannot be read."""
     source = read_parquet(path)
     try:
         rows = 0

@@ -97,7 +97,7 @@ def test_a_loader_that_is_closed_leaves_no_thread_waiting_for_storage(memory: An
     with cedar.read_jsonl(flaky("memory://data/*.jsonl")).batch(100).loader(executor="threads", workers=5) as loader:
         assert next(iter(loader))["x"].tolist() == list(range(100))
         assert asked.wait(60)
-    # That no thread is left is looked at after every test.
+    # That no thread is left is inspected after every test.
 
 
 # ---- over HTTP -------------------------------------------------------------------------------------------------------

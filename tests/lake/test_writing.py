@@ -311,7 +311,7 @@ def test_a_job_that_was_stopped_before_its_last_commit_is_over(
 
 
 def counted(call: Any, left: list[int]) -> Any:
-    """The call, which ends the job before or after its work once others were made."""
+    """The call, which ends the job before or after its work once others were created."""
 
     def made(*args: Any) -> Any:
         left[0] -= 1

@@ -28,7 +28,7 @@ def test_auto_finds_the_features_that_repeat_together():
     assert "DEDUP  a+b: S 16 rows of a session in a batch, d 0.95" in text
     assert "predicted factor 9" in text
     assert "c left out: predicted factor 1 (S 16, d 0), below 1.5" in text
-    p, batch = auto(table)  # without sessions known, they begin where nothing repeats: the factor is the same
+    p, batch = auto(table)  # without sessions known, they begin if nothing repeats: the factor is the same
     assert "predicted factor 9" in p.explain()
 
 

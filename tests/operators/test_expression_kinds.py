@@ -124,7 +124,7 @@ class Judged:
         return found[:1] if frame.height == 1 and len(found) == 2 else found
 
     def alone(self) -> tuple[list[str | None], list[str]]:
-        """What each row gives in its own block, None where it fails, and the errors."""
+        """What each row gives in its own block, None if it fails, and the errors."""
         found: list[str | None] = []
         errors = []
         for row in range(self.frame.height):
@@ -145,7 +145,7 @@ def fits(form: str, name: str) -> bool:
 
 
 def judged(form: str, name: str) -> Judged | None:
-    """None where polars refuses the types, or we do."""
+    """None if polars refuses the types, or we do."""
     try:
         made = Judged(form, COLUMNS[name])
         if made.judgment.refused is None:

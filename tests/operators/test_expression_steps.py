@@ -108,7 +108,7 @@ X = pl.col("x")
     ids=["alone", "filtered", "renamed", "constant"],
 )
 def test_one_row_is_worked_on_as_many_are(steps: tuple[Any, ...]) -> None:
-    """-0.0 + 0 is 0.0 for polars where there is one row, or one value for all, and -0.0 where there are more."""
+    """-0.0 + 0 is 0.0 for polars if there is one row, or one value for all, and -0.0 if there are more."""
     for values in ([-0.0], [-0.0, 5.0], [-0.0, -0.0, 5.0], [-0.0, 0.5, 0.25, 9.0]):
         given = block(x=pa.array(values), y=pa.array(values))
         done = run_program(compile_steps(steps, tuple(given.types.items())), given)

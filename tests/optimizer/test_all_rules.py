@@ -1,4 +1,4 @@
-"""All rules together: they come to an end, and change no row."""
+"""All rules together: they end, and change no row."""
 
 from __future__ import annotations
 

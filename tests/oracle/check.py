@@ -257,7 +257,7 @@ class _Check:
         return Binding(root, on_error or self.binding.on_error, self._env, apart)
 
     def sound(self) -> list[list[Block]]:
-        """The same, without the made-up rows that fail where nothing is to be skipped."""
+        """The same, without the made-up rows that fail if nothing is to be skipped."""
         for number in range(_TRIES):
             try:
                 return self.written()
@@ -274,7 +274,7 @@ class _Check:
         return min((_length(rows) for rows in self.rows.values()), default=0)
 
     def _dropped(self) -> bool:
-        """Leaves out the rows that fail; False where none is found."""
+        """Leaves out the rows that fail; False if none is found."""
         failed: dict[int, set[int]] = {}
         most = max(_MOST_ROWS, *_ROWS)  # all at once: each round tries failing rows one by one
         for run in self._run(self._bound(self._twins().written(), Skip()), most=most)[0]:

@@ -172,7 +172,7 @@ _OFFERED: dict[str, Any] = {
 
 
 def made_up(schema: Schema, nodes: Sequence[Node], nulls: bool, rows: int = sum(SIZES)) -> dict[str, Column] | None:
-    """Rows of a schema; None where no values of some type are known.
+    """Rows of a schema; None if no values of some type are known.
 
     Args:
         schema: the columns.

@@ -48,7 +48,7 @@ class TwinGraphs:
         root: the pipeline as written.
         rows: the sample rows of its sources, by the id of their node.
         skips: whether rows may be skipped where a node fails.
-        functions: those of the user stay as they are.
+        functions: those of the user stay unchanged.
         instead: operators of the pipeline as written that others stand for, by the id of their node.
         without: columns that the sample rows do not have; nothing but the optimizer names them.
         vague: labels of operators whose stand-ins promise less than they do: that they commute with others, by their

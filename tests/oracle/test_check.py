@@ -1,4 +1,4 @@
-"""The oracle that says whether a plan is right: what it sees, and what it calls."""
+"""The oracle that tells whether a plan is right: what it sees, and what it calls."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _killed(path: str, name: str, count: int) -> bool:
 )  # fmt: skip
 @pytest.mark.parametrize("settled", [False, True])
 def test_one_that_is_killed_holds_nobody_up(name: str, count: int, done: bool | None, settled: bool, tmp_path: Path):
-    """``done``: None where it had not got the name yet, True where others give it that, False where it has it."""
+    """``done``: None if it had not got the name yet, True if others give it that, False if it has it."""
     path = tmp_path / "a.json"
     assert _killed(str(path), name, count)
     assert path.exists() == (done is False)

@@ -27,7 +27,7 @@ class RowDataset:
 
 
 class BatchDataset(RowDataset):
-    """The whole batch in one call, collated where the rows are made."""
+    """The whole batch in one call, collated where the rows are created."""
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         return self.work.many(indices)

@@ -1,7 +1,7 @@
 """What bounds every worker: parts of the work alone, and all of it split ideally over two processes; nothing is
 delivered.
 
-The two processes are forked where nothing runs yet, and each takes every other batch's worth of rows. "loop" is the
+The two processes are forked if nothing runs yet, and each takes every other batch's worth of rows. "loop" is the
 plain loop of one process, which delivers its batches.
 """
 

@@ -39,7 +39,7 @@ def client_at(address: str) -> Any:
 def client_again(
     address: str, why: WorkerError, limit: float, stop: threading.Event, clock: Callable[[], float] = time.monotonic
 ) -> Any:
-    """The client of a scheduler that is gone, once it is back, maybe with another key; None where that was stopped.
+    """The client of a scheduler that is gone, once it is back, maybe with another key; None if that was stopped.
 
     Args:
         limit: seconds to wait.

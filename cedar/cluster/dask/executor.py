@@ -98,7 +98,7 @@ class DaskExecutor(Executor):
         return self._submit(fn, args, {}, urgent=True)
 
     def read_kept(self, code: Code, env: Env, split: Any, lap: int, first: int, reader: Any) -> Future[Any] | None:
-        """Read a split whose blocks are kept for all jobs of a service; None where they are not.
+        """Read a split whose blocks are kept for all jobs of a service; None if they are not.
 
         Args:
             code: the task's program and reader.
@@ -371,7 +371,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=reported)
 
     def _told(self, error: BaseException) -> BaseException | None:
-        """What the run is to make of an error of the cluster's; None where the cluster is waited for."""
+        """What the run is to make of an error of the cluster's; None if the cluster is waited for."""
         from distributed.scheduler import KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -421,7 +421,7 @@ class DaskExecutor(Executor):
 
 
 _running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()
-_parents: list[DaskExecutor] = []  # kept in a forked child, where nothing of them is to be ended or collected
+_parents: list[DaskExecutor] = []  # kept in a forked child, if nothing of them is to be ended or collected
 
 
 def _after_fork() -> None:

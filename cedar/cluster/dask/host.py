@@ -38,7 +38,7 @@ def main(text: str, parent: int, reported: int, begun: Callable[[Any, dict[str, 
 
     Args:
         text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
-            host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are made.
+            host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are created.
             ``publish``: other processes of this user are to find them, as long as this one runs.
         parent: the process to end with.
         reported: the end of the pipe to write that line to: the parent alone has the other one.

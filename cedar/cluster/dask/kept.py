@@ -47,7 +47,7 @@ class SharedResult:
 
 
 def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None:
-    """What of a reading task other jobs may have, too; None where that is nothing.
+    """What of a reading task other jobs may have, too; None if that is nothing.
 
     Args:
         reader: of the task; one that keeps blocks in memory.
@@ -94,7 +94,7 @@ def run_behind(theirs: str, call: Parcel, made: Parcel) -> Parcel:
 
 
 def read_shared(made: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
-    """What a run does to the blocks of a split that are there; they stay as they are."""
+    """What a run does to the blocks of a split that are there; they stay unchanged."""
     program, reader = code.load()
     return read_split(program, _BlockReader(made, reader._plain), split, lap, code.env(env), first)
 

@@ -72,7 +72,7 @@ def forget(address: str) -> None:
 
 
 def publish(address: str, keys: dict[str, str]) -> str | None:
-    """Let other processes of this user find the keys of a service; the file, or None where no folder is private."""
+    """Let other processes of this user find the keys of a service; the file, or None if no folder is private."""
     path = _path(address)
     if path is None:
         return None

@@ -106,7 +106,7 @@ class LocalHost:
 
 
 def _first_line(pipe: BinaryIO) -> bytes | None:
-    """None where it takes too long."""
+    """None if it takes too long."""
     return pipe.readline() if select.select([pipe], [], [], _PATIENCE)[0] else None
 
 

@@ -82,7 +82,7 @@ class Watch:
             self._watching = asyncio.ensure_future(self._watch())
 
     def loud(self) -> list[str] | None:
-        """The workers that are heard of, where others are not; None where there is nothing to avoid."""
+        """The workers that are heard of, where others are not; None if there is nothing to avoid."""
         return sorted(self._all - self._silent) or None if self._silent else None
 
     async def _watch(self) -> None:
@@ -148,7 +148,7 @@ class Watch:
             task.number: (heard, tried[task.number] != [], len(task.tries)) for task in tasks
         }
         still = self._still.look(states | {"workers": heard})
-        if not heard:  # where nothing is heard of, nothing can help
+        if not heard:  # if nothing is heard of, nothing can help
             return None if still["workers"] > seconds("workers") else []
         return [task for task in tasks if self._is_late(task, tried[task.number], still[task.number])]
 

@@ -75,7 +75,7 @@ class Service:
         """Make a service of any cluster that Dask manages: Kubernetes, SSH, a job queue; Dask's own scaling follows it.
 
         Args:
-            cluster: a Dask cluster object, or a client of a cluster whose size stays as it is.
+            cluster: a Dask cluster object, or a client of a cluster whose size stays unchanged.
             workers, max_workers, keep: as of ``Service``.
         """
         from distributed import Client

@@ -122,6 +122,6 @@ class ServicePlugin(SchedulerPlugin):
 
 
 def status(dask_scheduler: Any) -> ServiceStatus | None:
-    """Runs in the scheduler; None where it is not a service."""
+    """Runs in the scheduler; None if it is not a service."""
     plugin = dask_scheduler.extensions.get(ServicePlugin.name)
     return None if plugin is None else plugin.status()

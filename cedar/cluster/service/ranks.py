@@ -305,7 +305,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 async def listening(dask_scheduler: Any) -> tuple[str, int] | None:
-    """Runs in the scheduler: where ranks connect; None where it is not a service."""
+    """Runs in the scheduler: where ranks connect; None if it is not a service."""
     service = dask_scheduler.extensions.get("cedar")
     if service is None:
         return None

@@ -34,7 +34,7 @@ class RowSharing:
     Args:
         inverse: int32[rows], from 0 to ``stored_rows`` - 1.
         stored_rows: how many rows each column of the group holds.
-        together: so many columns, taken together, differ in each two of the held rows; 0 where that is not known.
+        together: so many columns, taken together, differ in each two of the held rows; 0 if that is not known.
         rows: how many rows the held ones were made of, for estimates of size.
     """
 

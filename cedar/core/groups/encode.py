@@ -1,7 +1,7 @@
 """Encode: number the distinct rows of columns, in the order in which they first occur.
 
 Two rows are the same where their bits are: a NaN equals the NaN of the same bits, 0.0 and -0.0 differ, a null list is
-not an empty one. A list of numbers is looked at as one binary value over the same memory, which Arrow's
+not an empty one. A list of numbers is inspected as one binary value over the same memory, which Arrow's
 ``dictionary_encode`` numbers without a copy, without a sort and without collisions. Where most rows are the one before
 them, only those that are not are numbered.
 """
@@ -72,7 +72,7 @@ def distinct_rows(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], C
 
 
 def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes] | None:
-    """``distinct`` of rows that mostly differ: None where all do, which the first columns often tell.
+    """``distinct`` of rows that mostly differ: None if all do, which the first columns often tell.
 
     Examples:
         >>> import pyarrow as pa
@@ -91,7 +91,7 @@ def repeated(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int32], Codes]
 
 
 def _heads(views: Sequence[pa.Array]) -> Codes | None:
-    """The rows that differ from the one before them; None where nearly all do, and looking for them does not pay."""
+    """The rows that differ from the one before them; None if nearly all do, and looking for them does not pay."""
     rows = len(views[0])
     if rows < 2:
         return None

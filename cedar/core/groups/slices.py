@@ -109,7 +109,7 @@ def slide(values: npt.NDArray[Any], offsets: Ints, most: int = 8) -> Slices:
 
 
 def _shifts(bits: npt.NDArray[Any], offsets: Ints, most: int) -> Ints:
-    """By how much each row slid from the one before; -1 where it did not."""
+    """By how much each row slid from the one before; -1 if it did not."""
     lengths = np.diff(offsets)
     shifts = np.full(len(lengths), -1, dtype=np.int64)
     left = np.arange(1, len(lengths))

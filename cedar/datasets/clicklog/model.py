@@ -80,7 +80,7 @@ def _drawn(popularity: Floats, rng: np.random.Generator, n: int) -> Ints:
 
 
 def affinity(world: World, values: Ints, starts: Ints, lengths: Ints, item: Ints) -> Floats:
-    """How much each row's item is like its history: 0 where that is empty."""
+    """How much each row's item is like its history: 0 if that is empty."""
     if not len(values):
         return np.zeros(len(item))
     affinities = np.zeros(len(item))
@@ -111,7 +111,7 @@ class BayesAuc:
 
     @property
     def value(self) -> float:
-        """0.5 where there are no clicks, or nothing but clicks."""
+        """0.5 if there are no clicks, or nothing but clicks."""
         pairs = self.clicks.sum() * self.others.sum()
         if not pairs:
             return 0.5

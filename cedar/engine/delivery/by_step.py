@@ -82,7 +82,7 @@ class ByStep(Reporting):
     def where(self, file: str, row: int) -> list[Location]:
         """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.
 
-        Every rank is looked at where row counts are known, else this one alone: ask each. What is run again is as of
+        Every rank is inspected where row counts are known, else this one alone: ask each. What is run again is as of
         ``locate``. An empty list says that the row is in no batch: filtered out, left out at the end of the epoch, or
         of no file that is read.
 

@@ -133,7 +133,7 @@ class Counting:
 
 
 def _key(filters: Sequence[Node], types: list[list[str]]) -> str | None:
-    """Stands for what filters do to columns of these types; None where not all of it can be read."""
+    """Stands for what filters do to columns of these types; None if not all of it can be read."""
     made = [describe(each.operator) for each in filters]
     if any(each.unknown for each in made):
         return None

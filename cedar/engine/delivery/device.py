@@ -51,7 +51,7 @@ def check_device(device: Any, format: str, site: Site | None) -> None:
 
 
 def make_mover(device: Any) -> Mover | None:
-    """For an iteration that the calling thread begins; None where tensors are on the device already.
+    """For an iteration that the calling thread begins; None if tensors are on the device already.
 
     "cuda" without a number is the calling thread's current device: another thread may have another one.
     """
@@ -82,7 +82,7 @@ def _device(device: Any, site: Site | None) -> Any:
 
 @dataclass(frozen=True)
 class PlainMover:
-    """``tensor.to(device)``, done when ``begin`` returns: for "mps", "xpu", "meta" and the like.
+    """``tensor.to(device)``, done when ``begin`` returns: for "mps", "xpu", "meta" and similar.
 
     Args:
         device: a torch.device.

@@ -35,7 +35,7 @@ class _Copied:
 
     Args:
         block: what it was made of: its keys, and the rows that were skipped.
-        columns: in their format; None where there is nothing to deliver.
+        columns: in their format; None if there is nothing to deliver.
         begun: for the mover.
         entry: the state of the data epoch once this is delivered.
         cpu: seconds of the thread that it took.

@@ -106,10 +106,10 @@ class Elastic:
     def change(
         self, state: State | None, epoch: int, tells: bool, rank: int, world: int, site: Site | None
     ) -> State | None:
-        """Where all ranks stand together; None where none of them had begun.
+        """Where all ranks stand together; None if none of them had begun.
 
         Args:
-            state: of this rank; None where it has begun nothing.
+            state: of this rank; None if it has begun nothing.
             epoch: where it stands.
             tells: as of ``tells``.
             rank, world: from now on.

@@ -1,4 +1,4 @@
-"""Where a row of a batch came from, found again from a position: without kernels, where nothing depends on them."""
+"""Where a row of a batch came from, found again from a position: without kernels, if nothing depends on them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def path(root: Node, ordinal: int) -> Iterator[Node]:
 
 
 def _bare(root: Node) -> Node | None:
-    """The pipeline without operators that work on values; None where values decide which rows there are."""
+    """The pipeline without operators that work on values; None if values decide which rows there are."""
     for node in graph.walk(root):
         effects = node.effects
         if effects.rows == "stream" and (effects.random or effects.reads is None or effects.reads):

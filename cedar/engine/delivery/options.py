@@ -32,7 +32,7 @@ class Observer:
     position: Callable[[], tuple[int, int | None]] | None = None
 
     def begin(self, metrics: Metrics) -> None:
-        """A loader is made, with these counters."""
+        """A loader is created, with these counters."""
 
     def update(self, metrics: Metrics) -> None:
         """Rows, or a batch, are about to be delivered."""

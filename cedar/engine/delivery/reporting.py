@@ -35,7 +35,7 @@ class Reporting(LoaderPosition):
         )
 
     def units(self) -> float | None:
-        """Units of an epoch on this rank from metadata alone: infinity without end, None where only a run can tell."""
+        """Units of an epoch on this rank from metadata alone: infinity without end, None if only a run can tell."""
         try:
             return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
         except CedarError as error:  # a sample may have met a row that fails

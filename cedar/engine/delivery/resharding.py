@@ -38,7 +38,7 @@ class Resharding(LoaderPosition):
         A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.
 
         Args:
-            rank: this rank's number from now on; None where it leaves: it tells the others where it stood, which
+            rank: this rank's number from now on; None if it leaves: it tells the others where it stood, which
                 saves them to work that out, and its loader is closed.
             world: how many ranks there are from now on.
 

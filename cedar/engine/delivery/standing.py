@@ -280,7 +280,7 @@ class LoaderPosition(Parts):
         self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # nothing was asked of it yet
 
     def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
-        """Whether a rank that had as many steps as the state's is through the epoch; None where only a run can tell.
+        """Whether a rank that had as many steps as the state's is through the epoch; None if only a run can tell.
 
         Of ranks rank 0 has most: it stands for all.
         """

@@ -180,7 +180,7 @@ _OPTIONAL: dict[str, tuple[Test, Any]] = {  # and what stands for it
 
 
 def fault_of(state: dict[str, Any]) -> str | None:
-    """Why a state is none, or None where it is whole: which field is missing or holds what it cannot.
+    """Why a state is none, or None if it is whole: which field is missing or holds what it cannot.
 
     Examples:
         >>> fault_of({"cedar": "1"})

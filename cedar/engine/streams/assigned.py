@@ -45,7 +45,7 @@ class Share:
 class AssignedStream(Stream):
     """The units of ``source`` that belong to a rank.
 
-    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None where ranks take
+    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None if ranks take
     runs, because counts are known, and any unit can be found there. In a run whose rows come as they finish there is
     a position below.
 

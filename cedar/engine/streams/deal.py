@@ -48,8 +48,8 @@ class End(NamedTuple):
 
     Args:
         each: units of a rank before.
-        rest: the rows of each unit that is left then, as of ``Stream.rows_of``; None where only a run can tell.
-        rows: that each rank gets of the rest, as its last batch: with ``last=None``, where there are enough.
+        rest: the rows of each unit that is left then, as of ``Stream.rows_of``; None if only a run can tell.
+        rows: that each rank gets of the rest, as its last batch: with ``last=None``, if there are enough.
     """
 
     each: int

@@ -23,9 +23,9 @@ class LaneState(NamedTuple):
 
     Args:
         number, of, stop, turn, turns, history: as of ``Lane``.
-        depth: the epoch had been assigned so many times before the lane was made.
+        depth: the epoch had been assigned so many times before the lane was created.
         position: after what was delivered of it; None before its beginning, ``END`` after its end.
-        keeps: the splits begun, to the end of their window; None where that is not known. Of a lane that several ranks
+        keeps: the splits begun, to the end of their window; None if that is not known. Of a lane that several ranks
             share, at its end, the units that this one took.
         drawn: as of ``Lane``.
     """

@@ -102,7 +102,7 @@ class Lane(NamedTuple):
     Args:
         number, of: which one, of how many.
         past: how the epoch was assigned before.
-        stop: it ends after so many splits, as the others were redistributed; None where it keeps all of them.
+        stop: it ends after so many splits, as the others were redistributed; None if it keeps all of them.
         turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
         history: what was taken of it when its units were assigned to other ranks, as of ``deal``.
         drawn: of mixtures by their numbers, from which of their units on by which weights.
@@ -122,7 +122,7 @@ class Lane(NamedTuple):
         return assigned(sizes, self.of, self.past, lap, by_key)[self.number][: self.stop]
 
     def rows(self, by_key: Sequence[bool]) -> RowsByKey | None:
-        """Which rows of its splits are its own; None where all are."""
+        """Which rows of its splits are its own; None if all are."""
         now = (self.of, (self.number,))
         levels = [*((of, tuple(i for i, k in enumerate(kept) if k != DONE)) for of, kept in self.past), now]
         chosen = [(place, *level) for place, (level, keyed) in enumerate(zip(levels, by_key, strict=True)) if keyed]
@@ -157,7 +157,7 @@ class Sharing:
     Args:
         lanes: counts are unknown, and each rank has lanes of its own.
         together: they end an epoch at a step that they agree on.
-        why: every rank computes all of it, because of this; "" where they share.
+        why: every rank computes all of it, because of this; "" if they share.
         asked: that is what the user asks for.
     """
 

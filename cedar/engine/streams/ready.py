@@ -1,4 +1,4 @@
-"""ReadyStream: rows as they finish, where nothing asked for an order: ``loader(order="any")``.
+"""ReadyStream: rows as they finish, if nothing asked for an order: ``loader(order="any")``.
 
 The units of a stream are numbered in their order. Tasks are small, and the first one that is done comes next; so one
 slow row holds up its own task, and nothing else. A position says which units were delivered: all before a number, and
@@ -45,7 +45,7 @@ class ReadyStream(Stream):
 
     @property
     def stage(self) -> StageStream | None:
-        """Whose tasks are taken as they finish; None where the units below come in order only."""
+        """Whose tasks are taken as they finish; None if the units below come in order only."""
         return self.inner if isinstance(self.inner, StageStream) and self.inner.any_order else None
 
     def start(self) -> At:
@@ -170,7 +170,7 @@ class _ReadyFlow(Flow):
             self._early[sum(piece.position())] = piece
 
     def _wanted(self) -> int | None:
-        """The unit that comes next; None where any will do."""
+        """The unit that comes next; None if any will do."""
         if self._run is not None:
             return int(self._run[0])
         if not self._stream.free:

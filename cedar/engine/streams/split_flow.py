@@ -74,7 +74,7 @@ class SplitFlow(Flow):
             reader.advance()
 
     def _fenced(self) -> bool:
-        """The next window, or split where nothing counts windows, is for the next plan."""
+        """The next window, or split if nothing counts windows, is for the next plan."""
         place = self._place
         if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
             return False
@@ -189,7 +189,7 @@ def _miscounted(segment: Segment, split: Split, left: int, count: int) -> Pipeli
         f"{names} leaves {count} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
         f"{left} when they were counted",
         site=filters[-1].site,
-        fix='with counts="exact" a filter must say the same of a row each time, and files must stay as they are',
+        fix='with counts="exact" a filter must say the same of a row each time, and files must stay unchanged',
     )
 
 

@@ -32,7 +32,7 @@ _WINDOWS = 64
 _LARGE = 16 << 20
 _AT_ONCE = 1 << 16  # splits that are added up at a time
 
-_START = [0, 0]  # itself where nothing was read yet, and not what a state says
+_START = [0, 0]  # itself if nothing was read yet, and not what a state says
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -247,7 +247,7 @@ class SplitStream(Stream):
         return Layout(order, ends, before, starts)
 
     def keeps(self, layout: Layout, place: int) -> int | None:
-        """How many splits a lane keeps that has begun this one: those to the window's end; None where nothing asks."""
+        """How many splits a lane keeps that has begun this one: those to the window's end; None if nothing asks."""
         if not self.tells:
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))

@@ -160,7 +160,7 @@ class StageFlow(Flow):
         self._tasks: deque[_Task] = deque()
         self._held: deque[Piece] = deque()  # cut, not yet submitted
         self._ended = False
-        self._short = False  # there are fewer tasks in progress than there may be, for want of rows
+        self._short = False  # there are fewer tasks in progress than there may be, for lack of rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
         self._begun = False

@@ -165,7 +165,7 @@ class ForkServer:
         return True
 
     def code_of(self, pid: int, seconds: float) -> int | None:
-        """The exit code of a worker, or the signal below 0; None where it lives on for so long."""
+        """The exit code of a worker, or the signal below 0; None if it lives on for so long."""
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
@@ -263,7 +263,7 @@ _lock = forks.Lock()
 
 
 def server() -> ForkServer:
-    """The one that forks workers as this process is now; another one is started where there is none.
+    """The one that forks workers as this process is now; another one is started if there is none.
 
     Raises:
         OSError: it does not start.

@@ -13,7 +13,7 @@ _told = [0]  # of the kills counted, so many have been given as the cause of a d
 
 
 def kills() -> int | None:
-    """How many processes of this control group the kernel has ended for memory; None where it does not say."""
+    """How many processes of this control group the kernel has ended for memory; None if it does not say."""
     for path in _places():
         with suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
@@ -59,7 +59,7 @@ def ending(code: int, before: int | None) -> str:
 
     Args:
         code: exit code, or the signal below 0.
-        before: the kills when it was started; None where they are not known.
+        before: the kills when it was started; None if they are not known.
     """
     if code >= 0:
         return f"exit code {code}"

@@ -20,7 +20,7 @@ _REAP = 2.0  # seconds to wait for the threads at the end
 
 
 class Pool(Executor):
-    """Worker processes, started in the background as soon as the pool is made.
+    """Worker processes, started in the background as soon as the pool is created.
 
     Args:
         workers: how many.

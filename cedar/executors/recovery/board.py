@@ -58,7 +58,7 @@ class AttemptBoard:
         return mmap.mmap(self._fd, size)
 
     def take(self) -> SlotAddress | None:
-        """An empty slot; None where all are taken, and a task then goes without."""
+        """An empty slot; None if all are taken, and a task then goes without."""
         with self._lock:
             if not self._free:
                 return None

@@ -75,7 +75,7 @@ class Pulse:
 
 
 def pulse(pid: int) -> Pulse | None:
-    """Of a process of this machine; None where that is not known.
+    """Of a process of this machine; None if that is not known.
 
     Examples:
         >>> import os
@@ -99,7 +99,7 @@ def _switches(status: str) -> int:
 
 
 def why_stopped(pulse: Pulse, seconds: float, patience: Patience, beats: bool) -> str:
-    """Why a process that has stood so for some seconds will not continue by itself; empty where it may.
+    """Why a process that has stood so for some seconds will not continue by itself; empty if it may.
 
     A traced one belongs to a debugger.
 

@@ -83,7 +83,7 @@ class Recovery:
         return task
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Call ``look`` as often as workers are looked at, in the same thread."""
+        """Call ``look`` as often as workers are inspected, in the same thread."""
         self._also = look
         self._start()
 

@@ -23,7 +23,7 @@ class TaskWork:
     Args:
         program: that it runs.
         send: calls ``submit`` with it, once more each time it is called; the marks go into the task's ``Env``.
-        reads: a URL or another name of what it reads; empty where it works on rows that are here.
+        reads: a URL or another name of what it reads; empty if it works on rows that are here.
         limits: seconds that calls of its functions may take, those that have a limit.
         fine: rows are marked from the first attempt on.
         most: rows that may be to blame before it is given up; None is any number.

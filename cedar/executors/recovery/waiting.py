@@ -1,4 +1,4 @@
-"""Waiting: for a result, with a word on who waits for what where nothing makes progress, and an end where that
+"""Waiting: for a result, with a word on who waits for what if nothing makes progress, and an end where that
 lasts.
 """
 

@@ -38,7 +38,7 @@ class WorkerWatch:
 
         Args:
             members: processes of the executor that can be seen from here.
-            tasks: in progress; what their marks say of other processes of this machine is looked at, too.
+            tasks: in progress; what their marks say of other processes of this machine is inspected, too.
         """
         at = {task: seen for task in tasks if (seen := _elsewhere(task)) is not None}
         own = {member.pid: member for member in members}

@@ -68,7 +68,7 @@ class Slots:
         self._taken: dict[int, int] = {}  # start to stop
 
     def take(self, size: int) -> int | None:
-        """The start of ``size`` bytes (above 0) of their own, a multiple of 64; None where they do not fit."""
+        """The start of ``size`` bytes (above 0) of their own, a multiple of 64; None if they do not fit."""
         size += -size % _ALIGN
         for i, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             if stop - start >= size:
@@ -123,7 +123,7 @@ class Outbox:
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
-        """Where the buffer's bytes lie now; None where there is no room. The reader may read once it receives the
+        """Where the buffer's bytes lie now; None if there is no room. The reader may read once it receives the
         address.
 
         Raises:

@@ -90,7 +90,7 @@ class _WorkerServer:
                 self._say(ENDED, pid, os.waitstatus_to_exitcode(status))
 
     def _answer(self) -> bool:
-        """Fork a worker; False where nothing will ask again."""
+        """Fork a worker; False if nothing will ask again."""
         request, descriptors, *_ = socket.recv_fds(self._control, REQUEST.size, _DESCRIPTORS)
         if not request:
             return False

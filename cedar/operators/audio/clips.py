@@ -235,7 +235,7 @@ class _Bytes:
 
 
 def clip_type(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
-    """The shape of every row of a column of clips; None where rows differ.
+    """The shape of every row of a column of clips; None if rows differ.
 
     Args:
         transform: whom the error names.

@@ -43,7 +43,7 @@ class Flac(AudioFile):
 
 
 def open_flac(data: memoryview) -> Flac | None:
-    """A FLAC file; None where its header does not say how long it is.
+    """A FLAC file; None if its header does not say how long it is.
 
     Raises:
         BadClip: it is not a FLAC file, or claims more than it can hold.

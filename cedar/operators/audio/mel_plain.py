@@ -1,4 +1,4 @@
-"""Mel spectrograms in NumPy: the bits of the compiled ones, while those are made."""
+"""Mel spectrograms in NumPy: the bits of the compiled ones, while those are created."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Resample(ClipTransform):
 
     Args:
         rate: in Hz, of the result.
-        source: in Hz, of all clips; None where a column has it.
+        source: in Hz, of all clips; None if a column has it.
         quality: soxr's: "HQ" (20 bits) is what librosa uses; "VHQ" (28 bits), "MQ" (16), "LQ", and "QQ" (cubic).
         most: samples of all channels that may come out, as for ``decode``.
 

@@ -46,7 +46,7 @@ class Wav(AudioFile):
 
 
 def open_wav(data: memoryview) -> Wav | None:
-    """The samples of a WAV file; None where they are compressed.
+    """The samples of a WAV file; None if they are compressed.
 
     Raises:
         BadClip: it is cut off or damaged.

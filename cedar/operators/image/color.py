@@ -107,7 +107,7 @@ def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
 class Grayscale(PixelTransform):
     """0.2989 red + 0.587 green + 0.114 blue, rounded down: torchvision.transforms.v2's Grayscale and RandomGrayscale.
 
-    Images (height, width, 1 or 3) of uint8; of one channel they stay as they are. The sum is rounded to float32 at each
+    Images (height, width, 1 or 3) of uint8; of one channel they stay unchanged. The sum is rounded to float32 at each
     addition, as torch does.
 
     Args:

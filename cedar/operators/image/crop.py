@@ -113,7 +113,7 @@ class CenterCrop(Spatial):
 
 
 def _fix_fill(crop: Any, name: str) -> None:
-    """Added pixels do not come from the image: brighten(crop(x)) is not crop(brighten(x)) where there are some."""
+    """Added pixels do not come from the image: brighten(crop(x)) is not crop(brighten(x)) if there are some."""
     if crop.fill is None:
         mark_spatial(crop)
     else:

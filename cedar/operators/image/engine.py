@@ -1,4 +1,4 @@
-"""Runs image operators, one or a chain: what each row needs is worked out first, then every image is touched once.
+"""Runs image operators, one or a chain: what each row needs is computed first, then every image is touched once.
 
 A run of spatial operators is moves: numbers that follow from the images' sizes, which headers tell. So an image is
 decoded as far as some row of it is needed, and its part goes through one resampling straight into the result. Runs of
@@ -325,7 +325,7 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
 
     Args:
         images: (rows, height, width, channels).
-        rows: those that are wanted.
+        rows: those that are needed.
         out: uint8 (rows, height, width, channels), contiguous: where the results go.
 
     Returns:

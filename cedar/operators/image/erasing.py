@@ -20,7 +20,7 @@ class Erasing(Spatial):
     """Erase a random part of an image, with probability ``p``: torchvision.transforms.v2.RandomErasing.
 
     Images of uint8, or of float32 after ``normalize``, where the value 0 is the mean color. Boxes next to them stay as
-    they are. An image stays as it is where none of ten parts drawn is smaller than it on both sides.
+    they are. An image stays unchanged if none of ten parts drawn is smaller than it on both sides.
 
     Args:
         p: 0 .. 1.

@@ -68,7 +68,7 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
 
     Args:
         limit: pixels that it may have.
-        exif: the image is wanted upright as its EXIF orientation says, else as stored.
+        exif: the image is needed upright as its EXIF orientation says, else as stored.
 
     Raises:
         BadImage: no header, or one of too many pixels.

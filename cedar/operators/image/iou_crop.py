@@ -28,10 +28,10 @@ class IouCrop(Spatial):
     """A random part of each image that holds enough of some box: torchvision's RandomIoUCrop, the crop of SSD.
 
     Reads images and boxes, and if there are more columns (labels), lists with an entry for each box. An overlap is
-    drawn; from 1 on the image stays as it is. Else parts are drawn, each side by itself, until one holds the center of
+    drawn; from 1 on the image stays unchanged. Else parts are drawn, each side by itself, until one holds the center of
     a box with which its intersection over union is at least the overlap; after ``trials`` another overlap is drawn.
     Boxes whose centers are outside the part go, and their labels with them (torchvision leaves them there, empty,
-    until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays as it is.
+    until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays unchanged.
 
     Args:
         min_scale: the smallest share of a side.
@@ -105,7 +105,7 @@ class IouCrop(Spatial):
         for turn in range(ROUNDS):
             numbers = draws.take(rows).uniform(each, first=turn * each)
             least = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
-            crops = least < 1  # the others stay as they are
+            crops = least < 1  # the others stay unchanged
             rows, numbers, least = rows[crops], numbers[crops], least[crops]
             if not len(rows):
                 return

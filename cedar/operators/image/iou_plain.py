@@ -1,4 +1,4 @@
-"""The trials of iou_crop in Python: the parts that the compiled ones find, while those are made."""
+"""The trials of iou_crop in Python: the parts that the compiled ones find, while those are created."""
 
 from __future__ import annotations
 

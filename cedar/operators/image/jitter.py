@@ -89,7 +89,7 @@ class ColorJitter(PixelTransform):
 
 
 def _factors(name: str, amount: Any) -> tuple[float, float] | None:
-    """The range of a factor; None where it is always 1."""
+    """The range of a factor; None if it is always 1."""
     if amount is None:
         return None
     ends = pair("color_jitter", name, amount)
@@ -112,7 +112,7 @@ def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[
 
 
 def _shifts(operator: str, amount: Any) -> tuple[float, float] | None:
-    """The range of a shift of the hue; None where it is always 0."""
+    """The range of a shift of the hue; None if it is always 0."""
     if amount is None:
         return None
     ends = pair(operator, "hue", amount)

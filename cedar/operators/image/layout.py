@@ -46,7 +46,7 @@ class PlanarType(ObjectType):
 
 
 def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES) -> tuple[int | None, str | None]:
-    """Channels and dtype of a column of images; None where only its rows tell.
+    """Channels and dtype of a column of images; None if only its rows tell.
 
     Raises:
         PipelineError: it holds no images of those dtypes.
@@ -70,7 +70,7 @@ def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DT
 
 
 def flaw(image: Any) -> str | None:
-    """Why an object is not an image; None where it is one."""
+    """Why an object is not an image; None if it is one."""
     if image is None:
         return "there is no image"
     if not isinstance(image, np.ndarray) or image.ndim != 3 or not 1 <= image.shape[2] <= 4:
@@ -87,7 +87,7 @@ def layout(image: Image) -> Layout:
 
 
 def likely(images: Sequence[Any]) -> ImageType | None:
-    """What most of the images in a column of objects are; None where there is none."""
+    """What most of the images in a column of objects are; None if there is none."""
     commonest = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
     return ImageType(*commonest[0][0]) if commonest else None
 

@@ -23,7 +23,7 @@ PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 
 class Move(NamedTuple):
-    """The moves of one row as plain numbers; None where there is nothing to do."""
+    """The moves of one row as plain numbers; None if there is nothing to do."""
 
     cut: list[int] | None
     flip: bool
@@ -53,7 +53,7 @@ class RowMoves:
         mode: where the added pixels come from.
         bad: rows that cannot be moved, and why.
         fix: what to do about them.
-        kept: for each row the boxes that stay, where some go; None: the row's boxes are left as they are.
+        kept: for each row the boxes that stay, where some go; None: the row's boxes are left unchanged.
         corner: int64 (rows, 2): where the result's top left is in the image, for boxes, where ``cut`` and ``pad``
             together do not tell.
     """
@@ -130,7 +130,7 @@ class Steps:
     row: int
 
     def rows_needed(self, height: int) -> int:
-        """How many rows of the image are needed, from the top: none below is looked at."""
+        """How many rows of the image are needed, from the top: none below is inspected."""
         top, tall = 0, height
         for _, own in self._own():
             if own.cut is not None:
@@ -140,7 +140,7 @@ class Steps:
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of the part of an image outside which no pixel is looked at."""
+        """Top, left, height and width of the part of an image outside which no pixel is inspected."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
         for m, (cut, flip, upend, size, pad, _) in self._own():
             if cut is not None:
@@ -195,7 +195,7 @@ class Steps:
         return out
 
     def flips_behind(self, at: int) -> bool | None:
-        """Whether the image is mirrored behind the resampling of a move; None where more than that is done."""
+        """Whether the image is mirrored behind the resampling of a move; None if more than that is done."""
         own, rest = self.moves[at].row(self.row), self.moves[at + 1 :]
         if own.pad is not None or own.erase is not None or not all(later.flips_only for later in rest):
             return None

@@ -112,7 +112,7 @@ class PreparedPass:
         return looks
 
     def leaves(self, row: int, channels: int) -> bool:
-        """A row's image is left as it is."""
+        """A row's image is left unchanged."""
         program = self.program
         same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
         return same and not self._changed[row]

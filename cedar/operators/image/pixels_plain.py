@@ -1,4 +1,4 @@
-"""The pass over an image in NumPy, an array operation at a time: the bits of the compiled one, while that is made.
+"""The pass over an image in NumPy, an array operation at a time: the bits of the compiled one, while that is created.
 
 What ``pixels_kernels`` does in stretches is done to whole channels here. Channels are float32 of the integers
 0 .. 255, as there, and a product and a sum that are rounded once there are rounded once here.

@@ -12,7 +12,7 @@ Codes = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
 
-NONE = 0  # the row is left as it is
+NONE = 0  # the row is left unchanged
 BRIGHTNESS = 1  # factor
 SATURATION = 2  # factor
 HUE = 3  # shift

@@ -1,4 +1,4 @@
-"""Bilinear resizing in NumPy: the bits of the compiled one, while that is made."""
+"""Bilinear resizing in NumPy: the bits of the compiled one, while that is created."""
 
 from __future__ import annotations
 

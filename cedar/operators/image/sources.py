@@ -23,7 +23,7 @@ class Source(Protocol):
 
     Attributes:
         kind: their type.
-        sizes: int64 (rows, 2): heights and widths, 1 where there is no image.
+        sizes: int64 (rows, 2): heights and widths, 1 if there is no image.
         bad: rows without one.
         late: ``image`` may fail too.
     """
@@ -123,7 +123,7 @@ class Arrays:
     """Images that are arrays already.
 
     Args:
-        images: a tensor column, or objects; None where there is none.
+        images: a tensor column, or objects; None if there is none.
         kind: their type, where it is known.
     """
 
@@ -199,7 +199,7 @@ class ScaledMoves:
 
     Args:
         size: height and width that the image has by right.
-        start: where in the decoded image it begins: above 0 where a side that is not a multiple was turned around.
+        start: where in the decoded image it begins: above 0 if a side that is not a multiple was turned around.
     """
 
     steps: Steps

@@ -37,12 +37,12 @@ class Spatial(ImageTransform):
 
         Args:
             sizes: int64 (rows, 2): their heights and widths, at least 1.
-            boxes: of each row, float32 (boxes, 4), where there is such a column.
+            boxes: of each row, float32 (boxes, 4), if there is such a column.
             draws: of the rows, where it is random.
         """
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Height and width of every result for images of one size (None: they differ); None where results differ.
+        """Height and width of every result for images of one size (None: they differ); None if results differ.
 
         By default the size stays.
         """

@@ -144,7 +144,7 @@ class Perspective(Warp):
     """Move the corners inwards by random amounts: torchvision.transforms.v2.RandomPerspective.
 
     Images (height, width, channels) of uint8, which keep their size. See ``rotation`` for the arithmetic. An image
-    of which a side is one pixel stays as it is.
+    of which a side is one pixel stays unchanged.
 
     Args:
         distortion_scale: up to which share of half a side, 0 .. 1.

@@ -97,7 +97,7 @@ class Clamp(Items):
 class BoxCox(Items):
     """The power transform of Box and Cox (1964): ln x for ``lam`` 0, else (x ** lam - 1) / lam.
 
-    float32 and float16 stay as they are, integers become float64. NaN, nulls and empty lists stay; a value that is
+    float32 and float16 stay unchanged, integers become float64. NaN, nulls and empty lists stay; a value that is
     not above 0 has no result: its row fails.
 
     Examples:
@@ -130,7 +130,7 @@ class BoxCox(Items):
 class Logit(Items):
     """ln(p / (1 - p)), after ``p`` was moved into [eps, 1 - eps].
 
-    float32 and float16 stay as they are, integers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
+    float32 and float16 stay unchanged, integers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
     nothing is moved: 0 and 1 become infinite, and a row with a value outside 0 .. 1 fails.
 
     Examples:

@@ -28,7 +28,7 @@ class Lists:
     Args:
         items: an Arrow array of the items of all rows, one after the other; null rows have none.
         offsets: int64[rows + 1], from 0.
-        missing: the null rows; None where there are none.
+        missing: the null rows; None if there are none.
     """
 
     items: pa.Array
@@ -166,7 +166,7 @@ class Items(Transform):
         """The results; what it makes of the places of nulls does not count."""
 
     def bad(self, values: Array) -> Mask | None:
-        """Which values have no result; None where all have one."""
+        """Which values have no result; None if all have one."""
         return None
 
     def why(self, value: Any) -> str:

@@ -63,7 +63,7 @@ class Encoder(ABC):
         """
 
     def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
-        """The same of pieces of strings, where there is a cutter."""
+        """The same of pieces of strings, if there is a cutter."""
         return self.encode(strings, False)
 
 
@@ -79,7 +79,7 @@ class Spec(ABC):
 
     @abstractmethod
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token by its name; None where there is none."""
+        """The id of a token by its name; None if there is none."""
 
     def encoder(self) -> Encoder:
         """The one encoder of this process."""
@@ -178,13 +178,13 @@ class _HuggingFaceEncoder(Encoder):
 def _encoded(tokenizer: Any, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
     try:
         encodings = tokenizer.encode_batch_fast(list(strings), add_special_tokens=special)
-    except Exception:  # noqa: BLE001 - such as a word that is unknown where there is no token for that
+    except Exception:  # noqa: BLE001 - such as a word that is unknown if there is no token for that
         return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, strings))
     return flat_ids(encoding.ids for encoding in encodings)
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """The ids that a tokenizer puts before and after each text; None where that is not all it does."""
+    """The ids that a tokenizer puts before and after each text; None if that is not all it does."""
     around = tokenizer.encode("").ids
     splits = set(range(len(around) + 1))
     for probe in ("a", "b c", "The quick, brown 12"):

@@ -72,7 +72,7 @@ def _around(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[
 
 
 def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
-    """Rows in which one of the names occurs; None where there are none."""
+    """Rows in which one of the names occurs; None if there are none."""
     if not names or not len(strings.bytes):
         return None
     firsts = {name.encode()[0] for name in names if name}

@@ -66,7 +66,7 @@ class SpecialTokens(Transform):
     Args:
         begin: ids, or names that ``tokenizer`` knows, one or several, to begin each list with.
         end: to end it with.
-        tokenizer: as for ``tokenize``; only needed where there are names.
+        tokenizer: as for ``tokenize``; only needed if there are names.
 
     Raises:
         PipelineError: a name that the tokenizer does not know, or a column of something else, or of numbers that cannot

@@ -27,7 +27,7 @@ class StringColumn:
     Args:
         data: the bytes of all rows, one after the other.
         offsets: int64[rows + 1]; the first need not be 0. Null rows have none.
-        missing: the null rows; None where there are none.
+        missing: the null rows; None if there are none.
     """
 
     data: Bytes
@@ -69,7 +69,7 @@ class StringColumn:
         return strings(self.data, self.offsets)
 
     def beyond_ascii(self) -> Mask | None:
-        """Which rows have a character that is not ASCII; None where all are plain ASCII."""
+        """Which rows have a character that is not ASCII; None if all are plain ASCII."""
         data = self.bytes
         if not len(data) or int(data.max()) < ASCII:
             return None

@@ -26,7 +26,7 @@ class Tokenize(Transform):
 
     Most tokenizers split a text into words before they look at any of it. Where a tokenizer is known to, each worker
     keeps the ids of the words it has seen, and the tokenizer sees new ones alone: the ids are the same, for a small
-    part of the time. ``tokenize(...).how`` says whether that is so, and if not, why. Null strings stay null.
+    part of the time. ``tokenize(...).how`` tells whether that is so, and if not, why. Null strings stay null.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer`` or the path of its tokenizer.json (or of the folder that holds it), a fast

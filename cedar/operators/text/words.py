@@ -86,7 +86,7 @@ class Generation:
         return self._codes.get(word, -1)
 
     def codes(self, data: Bytes, bounds: Index) -> Index:
-        """The codes of pieces; -1 where they are in no slot."""
+        """The codes of pieces; -1 if they are in no slot."""
         keys = Keys.of(data, bounds)
         codes = self._short.find(keys.low, None)
         codes[keys.lengths > _WIDTH] = -1
@@ -153,7 +153,7 @@ class Keys:
     Args:
         low: uint64, of the first 8.
         lengths: int64, of the pieces.
-        zeros: the pieces that have a byte 0 in them, and no key; None where there are none.
+        zeros: the pieces that have a byte 0 in them, and no key; None if there are none.
     """
 
     low: Words64
@@ -193,7 +193,7 @@ class Slots:
         self._codes = np.full(1 << _SLOTS, -1, dtype=np.int64)
 
     def find(self, low: Words64, high: Words64 | None) -> Index:
-        """The code of each key, -1 where another one has its slot, or none."""
+        """The code of each key, -1 if another one has its slot, or none."""
         places = _place(low, high)
         codes: Index = self._codes.take(places)
         codes[self._low.take(places) != low] = -1
@@ -238,7 +238,7 @@ def _runs(starts: Index, lengths: Index) -> Index:
 
 
 def _extended(array: npt.NDArray, used: int, more: npt.NDArray) -> npt.NDArray:  # type: ignore[type-arg]
-    """``array`` with ``more`` after its first ``used`` entries; a new one where there is no room."""
+    """``array`` with ``more`` after its first ``used`` entries; a new one if there is no room."""
     if used + len(more) > len(array):
         larger = np.zeros(2 * (used + len(more)), dtype=array.dtype)
         larger[:used] = array[:used]

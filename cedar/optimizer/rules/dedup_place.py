@@ -59,7 +59,7 @@ def _blocked(node: Node, grouped: frozenset[str] | None, facts: Facts) -> Refusa
 
 
 def _why_not(passed: Node, node: Node, factors: Mapping[str, float], facts: Facts) -> str:
-    """Why a transform should continue seeing every row; empty where it need not."""
+    """Why a transform should continue seeing every row; empty if it need not."""
     reads = passed.operator.unique_reads or ()
     factor = min(factors.get(name, 1.0) for name in reads)
     if factor < PAYS:

@@ -150,7 +150,7 @@ def _sizes(first: Node, last: Node, facts: Facts) -> str:
 
 
 def growth(node: Node, facts: Facts) -> float:
-    """How many times larger rows are behind an operator than before it, as measured; 1 where that is not known."""
+    """How many times larger rows are behind an operator than before it, as measured; 1 if that is not known."""
     figures = facts.figures(node)
     if figures is None or figures.bytes_in <= 0 or figures.bytes_out <= 0:
         return 1.0

@@ -135,7 +135,7 @@ def _survivors(below: Node, above: Node, facts: Facts) -> str | None:
 
 
 def _order(below: Node, above: Node, facts: Facts) -> str | None:
-    """New columns come in the order in which they are made; where no names are known, nothing can fix it later."""
+    """New columns come in the order in which they are created; where no names are known, nothing can fix it later."""
     if facts.schemas.get(id(below.inputs[0])) is not None:
         return None
     for node in (below, above):

@@ -219,7 +219,7 @@ class Group(Step):
 
 
 def features(operator: Operator) -> frozenset[str] | None:
-    """Names of the columns that may be in a group; None where any may be."""
+    """Names of the columns that may be in a group; None if any may be."""
     return frozenset(name for group in operator.grouping or () for name in group) or None
 
 

@@ -35,7 +35,7 @@ class CacheCosts:
         seconds_per_byte: to read them back, by place (as ``cache(where)`` takes it).
         bytes: room in memory.
         wanted: rows may be kept where the pipeline does not say so.
-        layout: a directory or URL where the rows of files are written in another layout; None leaves them as they are.
+        layout: a directory or URL where the rows of files are written in another layout; None leaves them unchanged.
     """
 
     seconds_per_byte: Callable[[str], float]
@@ -61,7 +61,7 @@ class Facts:
         consumers: the nodes of the graph that draw from a node, by id.
         live: the columns that each of its nodes must give, by id; None, and no entry, is all.
         streams: whether a source has splits that can only be read from their beginning.
-        keeping: None where nothing is kept.
+        keeping: None if nothing is kept.
         factors: of a ``dedup()``: how often rows of each of its columns repeat where they are read, from a sample.
     """
 
@@ -187,8 +187,8 @@ def facts_of(
         exact: False allows rewrites within an operator's tolerance.
         refused: names of rules not to try.
         streams: whether a source is read from its beginning only; by default its splits tell, which are listed here.
-        keeping: what it costs to keep rows between epochs; None where nothing is kept.
-        factors: how often rows repeat, of the columns of a ``dedup()``; None where that is not to be found out.
+        keeping: what it costs to keep rows between epochs; None if nothing is kept.
+        factors: how often rows repeat, of the columns of a ``dedup()``; None if that is not to be found out.
     """
     return Facts(
         logical=logical,

@@ -66,7 +66,7 @@ def _read(node: Node, name: str) -> Fields:
 
 
 def _passed_on(node: Node, name: str) -> str | None:
-    """What the column is called above the operator; None where it is gone."""
+    """What the column is called above the operator; None if it is gone."""
     effects = node.effects
     if pairs := node.operator.renames:
         return pairs.get(name) or (None if name in pairs.values() else name)

@@ -112,7 +112,7 @@ def columns_of(node: Node, facts: Facts) -> tuple[str, ...]:
 
 
 def columns_needed(node: Node, facts: Facts) -> tuple[str, ...] | None:
-    """The columns and fields of a source that are read further up; None where these are all, or not known."""
+    """The columns and fields of a source that are read further up; None if these are all, or not known."""
     live, known = facts.live.get(id(node)), facts.schemas[id(node)]
     if live is None or known is None:
         return None

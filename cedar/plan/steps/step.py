@@ -21,7 +21,7 @@ class Step(ABC):
 
     @abstractmethod
     def check(self, graph: Node, facts: Facts) -> Refusal | None:
-        """Why it may not be taken at this node; None where it may."""
+        """Why it may not be taken at this node; None if it may."""
 
     def fields(self) -> dict[str, Any]:
         """What a saved plan says of it: plain values by name."""
@@ -38,7 +38,7 @@ def shared(below: Node, facts: Facts) -> str | None:
 
 
 def run_below(top: Node, count: int) -> list[Node] | None:
-    """So many nodes on a line, lowest first, ``top`` last; None where there are fewer."""
+    """So many nodes on a line, lowest first, ``top`` last; None if there are fewer."""
     run = [top]
     while len(run) < count:
         if len(run[-1].inputs) != 1:

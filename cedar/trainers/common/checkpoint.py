@@ -158,7 +158,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
 
 
 def newest(folder: str, *, thorough: bool = False) -> str:
-    """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty where there is none.
+    """The newest checkpoint whose index is whole; damaged ones are named on stderr; empty if there is none.
     ``thorough``: read all tensors, too, and compare their hashes.
     """
     for step in reversed(steps(folder)):
@@ -264,7 +264,7 @@ class Checkpoints:
         return [value for _, value in reported]
 
     def resume(self) -> str:
-        """Load the newest checkpoint that is whole, on as many ranks or on others; empty where there is none.
+        """Load the newest checkpoint that is whole, on as many ranks or on others; empty if there is none.
 
         Damaged ones are named on stderr.
         """

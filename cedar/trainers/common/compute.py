@@ -17,7 +17,7 @@ from cedar.core.errors import CedarError
 
 
 def ask_fork(ask: Callable[[], int]) -> int:
-    """What ``ask`` gives in a process that is forked for it; 0 where it fails there.
+    """What ``ask`` gives in a process that is forked for it; 0 if it fails there.
 
     A process that asks CUDA anything, even how many GPUs there are, can fork no processes that use CUDA.
 

@@ -204,7 +204,7 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:
-    """The lines of a file of JSON; the last one is left out if it was cut off, all where there is no file."""
+    """The lines of a file of JSON; the last one is left out if it was cut off, all if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -77,7 +77,7 @@ class Group:
 
     @property
     def side(self) -> Any:
-        """The process group for threads; None where there is one rank. All ranks must ask for it at the same place."""
+        """The process group for threads; None if there is one rank. All ranks must ask for it at the same place."""
         if self.size == 1:
             return None
         if self._side is None:

@@ -28,7 +28,7 @@ _LOOK = 0.5  # seconds between two looks for the parent
 
 def end_with(parent: int, *, look: bool = True) -> None:
     """Let this process get SIGKILL when its parent ends: the parent's thread that started it, on Linux. ``parent``: the
-    process that should be this one's parent; ``look``: start a thread that looks; False where the caller does so.
+    process that should be this one's parent; ``look``: start a thread that looks; False if the caller does so.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -46,7 +46,7 @@ def _look_for(parent: int) -> None:
 
 @contextmanager
 def connected(device: str = "cpu", *, timeout: float = 600.0) -> Iterator[int]:
-    """torch.distributed among the ranks that a launcher started, as ``find_rank`` has it; alone, where there are none.
+    """torch.distributed among the ranks that a launcher started, as ``find_rank`` has it; alone, if there are none.
 
     Where torchrun starts ranks again in place, each attempt meets under names of its own, so that no rank finds the
     addresses of dead ones. ``device``: ``cuda`` uses NCCL for tensors there, and gloo for those on the CPU;

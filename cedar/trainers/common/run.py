@@ -16,7 +16,7 @@ from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import CHECKPOINTS, METRICS, MetricsFile, OnMetrics, check_folder, claim_folder
 from cedar.trainers.common.group import Group
 
-_LINES = 20  # of a whole run, where nothing watches a bar
+_LINES = 20  # of a whole run, if nothing watches a bar
 
 
 @contextmanager
@@ -76,7 +76,7 @@ class Trainer:
         raise NotImplementedError
 
     def evaluate(self) -> Any:
-        """Scores of what is held out, None where nothing is; all ranks call it."""
+        """Scores of what is held out, None if nothing is; all ranks call it."""
 
     def loaded(self) -> None:
         """A checkpoint's tensors have been read."""

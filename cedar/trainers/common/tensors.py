@@ -60,7 +60,7 @@ class Box:
         return math.prod(self.shape)
 
     def meet(self, other: Box) -> Box:
-        """What both have; of size 0 where that is nothing."""
+        """What both have; of size 0 if that is nothing."""
         low = tuple(map(max, self.start, other.start))
         ends = (min(a + n, b + m) for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True))
         return Box(low, tuple(max(0, end - at) for at, end in zip(low, ends, strict=True)))

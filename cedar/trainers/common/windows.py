@@ -40,7 +40,7 @@ def plan_window(sizes: Sequence[int], steps: int, *, state: int = 12, weights: i
 
 
 def choose_window(sizes: Sequence[int], most: int, *, state: int = 12, weights: int = 2) -> int:
-    """The smallest number of steps of a window no step of which saves more than ``most`` bytes; where there is none, as
+    """The smallest number of steps of a window no step of which saves more than ``most`` bytes; if there is none, as
     many as operators. See ``plan_window`` for the others.
 
     Examples:
@@ -64,7 +64,7 @@ def step_bytes(sizes: Sequence[int], window: Sequence[range], at: int, *, state:
 
 
 def _cut(sizes: Sequence[int], steps: int, most: int, state: int, weights: int) -> list[range] | None:
-    """Runs of at most ``most`` bytes a step, None where that is too few; every step has an operator at least."""
+    """Runs of at most ``most`` bytes a step, None if that is too few; every step has an operator at least."""
     later, start, runs = sum(sizes), 0, []
     for left in range(steps, 0, -1):
         stop, own = start, 0

@@ -41,7 +41,7 @@ def files_of(data: DataOptions) -> list[str]:
 
 
 def vocabularies_of(options: Options) -> dict[str, Vocabulary]:
-    """The vocabularies that features name, by the column that each was counted in; nothing is read where none does."""
+    """The vocabularies that features name, by the column that each was counted in; nothing is read if none does."""
     wanted = {feature.vocabulary for feature in options.features if feature.vocabulary}
     if not wanted:
         return {}
@@ -197,7 +197,7 @@ def wanted(options: Options) -> list[str]:
 
 
 def prepared(rows: cedar.Pipeline, options: Options) -> cedar.Pipeline:
-    """Rows of the columns that are wanted, and the session: dense ones without gaps, ids in their tables."""
+    """Rows of the columns that are needed, and the session: dense ones without gaps, ids in their tables."""
     schema = rows.schema
     for feature in options.features:
         if feature.column not in schema:

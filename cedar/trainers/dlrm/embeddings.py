@@ -65,7 +65,7 @@ class DedupEmbeddings(nn.Module):
         seed: of the first weights: the same however tables are spread.
         device: where all is.
 
-    ``waiting`` says whether gradients of a fused rule have come that no ``step`` has taken, ``left_behind`` whether an
+    ``waiting`` tells whether gradients of a fused rule have come that no ``step`` has taken, ``left_behind`` whether an
     optimizer of torch has made its step since.
 
     Raises:
@@ -222,7 +222,7 @@ class DedupEmbeddings(nn.Module):
         return torch.cat([part if one is None else expand(part, one) for part, one in zip(parts, by, strict=True)], 1)
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """After the backward passes of a step: that of the fused optimizer, where there is one; all ranks call it.
+        """After the backward passes of a step: that of the fused optimizer, if there is one; all ranks call it.
 
         Args:
             scaler: that has scaled the loss, before its ``update``: gradients are divided by its scale, and a step in
@@ -272,7 +272,7 @@ class DedupEmbeddings(nn.Module):
         why = "an optimizer has made a step" if self.left_behind else "fbgemm has updated the rows"
         raise CedarError(
             f"{why} since the last backward pass, and embeddings.step() was not called", done="nothing was looked up",
-            fix="call embeddings.step() where the optimizer makes its step; to accumulate gradients over backward "
+            fix="call embeddings.step() if the optimizer makes its step; to accumulate gradients over backward "
             "passes call neither between them, and take backend='torch'; to skip a step call embeddings.zero_grad()",
         )  # fmt: skip
 

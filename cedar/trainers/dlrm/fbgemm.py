@@ -41,7 +41,7 @@ def pin(torch_version: str) -> str:
 
 
 def mismatch(torch_version: str, fbgemm_version: str | None) -> str | None:
-    """Why fbgemm cannot be used, None where it can.
+    """Why fbgemm cannot be used, None if it can.
 
     Examples:
         >>> mismatch("2.13.0", "1.8.0")

@@ -18,7 +18,7 @@ from cedar.trainers.dlrm.options import FeatureOptions
 from cedar.trainers.dlrm.tables import Bags
 from cedar.trainers.dlrm.unique import Expansion, Windows, windows_of
 
-_MOST = 64  # files whose footers are looked at
+_MOST = 64  # files whose footers are inspected
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Feature:
     # its lists: of unique rows where it is in a group, else of all rows; with ``windows``, one for each value that
     # lists share
     bags: Bags
-    # which unique row each row is; one object for all features of a group; None where rows are by themselves
+    # which unique row each row is; one object for all features of a group; None if rows are by themselves
     by: Expansion | None
     windows: Windows | None = None  # where lists slide: which of those values each list holds; else None
 
@@ -53,7 +53,7 @@ class Inputs:
 
     dense: torch.Tensor  # ``[rows, n]``
     features: tuple[Feature, ...]  # in the order of the options
-    labels: torch.Tensor | None  # ``[rows]``, None where they are not there
+    labels: torch.Tensor | None  # ``[rows]``, None if they are not there
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -161,7 +161,7 @@ def check(seen: Sequence[tuple[FeatureOptions, torch.Tensor, torch.Tensor]]) -> 
             raise CedarError(
                 f"a list of {option.column!r} has {most} ids, {option.longest} were promised",
                 done="nothing was cut",
-                fix=f"cut lists where the data is made, or set features.longest of {option.column!r} to {most} or more",
+                fix=f"cut the lists beforehand, or set features.longest of {option.column!r} to at least {most}",
             )
 
 

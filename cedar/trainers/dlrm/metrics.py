@@ -21,9 +21,9 @@ class Scores:
 
     rows: int  # how many
     loss: float  # mean cross-entropy, in nats
-    auc: float  # the chance that a positive row scores above a negative one; NaN where there is only one kind
+    auc: float  # the chance that a positive row scores above a negative one; NaN if there is only one kind
     # the loss over that of predicting the share of positive rows (He et al., 2014); less than 1 is better than that;
-    # NaN where there is only one kind
+    # NaN if there is only one kind
     entropy: float
 
 
@@ -95,7 +95,7 @@ class StepRecord:
     waited: float  # of these, for data
     looked_up: int  # ids that rank 0 looked up: those of unique rows where rows are deduplicated
     sent: dict[str, int] = field(default_factory=dict)  # bytes of rank 0 to other ranks, by phase
-    held_out: Scores | None = None  # scores of the rows that are held out, where they were looked at after this step
+    held_out: Scores | None = None  # scores of the rows that are held out, where they were inspected after this step
 
 
 def summary(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

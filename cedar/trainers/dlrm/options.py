@@ -90,13 +90,14 @@ class DataOptions:
     log: tuple[str, ...] = ()  # those of them that are counts: log(1 + x), negative ones as 0
     batch: int = 2048  # rows of a step, over all ranks; a multiple of their number
     session: str = ""  # the column that says which rows belong together; shuffling keeps them so
-    shuffle: bool = True  # sessions, or rows where there is no session
+    shuffle: bool = True  # sessions, or rows if there is no session
     interleave: int = 1  # sessions that are mixed with each other
     # ``auto``, ``off``, or lists of columns: what repeats together. See docs/dedup.md.
     dedup: str | tuple[tuple[str, ...], ...] = "auto"
     held_out: int = 0  # rows at the end of the data that only evaluation sees
     evaluate: str | tuple[str, ...] = ()  # other files for evaluation, in place of ``held_out``
-    # files, or folders of ``cedar data vocab``, that say how ids are made: features name them, checkpoints hold a copy,
+    # files, or folders of ``cedar data vocab``, that say how ids are created: features name them, checkpoints hold a
+    # copy,
     # and refuse others
     vocabularies: tuple[str, ...] = ()
     plan: Literal["auto", "off"] = "auto"  # ``auto`` or ``off``; executor and workers as of ``p.loader``

@@ -36,11 +36,11 @@ class Spread:
         shared: the rows of tables that every rank holds, by table.
         near: the rows of this rank's pieces that are in memory, by piece; None: all.
         sent: bytes that ranks send in a step of tables whose frequent rows all ranks hold.
-        far: for each rank, the rows of its file that a step touches, as the batches say that were looked at.
+        far: for each rank, the rows of its file that a step touches, as the batches say that were inspected.
         notes: what was chosen, and why.
 
     Raises:
-        CedarError: tables do not fit; what is wanted cannot be done with the rule.
+        CedarError: tables do not fit; what is needed cannot be done with the rule.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Spread:
             self.notes.append(
                 f"rank {rank}: {sum(map(len, near.values())):,} of {sum(rows.values()):,} rows in memory "
                 f"({_mb(size)}), the others in a file: of the {touched:,.0f} that a step touches "
-                f"{1 - self.far[-1] / (touched or 1.0):.0%} are in memory, as the batches say that were looked at"
+                f"{1 - self.far[-1] / (touched or 1.0):.0%} are in memory, as the batches say that were inspected"
             )
             mine = near if rank == self.group.rank else mine
         return mine

@@ -48,7 +48,7 @@ class TieredTables(TorchTables):
         self._file = True
 
     def _keep(self, weight: torch.Tensor) -> None:
-        """The parameter is empty, so that it may be moved; whether it requires a gradient says whether rows learn."""
+        """The parameter is empty, so that it may be moved; whether it requires a gradient tells whether rows learn."""
         self._block = weight
         self.held[self._key] = nn.Parameter(torch.zeros(0, dtype=weight.dtype, device=self.device))
 

@@ -27,7 +27,7 @@ from cedar.trainers.dlrm.options import Options
 from cedar.trainers.dlrm.unique import tells_apart
 
 DENSE, METRICS, VOCABULARIES = "dense gradients", "metrics", "vocabularies"
-_TOLD = 20  # times in a run that AUC and entropy are worked out for progress, at least
+_TOLD = 20  # times in a run that AUC and entropy are computed for progress, at least
 
 
 class Trainer(common.Trainer):
@@ -151,7 +151,7 @@ class Trainer(common.Trainer):
 
     @torch.no_grad()
     def evaluate(self) -> Scores | None:
-        """Scores of the rows that are held out; None where there are none. All ranks call it."""
+        """Scores of the rows that are held out; None if there are none. All ranks call it."""
         if self.batches.held_out is None:
             return None
         logits, labels = self.predict(self.batches.evaluation())

@@ -23,7 +23,7 @@ class Expansion:
     index: torch.Tensor  # int64 ``[rows]``
     unique: int  # how many unique rows there are; each is used
     ends: torch.Tensor  # int64 ``[unique + 1]``: where each unique row's rows begin in ``order``
-    # int64 ``[rows]``: rows by their unique row; None where the index ascends, as they stand so
+    # int64 ``[rows]``: rows by their unique row; None if the index ascends, as they stand so
     order: torch.Tensor | None = None
 
     @classmethod
@@ -143,11 +143,11 @@ def on_lists(
 
     Args:
         module: from lists, ``[total, width]`` with ``offsets`` ``[lists + 1]``, to ``[lists, ...]``.
-        by: which unique list each row has; None where lists are those of all rows.
+        by: which unique list each row has; None if lists are those of all rows.
         anyway: on unique lists in any case: equal rows share the mask of dropout, statistics count each once.
 
     Returns:
-        Results, and the expansion that is still to be done: None where results are of all rows.
+        Results, and the expansion that is still to be done: None if results are of all rows.
 
     Examples:
         >>> mean = lambda rows, offsets: torch.stack([part.mean(0) for part in rows.split(offsets.diff().tolist())])

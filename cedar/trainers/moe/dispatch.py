@@ -92,7 +92,7 @@ def limits(counts: torch.Tensor, placement: Placement, capacity: float | None) -
 
 
 def kept_copies(counts: torch.Tensor, limit: torch.Tensor, drop: Drop) -> torch.Tensor:
-    """How many copies of each rank an expert takes, where there are more than its limit.
+    """How many copies of each rank an expert takes, if there are more than its limit.
 
     ``position``: those of the lowest ranks, as if ranks stood in a queue (Switch Transformers, arXiv 2101.03961).
     ``probability``: each rank its share, rounded by largest remainders (Hamilton's method; ties go to the lowest rank);

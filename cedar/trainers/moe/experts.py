@@ -34,7 +34,7 @@ class Routing:
 
 
 class Router(nn.Module):
-    """Top-k of a linear map (arXiv 1701.06538). Scores are worked out in float32 at least.
+    """Top-k of a linear map (arXiv 1701.06538). Scores are computed in float32 at least.
 
     Args:
         width: of a token.
@@ -86,7 +86,7 @@ class Router(nn.Module):
 def auxiliary_loss(routing: Routing, counts: torch.Tensor) -> torch.Tensor:
     """This rank's part of experts * sum over experts of (share of copies) * (mean score), over all ranks' tokens.
 
-    The loss of Switch Transformers (arXiv 2101.03961), 1 where experts are in balance. The parts of ranks add up.
+    The loss of Switch Transformers (arXiv 2101.03961), 1 if experts are in balance. The parts of ranks add up.
     ``counts``: int64 ``[ranks, experts]``.
     """
     experts = counts.shape[1]

@@ -27,7 +27,7 @@ class LayerRecord:
     name: str  # of the layer
     counts: tuple[int, ...]  # copies of tokens that each expert was chosen for
     survival: float  # share of copies that were not dropped
-    entropy: float  # of popularity, 1 where all experts are alike, 0 where there is only one
+    entropy: float  # of popularity, 1 if all experts are alike, 0 if there is only one
     peak: float  # popularity of the most popular expert over the mean
     replicas: tuple[int, ...]  # of each expert
     moved: int  # replicas that the next step gives to other experts
@@ -49,7 +49,7 @@ class StepRecord:
     seconds: float  # of rank 0
     layers: tuple[LayerRecord, ...]  # first to last
     dense: dict[str, int] = field(default_factory=dict)  # bytes of the part that all ranks hold, by phase
-    # mean cross-entropy of the rows that are held out, where they were looked at after this step
+    # mean cross-entropy of the rows that are held out, where they were inspected after this step
     held_out: float | None = None
 
 

@@ -31,7 +31,7 @@ class Outcome:
     """What became of a step."""
 
     norm: float  # of all gradients together, each element counted once; NaN where the step was skipped
-    scale: float  # that gradients were multiplied by, 1.0 where nothing was clipped
+    scale: float  # that gradients were multiplied by, 1.0 if nothing was clipped
     skipped: bool  # some gradient was not finite, so all ranks left all weights as they were
     ranks: tuple[int, ...] = ()  # whose own gradients were not finite
 
@@ -213,7 +213,7 @@ class SymiOptimizer(Optimizer):
             closure: computes the loss and its gradients, first.
 
         Returns:
-            ``Outcome``; the loss where there is a closure.
+            ``Outcome``; the loss if there is a closure.
 
         Raises:
             CedarError: too many steps in a row had gradients that are not finite; ranks' copies of the model or their
@@ -247,7 +247,7 @@ class SymiOptimizer(Optimizer):
         """Change the slices by the gradients, and forget these.
 
         Args:
-            logged: what became of this step when it was run before; it is not worked out again.
+            logged: what became of this step when it was run before; it is not computed again.
 
         Raises:
             CedarError: see ``step``.
@@ -275,7 +275,7 @@ class SymiOptimizer(Optimizer):
         return outcome
 
     def _change(self, gradients: Sequence[torch.Tensor], present: Sequence[bool]) -> None:
-        """A step of the inner optimizer; parameters without a gradient on any rank stay as they are."""
+        """A step of the inner optimizer; parameters without a gradient on any rank stay unchanged."""
         has = iter(present)
         for part, values in zip(self.parts, gradients, strict=True):
             pieces, still = part.shards.parts(values), {*part.still(), *part.shards.frozen}
@@ -370,7 +370,7 @@ class SymiOptimizer(Optimizer):
         return parts
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state as torch lays it out, a copy: tensors are ``DTensor`` where there are several ranks.
+        """Its state as torch lays it out, a copy: tensors are ``DTensor`` if there are several ranks.
 
         ``torch.distributed.checkpoint`` saves it on any number of ranks and loads it on any other. It goes with the
         model's ``state_dict``.

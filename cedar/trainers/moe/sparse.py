@@ -1,7 +1,7 @@
 """Sparse checkpoints: each step of a window saves a part of the model, so that no step pays for all of it.
 
 A window alone is not a state of any one step. Replaying its steps makes it one: operators whose state was saved are
-trained, the others compute with the weights that were saved of them. No gradient of a frozen expert is worked out, so
+trained, the others compute with the weights that were saved of them. No gradient of a frozen expert is computed, so
 the norm of all gradients is not known: clip scales, votes, rates, counts and biases come from a log of all steps.
 """
 
@@ -203,7 +203,7 @@ class SparseCheckpoints:
                     yield int(match[1])
 
     def end(self) -> int | None:
-        """The number of steps that ``recover`` would reach; None where there is no whole window."""
+        """The number of steps that ``recover`` would reach; None if there is no whole window."""
         steps = self._logged()
         until = max(steps, default=-1) + 1
         return until if self._before(until, steps) is not None else None

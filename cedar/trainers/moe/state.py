@@ -34,7 +34,7 @@ def pack(
     slices: Sequence[nn.Parameter], inner: Optimizer, kinds: Mapping[str, torch.Tensor], size: int, group: Group,
     mesh: Callable[[], DeviceMesh],
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Masters and state of the rows of a parameter, ``[rows, size]``: a DTensor where there are several ranks.
+    """Masters and state of the rows of a parameter, ``[rows, size]``: a DTensor if there are several ranks.
 
     Of slices that have no state yet there are zeros, and ``begun`` says so.
     """

@@ -144,7 +144,7 @@ class Trainer(common.Trainer):
 
     @torch.no_grad()
     def evaluate(self) -> float | None:
-        """Mean cross-entropy of a token of the rows that are held out, in nats; None where there are none."""
+        """Mean cross-entropy of a token of the rows that are held out, in nats; None if there are none."""
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)
         for batch in self.batches.evaluation():
@@ -222,7 +222,7 @@ class Trainer(common.Trainer):
         refuse_others(state["settings"], {name: own[name] for name in names}, path)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state_dict`` gave; placements are worked out again."""
+        """Take what ``state_dict`` gave; placements are computed again."""
         counts = [whole_number(state[name]) for name in ("step", "updates", "skips")]
         layers = [state["layers"][layer.name] for layer in self.layers]
         bases = [tuple(map(whole_number, saved["basis"])) for saved in layers]

@@ -95,7 +95,7 @@ class Sources:
     # for each step and micro-batch who has the activations; empty at the first stage
     outputs: Mapping[tuple[int, Key], Worker]
     gradients: Mapping[tuple[int, Key], Worker]  # the same of gradients; empty at the last stage
-    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradients; empty where nothing is shared
+    tied: Mapping[int, Worker]  # for each step who has the sum of the shared gradients; empty if nothing is shared
     scales: Mapping[int, float | None]  # of these steps; in staggered mode that of the last one may not be known yet
 
     def messages(self, step: int, mine: Sequence[Key]) -> Iterator[tuple[Worker, str, Key]]:
@@ -113,7 +113,7 @@ def find_sources(
     tied: Sequence[int],
     staggered: bool,
 ) -> Sources | None:  # fmt: skip
-    """Who sends what, the same wherever it is worked out; None where something was not logged, or is lost.
+    """Who sends what, the same wherever it is computed; None if something was not logged, or is lost.
 
     Args:
         reported: what the live workers have.

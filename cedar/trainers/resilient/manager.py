@@ -27,7 +27,7 @@ from cedar.trainers.resilient.schedule import (
 )
 from cedar.trainers.resilient.schedule.timeline import group_of
 
-WARM, LOOK = 2, 5  # steps that are left out, and steps that are looked at
+WARM, LOOK = 2, 5  # steps that are left out, and steps that are inspected
 
 
 class WorkerDurations:

@@ -67,7 +67,7 @@ class PipelineOptions:
 
     @property
     def bytes(self) -> int:
-        """The size that ``memory`` is; 0 where it is none."""
+        """The size that ``memory`` is; 0 if it is none."""
         if not isinstance(self.memory, str) or self.memory in {"1f1b", "stage 1f1b", "all"}:
             return 0
         try:

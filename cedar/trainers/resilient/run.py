@@ -276,7 +276,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
 
 
 def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:
-    """The checkpoint, or the window, after which the fewest steps are taken again; empty where there is none."""
+    """The checkpoint, or the window, after which the fewest steps are taken again; empty if there is none."""
     found = [newest(folder, thorough=thorough), newest_window(windows, until, thorough=thorough)]
     return max(filter(None, found), key=step_of, default="")
 

@@ -45,7 +45,7 @@ class _Parameter:
 def find_sharing(made: ResilientPipeline) -> Sharing:
     """Make the stages one after the other, refuse what cannot be trained, and compare their parameters by identity.
 
-    Stages that are functions are called in its own process, so that this one stays as it is.
+    Stages that are functions are called in its own process, so that this one stays unchanged.
 
     Raises:
         CedarError: a stage cannot be trained, nothing is to be trained, or stages share in a way that is not supported.

@@ -182,12 +182,12 @@ class Trainer(Member):
         assert result.gradient is not None
         line, version = self.epoch.line, self.state.version
         self.board.first(keys.NORM(line, version, self.me.stage), result.norm.hex())
-        eager = self.optimizer.scale([0.0 * result.norm])  # None where this stage's gradients are not finite
+        eager = self.optimizer.scale([0.0 * result.norm])  # None if this stage's gradients are not finite
         self.pending = Pending(self.state, result.gradient, eager, line)
         self.state = self.stepped(self.state, result.gradient, eager)
 
     def _validate(self) -> bool:
-        """Look at the last step with the norms of all stages; False where it has to be taken in another way."""
+        """Look at the last step with the norms of all stages; False if it has to be taken in another way."""
         if self.pending is None:
             return True
         pending = self.pending

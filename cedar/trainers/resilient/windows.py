@@ -213,7 +213,7 @@ def whole_windows(folder: str) -> dict[int, int]:
 
 def newest_window(folder: str, until: int, *, thorough: bool = False) -> str:
     """The first slot of the newest window that is whole before step ``until``; damaged ones are named on stderr; empty
-    where there is none. ``thorough``: read all tensors, too, and compare their hashes.
+    if there is none. ``thorough``: read all tensors, too, and compare their hashes.
     """
     for start, last in sorted(whole_windows(folder).items(), reverse=True):
         try:

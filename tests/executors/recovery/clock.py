@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked at in /proc")
+LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are inspected in /proc")
 
 
 class Clock:

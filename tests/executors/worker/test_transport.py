@@ -1,4 +1,4 @@
-"""Rows from and to worker processes: where they lie, how long, and what happens where there is no room."""
+"""Rows from and to worker processes: where they lie, how long, and what happens if there is no room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""erasing: torchvision's loop on the same draws, and what stays as it is."""
+"""erasing: torchvision's loop on the same draws, and what stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled operators on single pixels: values that anyone can work out."""
+"""Compiled operators on single pixels: values that anyone can compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published hash functions: golden words, steps worked out manually, and plain Python."""
+"""The published hash functions: golden words, steps computed manually, and plain Python."""
 
 from __future__ import annotations
 

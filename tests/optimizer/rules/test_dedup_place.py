@@ -62,7 +62,7 @@ def test_features_are_grouped_before_what_is_then_done_once(make, expected):
     p = make(log())
     assert after(p, dedup_place, **factors(OFTEN)) == expected
     assert "below map(" in decided(p, dedup_place, **factors(OFTEN))[0]
-    assert after(p, dedup_place) == line(p.node)  # where nothing is known of the rows
+    assert after(p, dedup_place) == line(p.node)  # if nothing is known of the rows
 
 
 KEPT = [

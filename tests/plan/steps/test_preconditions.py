@@ -261,7 +261,7 @@ REFUSED: list[tuple[cedar.Pipeline, int, Step, str, dict[str, Any]]] = [
 
 
 def refusal(pipeline: cedar.Pipeline, up: int, step: Step, facts: dict[str, Any]) -> str | None:
-    """Why a step is refused at a node; None where it is not."""
+    """Why a step is refused at a node; None if it is not."""
 
     def own(node: Node) -> bool:
         policy = getattr(node.operator, "policy", lambda: None)()

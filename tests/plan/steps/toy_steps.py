@@ -45,7 +45,7 @@ def drawn(node: Node, facts: Facts, draw: random.Random) -> Step:
 
 
 def take(facts: Facts, number: int, step: Step) -> tuple[Facts, Sweep] | None:
-    """The graph after a step at a node, by its number; None where it may not be taken."""
+    """The graph after a step at a node, by its number; None if it may not be taken."""
 
     def ask(at: int, node: Node, known: Facts) -> Step | None:
         return step if at == number and step.check(node, known) is None else None

@@ -65,7 +65,7 @@ class Fixed(nn.Module):
 
 
 def idle(group, amp, inputs_want_gradients):
-    """What a mixture answers and learns whose last expert, alone on its rank where there are four, gets no token."""
+    """What a mixture answers and learns whose last expert, alone on its rank if there are four, gets no token."""
     torch.manual_seed(0)
     layer = SymiMoE(lambda number: nn.Linear(6, 6), Fixed(), group, slots=4 // group.size, capacity=0.0, z_loss=0.1)
     optimizer = SymiOptimizer(layer, SymiOptions(clip=0.0), optimizer_class=torch.optim.SGD, lr=0.1)

@@ -411,7 +411,7 @@ def test_an_optimizer_is_not_copied():
 
 
 def wrapped(group):
-    """What is said to each wrapper, around the model before the optimizer is made, or after."""
+    """What is said to each wrapper, around the model before the optimizer is created, or after."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel

@@ -11,7 +11,7 @@ TAKES_MINUTES = pytest.mark.skipif(not LONG, reason="make test-long runs it")
 
 
 def trained(group, case):
-    """A run of all steps: for each, everything that the reference works out too, gathered on all ranks."""
+    """A run of all steps: for each, everything that the reference computes too, gathered on all ranks."""
     run = Run(case, group)
     seen = []
     for step in range(case["steps"]):

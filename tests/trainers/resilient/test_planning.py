@@ -129,7 +129,7 @@ def test_moves_are_thought_of_once_a_generation_and_made_where_they_pay(planning
     (move,) = found.moves
     assert (move.worker.stage, move.role.stage) == (1, 0)
     assert found.after < found.before == before
-    assert planning.change(board, epoch, 6, steps, 1.0) is None  # that was looked at
+    assert planning.change(board, epoch, 6, steps, 1.0) is None  # that was inspected
     board.put("period/3", before)
     assert planning.change(board, replace(epoch, number=3), 6, steps, 1000.0) is None  # it does not pay
 

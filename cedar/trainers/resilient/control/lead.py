@@ -41,7 +41,7 @@ class Coordinator:
 
     Args:
         machines: supervisors to wait for at the start.
-        latest: the newest checkpoint's path; empty where there is none.
+        latest: the newest checkpoint's path; empty if there is none.
         begin_at: what every worker loads at the start; empty: nothing.
         silence: seconds after which a supervisor without a sign counts as gone, with its workers.
         alone: whether these stages, all of whose workers are gone, can do their steps again by what others logged.

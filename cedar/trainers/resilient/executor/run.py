@@ -122,7 +122,7 @@ class TimedInstruction(NamedTuple):
 class Result:
     """What a list led to."""
 
-    gradient: torch.Tensor | None  # the sum over the stage, ``[size]``; None where the stage only served
+    gradient: torch.Tensor | None  # the sum over the stage, ``[size]``; None if the stage only served
     norm: float  # sum of its squares, shared elements counted at the first of their stages only
     losses: dict[Key, float]  # of this worker's micro-batches, at the last stage
 

@@ -32,11 +32,11 @@ class _Cut:
 def backward_input(
     output: torch.Tensor, gradient: torch.Tensor | None, x: torch.Tensor, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Callable[[], Found]]:
-    """The gradient of ``x``, and what works out the gradients of the weights that ``output`` depends on. ``gradient``:
-    of it; None where it is a loss; ``x``: the module's input, a leaf that wants a gradient.
+    """The gradient of ``x``, and what computes the gradients of the weights that ``output`` depends on. ``gradient``:
+    of it; None if it is a loss; ``x``: the module's input, a leaf that wants a gradient.
 
     Weights that are used in several places, and graphs with functions written in Python, have all their gradients
-    worked out at once: a compiled stage and a reentrant checkpoint run their backward only once, and as a whole.
+    computed at once: a compiled stage and a reentrant checkpoint run their backward only once, and as a whole.
 
     Examples:
         >>> layer, x = torch.nn.Linear(2, 1, bias=False), torch.ones(1, 2, requires_grad=True)
@@ -77,7 +77,7 @@ def backward_input(
 def backward_whole(
     output: torch.Tensor, gradient: torch.Tensor | None, leaves: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients of leaves, None where the output does not depend on one; as ``backward()`` works them out, which
+    """The gradients of leaves, None if the output does not depend on one; as ``backward()`` works them out, which
     reentrant checkpoints need.
     """
     for leaf in leaves:

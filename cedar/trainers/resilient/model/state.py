@@ -44,7 +44,7 @@ class Layout:
 
     @cached_property
     def decayed(self) -> torch.Tensor:
-        """1 where an element is of a parameter with two or more dimensions, else 0: those that weight decay is for."""
+        """1 if an element is of a parameter with two or more dimensions, else 0: those that weight decay is for."""
         ones = {name: torch.ones(shape) for name, shape in self.shapes.items() if len(shape) > 1}
         return self.gather(ones)
 
@@ -106,11 +106,11 @@ class Optimizer(Protocol):
         """What to multiply gradients with (clipping), from the sum of squares of each stage; None: skip the step."""
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``, which stays as it is; with a scale of None, its weights are the same."""
+        """The state after ``state``, which stays unchanged; with a scale of None, its weights are the same."""
 
 
 def clip_scale(norms: list[float], clip: float) -> float | None:
-    """What to multiply gradients with so that their norm is at most ``clip``, 0 for no limit; None where the sum of
+    """What to multiply gradients with so that their norm is at most ``clip``, 0 for no limit; None if the sum of
     squares of a stage is not finite.
     """
     total = 0.0
@@ -130,7 +130,7 @@ class AdamW:
     steps: int = 1
 
     def scale(self, norms: list[float]) -> float | None:
-        """What to multiply gradients with, from the sum of squares of each stage; None where one is not finite.
+        """What to multiply gradients with, from the sum of squares of each stage; None if one is not finite.
 
         Examples:
             >>> AdamW(AdamWOptions(clip=1.0)).scale([9.0, 16.0])
@@ -139,7 +139,7 @@ class AdamW:
         return clip_scale(norms, self.options.clip)
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``; with a scale of None, its weights stay as they are."""
+        """The state after ``state``; with a scale of None, its weights stay unchanged."""
         if scale is None:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         gradient = gradient * scale if scale != 1.0 else gradient

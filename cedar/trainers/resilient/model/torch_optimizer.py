@@ -59,11 +59,11 @@ class TorchOptimizer:
         )  # fmt: skip
 
     def scale(self, norms: list[float]) -> float | None:
-        """What to multiply gradients with, from the sum of squares of each stage; None where one is not finite."""
+        """What to multiply gradients with, from the sum of squares of each stage; None if one is not finite."""
         return clip_scale(norms, self.clip)
 
     def step(self, state: State, gradient: torch.Tensor, layout: Layout, scale: float | None) -> State:
-        """The state after ``state``; with a scale of None, its weights stay as they are."""
+        """The state after ``state``; with a scale of None, its weights stay unchanged."""
         if scale is None or not layout.size:
             return State(state.version + 1, state.updates, state.master, state.first, state.second)
         master, first, second = state.master.clone(), state.first.clone(), state.second.clone()

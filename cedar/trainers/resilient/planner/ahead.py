@@ -132,7 +132,7 @@ def roles(dead: frozenset[Worker], planned: frozenset[Worker], stages: int, repl
 def fitted(made: Schedule, dead: frozenset[Worker]) -> Schedule | None:
     """A plan whose dead are others of the same stages, with its roles given to those who are alive; proven again.
 
-    None where a stage has another number of dead.
+    None if a stage has another number of dead.
 
     Examples:
         >>> made = plan(Problem(2, 2, 2, frozenset({Worker(0, 0)}))).schedule

@@ -144,7 +144,7 @@ class Times:
     makespan: float
     # the stages' times from the first F to the last B_WEIGHT, summed: less is better where periods are equal
     spread: float
-    starts: dict[int, float]  # of each node, in the last step that was looked at
+    starts: dict[int, float]  # of each node, in the last step that was inspected
 
 
 def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | None:
@@ -182,7 +182,7 @@ def sorted_nodes(graph: Graph, order: Order) -> list[tuple[int, int, int]] | Non
 def measure(graph: Graph, order: Order, rounds: int = _ROUNDS) -> Times | None:
     """How long a step takes when the order is repeated, each task as soon as it can start.
 
-    Steps are looked at until they take equally long, ``rounds`` at most. None if the order cannot be carried out.
+    Steps are inspected until they take equally long, ``rounds`` at most. None if the order cannot be carried out.
     """
     nodes = sorted_nodes(graph, order)
     if nodes is None:
