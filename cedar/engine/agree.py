@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
-from cedar.engine.meet import PATIENCE, Meeting
+from cedar.engine.meet import PATIENCE, Meeting, Polling, talk
 from cedar.engine.words import FolderWords, StoreWords, Words
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")
 BLOCK = 4  # steps; a rank holds up to two blocks of batches
-_LOOK = (0.0001, 0.02)  # seconds between two looks: the first, and the longest
+_STOPPED = "the epoch was stopped here"
 _runs: Counter[tuple[str, int]] = Counter()  # of this process, by pipeline and rank: every rank counts alike
 _ENDED = 1 << 32  # next to the number of ranks that spoke, that of those that are through
 
@@ -254,7 +252,7 @@ class Agreement:
             self._board.leave()
 
     def _through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
-        with self._talk():
+        with talk(self._site, _STOPPED):
             self._board.meet(self._timeout, lambda: self._stopped, self._site)
         waiting: deque[T] = deque()
         have = step = spoken = 0
@@ -281,33 +279,16 @@ class Agreement:
         self.left = len(waiting)
 
     def _tell(self, block: int, end: int | None) -> None:
-        with self._talk():
+        with talk(self._site, _STOPPED):
             self._board.put(block, end)
-
-    @contextmanager
-    def _talk(self) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
-            raise WorkerError(
-                f"this rank cannot communicate with the others about the end of the epoch: {error}",
-                site=self._site,
-                done="the epoch was stopped here",
-                fix="check the log of rank 0, which holds the store of torch.distributed, or at the folder or the "
-                "service of agree=",
-            ) from error
 
     def _end(self, block: int) -> int | None:
         """The step at which the epoch ends, if that is in a block."""
-        waited, pause = time.monotonic(), _LOOK[0]
-        with self._talk():
+        look = Polling(self._timeout, self._world, lambda: self._stopped)
+        with talk(self._site, _STOPPED):
             while (ends := self._board.ends(block)) is None:
-                if self._stopped:
-                    raise _closed(self._site)
-                if time.monotonic() - waited > self._timeout:
-                    raise self._late(block)
-                time.sleep(pause)
-                pause = min(2 * pause, _LOOK[1])
+                if not look.again():
+                    raise _closed(self._site) if self._stopped else self._late(block)
             self._board.done(block)
         if self._pads:
             return block * BLOCK + max(ends) if len(ends) == self._world else None

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.words import Words
 
-_LOOK = (0.0005, 0.02)  # seconds between two looks of up to _FEW ranks: the first, and the longest
+_LOOK = (0.0001, 0.02)  # seconds between two looks of up to _FEW ranks: the first, and the longest
 _FEW = 50  # more look less often: who waits would keep the store from rank 0, which asks for each of them in turn
 PATIENCE = 600.0  # seconds for the slowest rank, where loader(timeout=) does not say
 Make: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
@@ -79,7 +79,7 @@ class Meeting:
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
-        look = _Polling(self._timeout, self._world, self._stopped)
+        look = Polling(self._timeout, self._world, self._stopped)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
                 text = self._words.get(f"{self._name}/hello/{rank}")
@@ -104,7 +104,7 @@ class Meeting:
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
         meeting, at = "", None
-        look = _Polling(self._timeout, self._world, self._stopped)
+        look = Polling(self._timeout, self._world, self._stopped)
         while True:
             # Asked first: where rank 0 is at its next meeting, it has left the outcome of this one before.
             me, _, named = (self._words.get(asked) or "").partition(" ")
@@ -116,9 +116,9 @@ class Meeting:
             if me == self._me and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")
-                look = _Polling(self._timeout, self._world, self._stopped)
+                look = Polling(self._timeout, self._world, self._stopped)
             elif meeting and (word := self._words.get(f"{self._name}/{meeting}/at")) != at:
-                at, look = word, _Polling(self._timeout, self._world, self._stopped)
+                at, look = word, Polling(self._timeout, self._world, self._stopped)
             if not look.again():
                 asked_before = me == self._me
                 others = [r for r in range(1, self._world) if self._words.get(f"{self._name}/hello/{r}") is None]
@@ -136,7 +136,7 @@ class Meeting:
         )
 
 
-class _Polling:
+class Polling:
     """Looks repeatedly, with longer pauses, until there was no time left."""
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ class _Polling:
 
 
 @contextmanager
-def talk(site: Site | None) -> Iterator[None]:
+def talk(site: Site | None, done: str | None = None) -> Iterator[None]:
     """Raises WorkerError where a store or a folder cannot be reached."""
     try:
         yield
@@ -161,6 +161,7 @@ def talk(site: Site | None) -> Iterator[None]:
         raise WorkerError(
             f"this rank cannot communicate with the others: {error}",
             site=site,
+            done=done,
             fix="check the log of the process that holds the store of torch.distributed, or at the folder or the "
             "service of agree=",
         ) from error
