@@ -31,7 +31,7 @@ class Line:
 
 @pytest.fixture
 def at_a_service(monkeypatch):
-    monkeypatch.setattr(meeting, "Line", Line)
+    monkeypatch.setattr(meeting, "ServiceLine", Line)
     monkeypatch.setattr(meeting, "job_of_ranks", lambda: "job")
 
 
