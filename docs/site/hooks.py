@@ -23,11 +23,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("CEDAR_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
 RECIPES = ROOT / "examples" / "recipes"
 GROUPS = json.loads((Path(__file__).parent / "recipes.json").read_text())
+PROPER = {
+    "numpy": "NumPy",
+    "delta": "Delta",
+    "iceberg": "Iceberg",
+    "Hugging face": "Hugging Face",
+    "cutmix": "and CutMix",
+}
 OTHER = "Transform"  # the group of recipes that recipes.json does not name
 
 SOURCES = ("read_", "from_", "mix", "zip", "concat")
 PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    # page: title, first sentence, module, prefixes of names (by default all that no page before it has)
+    # page: title, first sentence, module, names or their beginnings (by default all that no page before it has)
     "sources": ("Sources", "Functions that make a pipeline. [Sources](../sources.md) is the guide.", "cedar", SOURCES),
     "pipeline": (
         "Pipeline",
@@ -131,6 +138,11 @@ def entry(module: str, name: str, path: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def belongs(name: str, wanted: tuple[str, ...]) -> bool:
+    """Whether a name is one of these, or begins with one that ends in an underscore."""
+    return name in wanted or any(each.endswith("_") and name.startswith(each) for each in wanted)
+
+
 def api(modules: dict[str, dict[str, str]]) -> dict[str, str]:
     """Reference pages: path -> Markdown."""
     made, left = {}, {module: dict(found) for module, found in modules.items()}
@@ -138,7 +150,7 @@ def api(modules: dict[str, dict[str, str]]) -> dict[str, str]:
         left["cedar"].pop(name)  # cedar.fit and cedar.Fitted have their entries there
     overview = ["# API", "", "All public names. Each has a docstring: `help(cedar.read_parquet)` prints the same.", ""]
     for page, (title, first, module, prefixes) in PAGES.items():
-        names = [name for name in left[module] if not prefixes or name.startswith(prefixes)]
+        names = [name for name in left[module] if not prefixes or belongs(name, prefixes)]
         chosen = {name: left[module].pop(name) for name in names}
         SHOWN[f"reference/{page}.md"] = {
             path.rpartition(".")[2]: f"{module.rpartition('.')[2]}.{name}"
@@ -165,7 +177,8 @@ def command_line(commands: list[dict[str, str]]) -> str:
 
 
 def title_of(path: Path) -> str:
-    return path.stem.replace("_", " ").capitalize()
+    title = path.stem.replace("_", " ").capitalize()
+    return re.sub("|".join(PROPER), lambda found: PROPER[found[0]], title)
 
 
 def recipe(path: Path) -> str:
