@@ -1,8 +1,8 @@
 """Packed states: what grows with ranks and sources in a state, compressed where it would make the state a large one.
 
-``open`` and ``begun`` hold a number for each rank before a change, and a position for each source of a mix. A state
-that would have more than 4 KiB has ``packed`` instead of these two: ``[length, text]``, where ``text`` is the base64 of
-the Zstandard frame of their JSON, and ``length`` the bytes of that JSON.
+``open`` and ``begun`` hold a number for each rank before a change, and a position for each source of a mix; ``mix``, if
+there is one, its weights. A state of more than 4 KiB has ``packed`` instead of these: ``[length, text]``, where
+``text`` is the base64 of the Zstandard frame of their JSON, and ``length`` the bytes of that JSON.
 """
 
 from __future__ import annotations

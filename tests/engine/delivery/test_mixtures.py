@@ -32,13 +32,15 @@ def pipeline(draw: random.Random, *, counted: bool, repeats: int | None, stop: A
             p, ids = p.filter(lambda i: i % 3 != 1, "id"), [i for i in ids if i % 3 != 1]
         parts.append(p.repeat(repeats))
         rows.update(ids * (repeats or 1))
-    size, seed = draw.randint(1, 5), draw.randint(0, 9)
+    size, seed, above = draw.randint(1, 5), draw.randint(0, 9), draw.random() < 0.3
 
     last: Any = "keep" if repeats else "drop"
 
     def make(weights: list[float]) -> cedar.Pipeline:
         named = {f"in{number}": pair for number, pair in enumerate(zip(parts, weights, strict=True))}
-        return cedar.mix(named, seed=seed, stop=stop).batch(size, last=last)
+        mixed = cedar.mix(named, seed=seed, stop=stop)
+        mixed = mixed.map(lambda i: i, "id") if above else mixed
+        return mixed.batch(size, last=last)
 
     return make, rows
 
