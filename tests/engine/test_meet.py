@@ -75,7 +75,7 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
 @pytest.mark.parametrize(("rank", "missing"), [(0, 1), (1, 0)])
 def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> None:
     meeting = Meeting(FolderWords(str(tmp_path)), "toy", rank, 2, 0.005, None)
-    with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {missing} of 2 did not come .* within 0.005 s"):
+    with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {missing} of 2 did not call .* within 0.005 s"):
         meeting.outcome(None, lambda said, _: said)
 
 
