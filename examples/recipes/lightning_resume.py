@@ -30,7 +30,6 @@ class Model(lightning.LightningModule):
 
 def fit(steps: int, checkpoint: str | None = None) -> list[int]:
     quiet: dict[str, Any] = {
-        "logger": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "accelerator": "cpu",

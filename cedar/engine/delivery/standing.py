@@ -21,7 +21,7 @@ from cedar.engine.compiler import least_run
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
-from cedar.engine.delivery.state import VERSION, at_snapshots, choose, copied, seal, validated
+from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
 from cedar.engine.delivery.units import left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
@@ -190,7 +190,7 @@ class LoaderPosition(Parts):
         states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
         if not states:
             raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
-        self._read_snapshots(states[0].get("snapshots", []))
+        self._read_snapshots(states[0].get("snapshots", []), site)
         self._read_as(states[0], site)
         for saved in states:
             self._identity().check(saved, site)
@@ -271,13 +271,13 @@ class LoaderPosition(Parts):
         for source in gone:
             del source.__dict__["gone"]  # from here on, positions count what is there
 
-    def _read_snapshots(self, snapshots: list[int | None]) -> None:
+    def _read_snapshots(self, snapshots: list[int | None], site: Site | None) -> None:
         """Read those of a state, whatever was written to the tables since, where the pipeline asked for the latest."""
         root, options = at_snapshots(self._binding.root, snapshots), self._options
-        if root is self._binding.root or not self._new or options.plan is not None:
-            return
-        planner = None if options.plan_for is None else options.plan_for(root)
-        self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # nothing was asked of it yet
+        if root is not self._binding.root and self._new and options.plan is None:
+            planner = None if options.plan_for is None else options.plan_for(root)
+            self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # nothing was asked of it yet
+        check_snapshots(self._binding.root, snapshots, site)
 
     def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
         """Whether a rank that had as many steps as the state's is through the epoch; None if only a run can tell.

@@ -61,6 +61,19 @@ def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
     return graph.replace(root, moved) if snapshots and len(snapshots) == len(snapshots_of(root)) else root
 
 
+def check_snapshots(root: Node, snapshots: Sequence[int | None], site: Site | None) -> None:
+    """Raises ResumeError where a source reads another snapshot than the state is of."""
+    for number, (own, other) in enumerate(zip(snapshots_of(root), snapshots, strict=False)):
+        if own != other:
+            raise ResumeError(
+                f"the state is of snapshot {other} of source {number}, and this loader reads {own}",
+                site=site,
+                done="nothing was loaded",
+                fix=f"give version={other} or snapshot_id={other} to the reader, or neither, and load the state "
+                "before the first batch and without plan=",
+            )
+
+
 def _reads(root: Node) -> list[Any]:
     return [node for node in graph.sources(root) if isinstance(node.operator, Read)]
 
@@ -178,15 +191,6 @@ class Identity:
 
     def _check_sources(self, state: dict[str, Any], site: Site | None) -> None:
         changed = [i for i, (a, b) in enumerate(zip(self.sources, state["sources"], strict=True)) if a != b]
-        for number, (own, other) in enumerate(zip(self.snapshots, state.get("snapshots", []), strict=False)):
-            if own != other and number in changed:
-                raise ResumeError(
-                    f"the state is of snapshot {other} of source {number}, and this loader reads {own}",
-                    site=site,
-                    done="nothing was loaded",
-                    fix=f"give version={other} or snapshot_id={other} to the reader, or neither, and load the state "
-                    "before the first batch and without plan=",
-                )
         if changed:
             run = run_of(range(self.count), changed[0]) if self.count > BUCKETS else [changed[0]]
             which = f"source {run[0]}" if len(run) == 1 else f"one of the sources {run[0]} to {run[-1]}"
