@@ -153,7 +153,7 @@ def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
         first, last = pool.map(rank, (0, 2))
     assert "rank(s) 1 did not reach step 0" in first
     assert "another rank or world than 3" in first
-    assert "rank(s) 0, 1 did not come" in last or "rank(s) 1 did not come" in last
+    assert "rank(s) 0, 1 did not reach" in last or "rank(s) 1 did not reach" in last
 
 
 # ---- loaders ---------------------------------------------------------------------------------------------------------
