@@ -261,6 +261,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             return found[0]
         return f'<a href="{file.url_relative_to(page.file)}">{file.page.title or found[1]}</a>'
 
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a header without words confuses screen readers
     if not page.file.src_uri.startswith("reference/"):
         return html
     for tail, shown in SHOWN.get(page.file.src_uri, {}).items():

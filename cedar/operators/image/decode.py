@@ -22,7 +22,7 @@ class Decode(ImageTransform):
     """Image files to images: a column of uint8 arrays of shape (height, width, channels), whose sizes differ.
 
     JPEG (by libjpeg-turbo), PNG (by libpng) and WebP (by libwebp); GIF, BMP, TIFF and what else Pillow reads: their
-    first frame. docs/images.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
+    first frame. docs/image_files.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
 
     Where a crop follows, what is below it in a JPEG file is not decoded; the pixels are the same. Where a part
     shrinks by 2 or more, a run with ``exact=False`` decodes at 1/2, 1/4 or 1/8 of the sides; pixels differ a little.
