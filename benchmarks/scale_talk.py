@@ -46,9 +46,8 @@ def _place(clock: Clock, model: Board | Service) -> Iterator[Store | Lines]:
     """Where ranks can talk, in simulated seconds."""
     place = Lines(clock, model) if isinstance(model, Service) else Store(clock, model)
     with (
-        patch.object(agree, "time", clock),
         patch.object(meet, "time", clock),
-        patch("cedar.cluster.service.line.ServiceLine", place.line if isinstance(place, Lines) else None),
+        patch("cedar.cluster.service.meeting.ServiceLine", place.line if isinstance(place, Lines) else None),
     ):
         yield place
 

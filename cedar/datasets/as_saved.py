@@ -98,6 +98,11 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
         SourceError: a file cannot be read by the splits that it had.
     """
     now = {name: number for number, name in enumerate(source.listing.names())}
+    if not any(name in now for name, _ in saved.files):
+        raise SourceError(
+            f"the data of {source.describe()} changed: the state is of other files, such as {saved.files[0][0]}",
+            fix="read the files of the state, or set_epoch() to the next epoch without the state",
+        )
     splits = SplitTable.of(source.splits())
     columns = {name: np.array(values, dtype=np.int64) for name, values in saved.columns.items()}
     file = columns["file"].copy()

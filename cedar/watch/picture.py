@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cedar.core.printable import escape
+from cedar.core.printable import escape, one_line
 from cedar.engine.binding import Binding
 from cedar.engine.nodes import pictured
 from cedar.operators.base import Env
@@ -77,7 +77,7 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
         fill = f"rgb(255,{250 - 130 * share:.0f},{245 - 170 * share:.0f})"
         parts.append(
             f'<rect x="{x - width / 2:.0f}" y="{y:.0f}" width="{width}" height="{high}" rx="4" fill="{fill}" '
-            f'stroke="#666"><title>{escape(chr(10).join((shown[i].label, *shown[i].details)))}</title></rect>'
+            f'stroke="#666"><title>{escape(chr(10).join(map(one_line, (shown[i].label, *shown[i].details))))}</title></rect>'
             f'<text x="{x:.0f}" y="{y + 19:.0f}" text-anchor="middle" fill="#111">{escape(text)}</text>'
             + "".join(
                 f'<text x="{x:.0f}" y="{y + 19 + _LINE * (n + 1):.0f}" text-anchor="middle" fill="#444" '

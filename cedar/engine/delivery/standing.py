@@ -16,7 +16,6 @@ from cedar.core.ranks import Rank
 from cedar.datasets.as_saved import Saved, as_saved
 from cedar.datasets.base import Read
 from cedar.datasets.filesource import FileSource
-from cedar.datasets.snapshots import SnapshotSource
 from cedar.engine.compiler import least_run
 from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
@@ -220,8 +219,6 @@ class LoaderPosition(Parts):
             for number, (node, listing) in enumerate(zip(sources, listings, strict=True)):
                 source = getattr(node.operator, "source", None)
                 changed = own[number] != state["sources"][number] and listing is not None
-                if isinstance(source, SnapshotSource):  # another version has other files
-                    continue
                 if changed and isinstance(source, FileSource):
                     other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
                     made[id(node)] = replace(node, operator=Read(other))

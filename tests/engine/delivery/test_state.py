@@ -140,7 +140,7 @@ def test_an_edited_state_is_refused(edit: Any) -> None:
 
 @pytest.mark.parametrize("state", [None, 3, "{", "[]", {}, [], {"epoch": 1}, [{}], object()])
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    refused(rows().batch(4), state, "no state|no JSON|empty")
+    refused(rows().batch(4), state, "expected a state|not valid JSON|not JSON|empty")
 
 
 def test_a_state_of_another_version_is_refused() -> None:

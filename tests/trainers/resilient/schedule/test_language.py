@@ -61,7 +61,7 @@ def test_what_is_no_json_or_not_there_is_refused(tmp_path):
     with pytest.raises(ScheduleError, match="cannot be read"):
         load(str(tmp_path / "none.json"))
     (tmp_path / "half.json").write_text('{"format": 1, ')
-    with pytest.raises(ScheduleError, match="no JSON"):
+    with pytest.raises(ScheduleError, match="not JSON"):
         load(str(tmp_path / "half.json"))
     with pytest.raises(ScheduleError, match="cannot be read"):
         from_plain([1, 2])
