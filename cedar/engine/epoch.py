@@ -264,7 +264,7 @@ class DataEpoch:
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._past: list[Any] = entry.get("past") or []
-        self._mixed = _mixed(entry)
+        self._mixed = _mixed(entry) if len(entry) > 3 else ()
         self._ends: dict[int, Position | None] = {}  # of the lanes that were pulled to their end
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])

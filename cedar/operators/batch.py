@@ -103,11 +103,6 @@ class BatchStream(Stream):
         self.left_out = 0  # rows that a flow dropped at its end
 
     @property
-    def tells_end(self) -> bool:
-        """A position after a batch is where its last row is, and not where its first row is and a batch further on."""
-        return self._source.count is None
-
-    @property
     def count(self) -> Count:  # type: ignore[override]
         rows = self._source.count
         if rows is None or rows == math.inf:
@@ -146,7 +141,7 @@ class _BatchFlow(Flow):
         self._size = size
         self._last = last
         self._wanted = size + refills
-        self._tells = stream.tells_end
+        self._tells = stream._source.count is None  # positions are of last rows, not of first ones and a batch more
         self._cuts = 0
         self._waiting: list[tuple[Piece, int, Counted]] = []  # a piece, units of it that went, which slots count
         self._have = 0

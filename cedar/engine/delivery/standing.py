@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from cedar.core.errors import ResumeError, Site, SourceError, user_site
@@ -48,6 +47,8 @@ class LoaderPosition(Parts):
         self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
         self._changed: list[str] = []  # what is to be said of these files
         self._earlier = 0  # steps of the epochs before
+        mixes = [node.operator for node in self._binding.nodes if isinstance(node.operator, Mix)]
+        self._scheduled = any(callable(weight) for mix in mixes for weight in mix.weights)  # by the step
         self._dealt = False  # the rest of the epoch, again, under an iteration
         self._begin_epoch(self._options.epoch)
 
@@ -297,12 +298,6 @@ class LoaderPosition(Parts):
             if isinstance(node.operator, Mix)
         }
         return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier} if self._scheduled else {})
-
-    @cached_property
-    def _scheduled(self) -> bool:
-        """Some weights are functions of the step."""
-        mixes = [node.operator for node in self._binding.nodes if isinstance(node.operator, Mix)]
-        return any(callable(weight) for mix in mixes for weight in mix.weights)
 
     def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
         """Stand where a state says, by the weights of mixtures that count."""

@@ -83,7 +83,7 @@ class Model:
                 return state
 
             order.sort(key=hashed)
-        if self.lane is None:
+        if self.lane is None or len(order) < self.lane.of:  # such are shared by keys
             return order
         weights = [
             0.0 if s.file in self.parts[i][0].left_out else w
@@ -94,7 +94,7 @@ class Model:
         for place in sorted(range(len(order)), key=lambda place: -weights[order[place]]):
             lane = min(range(self.lane.of), key=lambda lane: (loads[lane], lane))
             loads[lane] += max(weights[order[place]], 1.0)
-            if lane == self.lane.number:
+            if lane == (self.lane.number + lap) % self.lane.of:
                 mine.append(place)
         return [order[place] for place in sorted(mine)]
 
