@@ -52,6 +52,7 @@ def mermaid(shown: Sequence[Box]) -> str:
 def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
     """A picture that needs nothing else; a box is the redder the larger its label's share, 0 to 1, which it shows."""
     shares = shares or {}
+    shown = [replace(box, details=tuple(map(one_line, box.details))) for box in shown]
     depth: list[int] = []
     for box in shown:
         depth.append(1 + max((depth[i] for i in box.inputs), default=-1))
@@ -77,7 +78,7 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
         fill = f"rgb(255,{250 - 130 * share:.0f},{245 - 170 * share:.0f})"
         parts.append(
             f'<rect x="{x - width / 2:.0f}" y="{y:.0f}" width="{width}" height="{high}" rx="4" fill="{fill}" '
-            f'stroke="#666"><title>{escape(chr(10).join(map(one_line, (shown[i].label, *shown[i].details))))}</title></rect>'
+            f'stroke="#666"><title>{escape(chr(10).join((shown[i].label, *shown[i].details)))}</title></rect>'
             f'<text x="{x:.0f}" y="{y + 19:.0f}" text-anchor="middle" fill="#111">{escape(text)}</text>'
             + "".join(
                 f'<text x="{x:.0f}" y="{y + 19 + _LINE * (n + 1):.0f}" text-anchor="middle" fill="#444" '
