@@ -119,7 +119,7 @@ def test_a_trainer_goes_on_when_its_service_is_started_again(end: str, caplog: p
     loader, second = p.loader(executor=first.address, plan="off"), []
 
     def start() -> None:
-        while "waiting up to 600 s for it to come back" not in caplog.text:
+        while "waiting up to 600 s for it to return" not in caplog.text:
             time.sleep(0.02)
         second.append(cedar.Service(1, port=int(first.address.rpartition(":")[2])))
 
