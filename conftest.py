@@ -1,6 +1,7 @@
 """What tests and examples in docstrings share; fixtures of tests alone are in tests/conftest.py."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,6 +13,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.DoctestItem) and item.path.parts[-2:-1] in (("image",), ("audio",)):
             item.add_marker(pytest.mark.heavy)
+        if isinstance(item, pytest.DoctestItem) and item.path.parts[-2:-1] == ("video",) and not find_spec("av"):
+            item.add_marker(pytest.mark.skip(reason="the extra video is not installed"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -117,7 +117,7 @@ class CancellableArguments:
     """The arguments of so many calls, which end at the next one once the run of this thread is over, at no cost of any.
 
     Examples:
-        >>> with WhileWanted([range(3), "abc"], 3) as arguments:
+        >>> with CancellableArguments([range(3), "abc"], 3) as arguments:
         ...     list(map(lambda i, letter: i * letter, *arguments))
         ['', 'b', 'cc']
     """

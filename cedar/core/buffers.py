@@ -181,7 +181,7 @@ class BatchPlace:
     """The place of a task's rows in their batch.
 
     Examples:
-        >>> place = Place(Room(8), 2, 3)
+        >>> place = BatchPlace(Room(8), 2, 3)
         >>> place.array("x", 3, (5,), "float32").shape
         (3, 5)
         >>> place.array("x", 2, (5,), "float32")  # not all of them

@@ -133,7 +133,7 @@ class Keys:
         """The rows that these were made of, or they themselves: of each the place of the row it is in, and its key.
 
         Examples:
-            >>> keys = Keys(np.array([4, 7]), parts=Parts(np.array([2, 1]), Keys(np.array([4, 5, 7]))))
+            >>> keys = Keys(np.array([4, 7]), parts=KeyParts(np.array([2, 1]), Keys(np.array([4, 5, 7]))))
             >>> places, parts = keys.each()
             >>> places.tolist(), parts.row.tolist()
             ([0, 0, 1], [4, 5, 7])

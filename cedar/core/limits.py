@@ -95,7 +95,7 @@ class MemoryReservation:
         limits: how much that may be, as ``split_bytes``.
 
     Examples:
-        >>> account = Account("a.tar", Limits(split_bytes=100))
+        >>> account = MemoryReservation("a.tar", Limits(split_bytes=100))
         >>> account.take(60, "member '1.jpg'")
         >>> account.give(60)
         >>> account.take(101, "member '2.jpg'")

@@ -104,8 +104,11 @@ class Mix(StreamOperator):
         """The names of the inputs, or their numbers."""
         return self.names or tuple(map(str, range(len(self.weights))))
 
-    def changed(self, weights: Any) -> tuple[Weight, ...]:
+    def changed(self, weights: Any, before: Sequence[Weight]) -> tuple[Weight, ...]:
         """Other weights, by the names of inputs or one for each; zero leaves an input out.
+
+        Args:
+            before: the weights so far, which inputs that are not named keep.
 
         Raises:
             PipelineError: they are none.
@@ -116,7 +119,7 @@ class Mix(StreamOperator):
                 raise PipelineError(
                     f"mix has no input {unknown[0]!r}", site=user_site(), fix=f"its inputs are {', '.join(names)}"
                 )
-            weights = [weights.get(name, weight) for name, weight in zip(names, self.weights, strict=True)]
+            weights = [weights.get(name, weight) for name, weight in zip(names, before, strict=True)]
         changed = _weights(weights, least=0.0)
         self._fits(len(changed), "weights given")
         if not any(callable(weight) or weight > 0 for weight in changed):

@@ -49,7 +49,7 @@ def by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
 
     Examples:
         >>> by_first_bits(np.array([1 << 60, 7, 1 << 50, 2], dtype=np.uint64))[0].tolist()
-        [1, 3, 2, 0]
+        [3, 1, 2, 0]
     """
     low = np.uint64((1 << max(len(hashes) - 1, 0).bit_length()) - 1)
     packed = hashes & ~low

@@ -172,8 +172,8 @@ class DrawnQuantiles(NamedTuple):
     def of(cls, values: Sequence[float]) -> DrawnQuantiles:
         """
         Examples:
-            >>> Quantiles.of([3.0, 1.0, 2.0])
-            Quantiles(low=1.0, middle=2.0, high=3.0)
+            >>> DrawnQuantiles.of([3.0, 1.0, 2.0])
+            DrawnQuantiles(low=1.0, middle=2.0, high=3.0)
         """
         ordered = sorted(values)
         last = len(ordered) - 1

@@ -50,9 +50,9 @@ class Mixtures(Resharding):
         given = dict(weights) if isinstance(weights, Mapping) else weights
         names = [*(given if isinstance(given, dict) else ()), *remove]
         number, mix = self._mixture(list(map(str, names)), site)
-        now = replace(mix, weights=tuple(self._job.weights.get(number) or mix.weights))
-        changed = now.changed(now.weights if given is None else given)
-        changed = replace(now, weights=changed).changed(dict.fromkeys(map(str, remove), 0.0))
+        before = tuple(self._job.weights.get(number) or mix.weights)
+        changed = mix.changed(before if given is None else given, before)
+        changed = mix.changed(dict.fromkeys(map(str, remove), 0.0), changed)
         try:
             self._draw_by(number, changed)
         except CedarError as error:

@@ -24,7 +24,7 @@ class AttemptBoard:
     """Slots, taken for the time of a task's attempt.
 
     Examples:
-        >>> board = Board()
+        >>> board = AttemptBoard()
         >>> place = board.take()
         >>> board.read(place) is None
         True

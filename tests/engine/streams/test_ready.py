@@ -245,7 +245,7 @@ def test_another_number_of_ranks_is_refused_in_the_middle_of_an_epoch() -> None:
             states.append(run(loader, 2)[1])
     with (
         SLOW.loader(order="any", executor="inline", rank=0, world=1) as loader,
-        pytest.raises(cedar.ResumeError, match="cannot be assigned to another number of ranks"),
+        pytest.raises(cedar.ResumeError, match="cannot continue on another number of ranks"),
     ):
         loader.load_state_dict(states)
 
