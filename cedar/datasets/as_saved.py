@@ -111,12 +111,16 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     for number, (name, size) in enumerate(saved.files):
         mine = np.flatnonzero(file == number)
         here = now.get(name)
-        if here is None or here >= len(source.listing) or (columns["part"][mine] == LOST).any():
+        damaged = here is not None and here >= len(source.listing)  # as it is now: it is among the lost ones
+        if here is None or damaged or (columns["part"][mine] == LOST).any():
             known = _absent(source.listing, name, size) if here is None else source.listing[here]
-            if here is None:
+            if here is None or damaged:
                 gone.append(known.url)
                 absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
                 columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
+            if damaged:
+                columns["file"][mine] = here
+                continue
             columns["file"][mine] = len(source.listing) + len(lost)
             why = "was taken out" if here is None else "was damaged when the epoch began"
             lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
@@ -138,9 +142,9 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     said = [
         f"{len(urls)} file(s) of {source.describe()} {what}: {', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''}"
         for urls, what in (
-            (gone, "were taken out since the state was saved, and what was left of them is missed"),
-            (mended, "were changed since the state was saved, and are read on as they are now"),
-            (new, "were added since the state was saved, and come with the next epoch"),
+            (gone, "were removed or damaged since the state was saved: their remaining rows are missing"),
+            (mended, "changed since the state was saved, and are read as they are now"),
+            (new, "were added since the state was saved, and join in the next epoch"),
         )
         if urls
     ]

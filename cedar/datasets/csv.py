@@ -387,7 +387,7 @@ def read_csv(
             site=user_site(),
             fix="quoting=False for csv.QUOTE_NONE; leave it out for the others",
         )
-    nulls = ("",) if null_values is None else tuple(null_values)
+    nulls = ("",) if null_values is None else (null_values,) if isinstance(null_values, str) else tuple(null_values)
     names = None if column_names is None else tuple(column_names)
     flags = as_flag(header, "header", "read_csv"), as_flag(quoting, "quoting", "read_csv")
     dialect = Dialect(delimiter, flags[0], names, nulls, flags[1])

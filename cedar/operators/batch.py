@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -66,7 +66,10 @@ class Batch(StreamOperator):
 
     def schema(self, *inputs: Schema) -> Schema:
         schema = inputs[0]
-        return schema if schema is None or self.last != "pad" else {**schema, "valid": pa.bool_()}
+        if schema is None or self.last != "pad":
+            return schema
+        check_free(schema)
+        return {**schema, "valid": pa.bool_()}
 
     def batched(self, *inputs: bool) -> bool:
         if inputs[0]:
@@ -224,6 +227,7 @@ class PadBatch:
         if self.only_empty and block.columns:
             return block
         have = len(block)
+        check_free(block.columns)
         columns = block.columns or {name: blank(kind, 0) for name, kind in self.types.items() if name != "valid"}
         missing = self.size - have
         if missing > 0:
@@ -231,3 +235,13 @@ class PadBatch:
         valid = np.zeros(have + max(missing, 0), dtype=bool)
         valid[:have] = True
         return Block({**columns, "valid": pa.array(valid)}, block.keys, block.dead, aligned=False)
+
+
+def check_free(columns: Collection[str]) -> None:
+    """Raises PipelineError where ``last="pad"`` would write over a column of the user's."""
+    if "valid" in columns:
+        raise PipelineError(
+            'batch(last="pad") adds a column "valid", and there is one already',
+            site=user_site(),
+            fix='rename it first: rename({"valid": "is_valid"})',
+        )

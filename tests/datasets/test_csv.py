@@ -304,3 +304,9 @@ def test_a_column_that_nothing_reads_may_hold_anything(tmp_path: Path, declared,
     assert pipeline.count() == len(rows)
     with pytest.raises(RowError, match="column 'x' cannot be"):
         list(pipeline.batch(10_000).loader(plan=plan))
+
+
+def test_one_string_that_stands_for_null_may_be_given_by_itself(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x\nn/a\nn\na\n")
+    assert [row["x"] for row in cedar.read_csv(str(path), null_values="n/a")] == [None, "n", "a"]

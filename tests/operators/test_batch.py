@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators.base import Env
 from cedar.operators.batch import Batch, PadBatch
@@ -52,3 +53,9 @@ def test_what_is_no_batch_is_refused():
     with pytest.raises(PipelineError, match="the pipeline is batched already"):
         Batch(2).batched(True)
     assert Batch(2).sample(block_of({"x": [1]})).types == {"x": pa.int64()}
+
+
+def test_padding_does_not_write_over_a_column_valid():
+    rows = cedar.from_items([{"x": 1, "valid": False}] * 3)
+    with pytest.raises(PipelineError, match='"valid", and there is one already'):
+        next(iter(rows.batch(2, last="pad")))

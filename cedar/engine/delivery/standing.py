@@ -210,6 +210,7 @@ class LoaderPosition(Parts):
     def _read_as(self, state: dict[str, Any], site: Site | None) -> None:
         """Read files as they were when a state was saved, where they changed since."""
         self._read_as_now()
+        self._changed = []
         listings = state.get("listings") or []
         sources, own = graph.sources(self._binding.root), self._identity().sources
         if not len(listings) == len(sources) == len(own) == len(state["sources"]):
@@ -239,18 +240,19 @@ class LoaderPosition(Parts):
         """Read files as they are: what was left of an epoch when they changed is through, or left."""
         if self._now is not None:
             root, options = self._now
-            self._now, self._changed = None, []
+            self._now = None
             self._made_of(root, options)
 
     def _made_of(self, root: Node, options: Options) -> None:
         """Continue as another loader, which is at the beginning of this epoch; a rank stays what it is."""
         names = ("_now", "_changed", "_site", "_elastic", "_kept", "_started", "_earlier")
-        kept, weights = {name: self.__dict__[name] for name in names}, self._job.weights
+        kept, weights, counted = {name: self.__dict__[name] for name in names}, self._job.weights, self._metrics
         epoch, generation = self.epoch, self._generation
         self.close()
         options = replace(options, rank=self.rank.rank, world=self.rank.world, subgroup=True)
         self.__init__(root, options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(kept)
+        self._metrics.__dict__.update(counted.__dict__)  # the report goes on
         self._generation, self._job = generation + 1, replace(self._job, weights=weights)
         self._begin_epoch(epoch)
 

@@ -160,3 +160,26 @@ def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
     again = loader()
     again.set_epoch(1)
     assert len(run(again)[0]) == -(-119 // 4)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["removed", "damaged"])
+def test_the_report_counts_the_missing_rows_after_the_epoch(tmp_path: Path, damaged: bool) -> None:
+    for number in range(4):
+        write_parquet(tmp_path / f"{number}.parquet", [10 * number + i for i in range(10)])
+
+    def loader() -> Any:
+        return cedar.read_parquet(f"{tmp_path}/*.parquet").batch(5).loader(on_error=cedar.Skip(files=True))
+
+    _, state = run(loader(), 1)
+    last = tmp_path / "3.parquet"
+    if damaged:
+        last.write_bytes(last.read_bytes()[:20])
+    else:
+        last.unlink()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [i for batch in resumed for i in batch["id"]] == list(range(5, 30))
+    report = resumed.report()
+    assert report.rows == 25
+    assert sum(report.skipped.values()) == 10
+    assert any("3.parquet" in note for note in report.notes)
