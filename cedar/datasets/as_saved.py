@@ -111,16 +111,16 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     for number, (name, size) in enumerate(saved.files):
         mine = np.flatnonzero(file == number)
         here = now.get(name)
-        damaged = here is not None and here >= len(source.listing)  # as it is now: it is among the lost ones
-        if here is None or damaged or (columns["part"][mine] == LOST).any():
+        if here is not None and here >= len(source.listing):  # it is damaged now, and among the lost ones
+            gone.append(source.listing[here].url)
+            _absent_splits(columns, mine, counted)
+            columns["file"][mine] = here
+            continue
+        if here is None or (columns["part"][mine] == LOST).any():
             known = _absent(source.listing, name, size) if here is None else source.listing[here]
-            if here is None or damaged:
+            if here is None:
                 gone.append(known.url)
-                absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
-                columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
-            if damaged:
-                columns["file"][mine] = here
-                continue
+                _absent_splits(columns, mine, counted)
             columns["file"][mine] = len(source.listing) + len(lost)
             why = "was taken out" if here is None else "was damaged when the epoch began"
             lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
@@ -149,6 +149,12 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
         if urls
     ]
     return other, said
+
+
+def _absent_splits(columns: dict[str, Any], mine: Any, counted: bool) -> None:
+    """The splits of a file whose rows are missing; if rows are counted, these keep their places."""
+    absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
+    columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
 
 
 def _given(value: Any) -> Any:

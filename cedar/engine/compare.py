@@ -140,8 +140,13 @@ def _same_object(ours: Any, theirs: Any) -> bool:
         return True
     if type(ours) is not type(theirs):
         return False
+    if isinstance(ours, tuple | list):
+        return len(ours) == len(theirs) and all(map(_same_object, ours, theirs))
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(map(_same_object, ours.values(), theirs.values()))
     try:
-        if isinstance(ours, np.ndarray):
+        if hasattr(ours, "__array__"):  # tensors too, whose pickles hold all of the memory that they are views of
+            ours, theirs = np.asarray(ours), np.asarray(theirs)
             return (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
         return bool(ours == theirs) or pickle.dumps(ours) == pickle.dumps(theirs)
     except Exception:  # noqa: BLE001 - what cannot be compared counts as equal only by its pickle

@@ -252,7 +252,7 @@ class LoaderPosition(Parts):
         options = replace(options, rank=self.rank.rank, world=self.rank.world, subgroup=True)
         self.__init__(root, options)  # type: ignore[misc] # nothing else may stay
         self.__dict__.update(kept)
-        self._metrics.__dict__.update(counted.__dict__)  # the report goes on
+        self._metrics.__dict__.update(counted.__dict__)  # the report continues
         self._generation, self._job = generation + 1, replace(self._job, weights=weights)
         self._begin_epoch(epoch)
 

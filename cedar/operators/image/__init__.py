@@ -46,3 +46,13 @@ __all__ = [
     "pad", "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize",
     "rotation", "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Answers the names of torchvision's classes and functions."""
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).strip("_")
+    known = {"to_tensor": "to_float(), then image.channels_first", "mix_up": "mixup", "cut_mix": "cutmix"}
+    known |= {f"random_{each}": each for each in __all__} | {each: each for each in __all__ if each != name}
+    answer = f"; use image.{known[words]}()" if words in known else ""
+    answer = answer or ("; call one operator after the other: p.map(a).map(b)" if words == "compose" else "")
+    raise AttributeError(f"cedar.operators.image has no {name!r}{answer}")
