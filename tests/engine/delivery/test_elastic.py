@@ -59,6 +59,8 @@ class Job:
     def _next(self, rank: int) -> Any:
         loop = self.loops[rank]
         batch = None if loop is None else next(loop, None)
+        if batch is not None and self.loaders[rank].epoch != self.epoch:  # nothing was left that fills a step
+            batch = None
         if batch is None:
             self.loops[rank] = None
         return batch
