@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site, user_site
 from cedar.engine.delivery.replay import Replays
@@ -63,8 +63,7 @@ class Mixtures(Resharding):
     @property
     def _mixes(self) -> dict[str, Mix]:
         """The mixtures of the pipeline, by their numbers."""
-        nodes = self._binding.mixtures.items()
-        return {number: node.operator for number, node in nodes if isinstance(node.operator, Mix)}
+        return {number: cast("Mix", node.operator) for number, node in self._binding.mixtures.items()}
 
     def _mixture(self, names: list[str], site: Site | None) -> tuple[str, Mix]:
         """The mixture that has inputs of these names."""

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from cedar.core.errors import ResumeError, Site, SourceError, user_site
 from cedar.core.numeric import NumericEnvironment
@@ -25,11 +25,8 @@ from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
 from cedar.operators.base import StreamOperator
-from cedar.operators.batch import Batch
-from cedar.operators.concat import Concat
 from cedar.operators.mix import Mix
-from cedar.operators.repeat import Repeat
-from cedar.operators.take import SkipRows, Take, whole
+from cedar.operators.take import whole
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
@@ -47,7 +44,7 @@ class LoaderPosition(Parts):
         self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
         self._changed: list[str] = []  # what is to be said of these files
         self._earlier = 0  # steps of the epochs before
-        mixes = [node.operator for node in self._binding.nodes if isinstance(node.operator, Mix)]
+        mixes = [cast("Mix", node.operator) for node in self._binding.mixtures.values()]
         self._scheduled = any(callable(weight) for mix in mixes for weight in mix.weights)  # by the step
         self._dealt = False  # the rest of the epoch, again, under an iteration
         self._begin_epoch(self._options.epoch)
@@ -295,9 +292,8 @@ class LoaderPosition(Parts):
     def _mixed(self) -> dict[str, Any]:
         """What a state says of mixtures: their weights as written, and as they were changed."""
         weights = {
-            number: [node.operator.written(), self._job.weights.get(number)]
+            number: [cast("Mix", node.operator).written(), self._job.weights.get(number)]
             for number, node in self._binding.mixtures.items()
-            if isinstance(node.operator, Mix)
         }
         return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier} if self._scheduled else {})
 
@@ -353,9 +349,9 @@ def _in_order(root: Node) -> bool:
     """Rows come one after the other, in batches at the end: none is held back, and blocks are of one split."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
-    holding = [each for each in streams if not isinstance(each, (Repeat, Concat, Take, SkipRows))]
+    holding = [each for each in streams if not (each.keeps_windows or each.repeats or each.cuts)]
     alone = all(node.effects.per_row for node in nodes if not isinstance(node.operator, StreamOperator))
-    return alone and (not holding or (isinstance(streams[-1], Batch) and holding == [streams[-1]]))
+    return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 
 
 def carries(begun: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from cedar.core.stream import is_list
 SMALL = 4096  # characters that a state may have as it is
 PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
+_ALSO = "mix"  # of a state with mixtures
 _LEVEL = 19  # some milliseconds for 100 KB, and a quarter less than level 3 leaves of it
 _MOST = 16 << 20  # bytes: 4,096 ranks that changed 200 times; a few bytes of damage must not fill the memory
 
@@ -35,11 +36,12 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
     """
     if "packed" in state or not all(name in state for name in _NAMES) or len(json.dumps(state)) <= SMALL:
         return state
-    text = json.dumps({name: state[name] for name in _NAMES}, separators=(",", ":")).encode()
+    names = [name for name in (*_NAMES, _ALSO) if name in state]
+    text = json.dumps({name: state[name] for name in names}, separators=(",", ":")).encode()
     if len(text) > _MOST:
         return state
     frame = pa.Codec("zstd", compression_level=_LEVEL).compress(text, asbytes=True)
-    rest = {name: value for name, value in state.items() if name not in _NAMES}
+    rest = {name: value for name, value in state.items() if name not in names}
     return rest | {"cedar": PACKED, "packed": [len(text), base64.b64encode(frame).decode()]}
 
 
@@ -62,6 +64,6 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
         members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
     except (ValueError, OSError, RecursionError) as error:  # what arrow cannot decompress is an OSError
         raise ValueError("'packed' cannot be read") from error
-    if not isinstance(members, dict) or sorted(members) != sorted(_NAMES) or any(name in state for name in _NAMES):
+    if not isinstance(members, dict) or {*members} - {_ALSO} != {*_NAMES} or any(name in state for name in members):
         raise ValueError("'packed' holds what it cannot")
     return {name: each for name, each in state.items() if name != "packed"} | members
