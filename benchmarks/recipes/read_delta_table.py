@@ -12,7 +12,7 @@ deltalake.DeltaTable(uri).delete("user < 10")
 
 current = deltalake.DeltaTable(uri).version()
 deltalake.write_deltalake(uri, pa.table({"user": [999], "x": [0.0]}), mode="append")
-rows = pl.from_arrow(deltalake.DeltaTable(uri, version=current).to_pyarrow_table())
+rows = pl.read_delta(uri, version=current)
 print(current, rows)
 assert rows.height == 90
-assert deltalake.DeltaTable(uri, version=0).to_pyarrow_table().num_rows == 100
+assert pl.read_delta(uri, version=0).height == 100
