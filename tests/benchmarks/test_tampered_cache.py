@@ -14,4 +14,4 @@ from tests.how_much import LONG
 def test_tampered_entries_are_refused_or_harmless() -> None:
     found = try_cases(int(os.environ.get("CEDAR_SEED", "5")), 20_000 if LONG else 500)
     assert not found.harm
-    assert set(found.counts) == {"refused by name", "harmless", "manifest"}
+    assert set(found.counts) == {"refused by name", "harmless", "record"}

@@ -13,6 +13,7 @@ import pytest
 import cedar
 from cedar import col
 from cedar.datasets.base import Split
+from cedar.operators.mix import ROUND, Draw
 from tests.toy_runs import run
 
 MASK = (1 << 64) - 1
@@ -226,23 +227,28 @@ def concat(models: list[Model]) -> Model:
 
 
 def mixed(models: list[Model], weights: tuple[float, ...], key: int, stop: str, lap: int) -> Rows:
-    """The position's hash is a number from 0 to 1, which falls into the share of one of the inputs left."""
+    """Of each round of positions an input takes its share, in the order of the positions' hashes; where an input is
+    short, rounds begin again without it.
+    """
     left = [[row.within(i) for row in model.rows(lap)][::-1] for i, model in enumerate(models)]
-    there = list(range(len(models)))
+    draw, gone = Draw(key, weights), [False] * len(models)
     out: Rows = []
-    while there:
-        point = (chained(key, len(out)) >> 11) * 2.0**-53 * sum(weights[i] for i in there)
-        pick = there[-1]
-        for i in there:
-            if point < sum(weights[j] for j in there if j <= i):
-                pick = i
-                break
-        if left[pick]:
-            out.append(left[pick].pop())
-        elif stop == "first":
+    while not all(gone):
+        start, number, short = len(out), 0, None
+        while short is None:
+            shares = zip(draw.taken(start, number, gone), draw.taken(start, number + 1, gone), strict=True)
+            inputs = [i for i, (before, after) in enumerate(shares) for _ in range(after - before)]
+            positions = range(start + number * ROUND, start + (number + 1) * ROUND)
+            picks = dict(zip(sorted(positions, key=lambda at: chained(key, at)), inputs, strict=True))
+            for at in positions:
+                if not left[picks[at]]:
+                    short = picks[at]
+                    break
+                out.append(left[picks[at]].pop())
+            number += 1
+        if stop == "first":
             break
-        else:
-            there.remove(pick)
+        gone[short] = True
     return out
 
 

@@ -106,7 +106,7 @@ def test_counts_of_none_are_refused(file: Path, option: str, capsys: pytest.Capt
     """The batch was to be a multiple of 0, and no machine counted as one."""
     with pytest.raises(SystemExit):
         main(["train", "resilient", str(file), option, "0"])
-    assert f"argument {option}: '0' is not an integer above 0" in capsys.readouterr().err
+    assert f"argument {option}: must be an integer above 0, not '0'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="is 0: give 1 or more"):
         Workers(replicas=0, machines=0)
 
