@@ -352,7 +352,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
         int96 = {_top(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
         for run in _runs(footer, part, leaves):
             columns |= read(run, "us")
-            if again := [leaf for leaf in run if _top(footer, leaf) in int96]:
+            if int96 and (again := [leaf for leaf in run if _top(footer, leaf) in int96]):
                 for name, column in read(again, "ns").items():
                     check_microseconds(name, columns[name], column, file)
     if file.remote is None:  # it was opened by its name: what was there before and is there now was read

@@ -55,4 +55,4 @@ def test_a_second_loader_of_a_pipeline_takes_fewer_calls_to_its_first_batch(clic
         with clicks.loader(executor="inline") as second:
             batches = iter(second)
             needed.append(calls(lambda: next(batches)))  # noqa: B023 - called here
-    assert min(needed) < 1850
+    assert min(needed) < 1900  # 1,820; a few more where temporary files lie elsewhere
