@@ -1,7 +1,7 @@
-"""Transforms of audio: files to clips, clips to log-mel spectrograms, and what is drawn at random on the way.
+"""Audio transforms: decode files to clips, augment clips at random, and turn clips into log-mel spectrograms.
 
 ``p.map(audio.decode(rate=16000, mono=True), "bytes", into="audio").map(audio.log_mel(rate=16000), "audio")``. A clip
-is a float32 array of (samples,) or (samples, channels). Needs the extra ``cedar-data[audio]``.
+is a float32 array of (samples,) or (samples, channels). This module needs the extra ``cedar-data[audio]``.
 """
 
 # ruff: noqa: N813 - lower case is what users write: audio.decode(...)

@@ -1,8 +1,8 @@
-"""Clips, and what the transforms of one clip after the other have in common.
+"""The clip type, and the base class of transforms that process one clip at a time.
 
-A clip is float32: (samples,), or (samples, channels). A column of clips is an object column of such arrays; where all
-have one shape, an ndarray of shape (rows, samples) or (rows, samples, channels). Arrow lists of floats are read as
-clips of one channel. A spectrogram is float32 (bands, frames), or (channels, bands, frames).
+A clip is a float32 array of (samples,) or (samples, channels). A column of clips is an object column of such arrays, or
+an ndarray of (rows, samples[, channels]) if all clips have the same shape. Arrow lists of floats are read as
+single-channel clips. A spectrogram is a float32 array of (bands, frames) or (channels, bands, frames).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Clip = npt.NDArray[np.float32]
 
 
 class BadClip(Exception):
-    """What is wrong with one row, and what to do."""
+    """Raised if a row has no result; carries the reason (``why``) and a suggestion (``fix``)."""
 
     def __init__(self, why: str, fix: str = "drop such rows: on_error=cedar.Skip(...)") -> None:
         super().__init__(why)
@@ -37,33 +37,33 @@ class BadClip(Exception):
 
 
 class ClipTransform(Transform):
-    """A transform that works on one row at a time; several of them, one above the other, run row by row as a chain."""
+    """A transform that works on one row at a time; consecutive clip transforms run together, row by row, as a chain."""
 
     per_row: ClassVar[bool] = True
 
     @abstractmethod
     def one(self, *values: Any, draw: Any = None, out: Any = None) -> Any:
-        """The result for one row.
+        """Return the result for one row.
 
         Args:
-            values: of the columns read.
-            draw: what ``drawn`` gave for this row.
-            out: where a result of a fixed shape may be put; returned then.
+            values: the row's values of the input columns.
+            draw: the row's element of ``drawn``; None if the transform is not random.
+            out: an array for a result of fixed shape. The transform may write into it and return it.
 
         Raises:
-            BadClip: there is none.
+            BadClip: the row has no result.
         """
 
     def drawn(self, draws: Draws) -> Sequence[Any]:
-        """What each row draws; for a random transform."""
+        """Return one random draw per row. Only random transforms implement this."""
         raise NotImplementedError
 
     def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
-        """What a row drew, by name, for people to read.
+        """Return the row's random parameters by name, for ``describe``.
 
         Args:
-            draw: what ``drawn`` gave for this row.
-            values: of the columns read.
+            draw: the row's element of ``drawn``.
+            values: the row's values of the input columns.
         """
         del values
         return {"draw": draw}
@@ -83,7 +83,7 @@ class ClipTransform(Transform):
 
 
 class ClipChain:
-    """Runs audio transforms row by row: what is between them never is in memory for more than one row."""
+    """Runs audio transforms row by row, so that intermediate results are in memory for only one row at a time."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
         made = {name for link in below for name in link.writes}
@@ -103,7 +103,7 @@ ClipTransform.chain = ClipChain()
 
 @dataclass(frozen=True)
 class _Step:
-    """A link, or two that run as one: the name written, what each row draws, and where results are kept."""
+    """One step of a chain: a link, or a decode and a crop that run as one. ``kept`` collects its final results."""
 
     link: int
     reads: tuple[str, ...]
@@ -114,7 +114,7 @@ class _Step:
 
 
 class _ClipColumn:
-    """The results of a link that nothing overwrites."""
+    """Collects the results of a link whose output column no later link overwrites."""
 
     def __init__(self, kind: ColumnType, rows: int) -> None:
         self.kind = kind
@@ -131,7 +131,7 @@ class _ClipColumn:
             return
         base = getattr(value, "base", None)
         if isinstance(base, np.ndarray) and base.nbytes > 2 * value.nbytes:
-            value = value.copy()  # so that a short part does not keep a long clip in memory
+            value = value.copy()  # a view of a short part would keep the whole clip in memory
         self.column[row] = value
 
     def done(self) -> Column:
@@ -141,16 +141,16 @@ class _ClipColumn:
 def run_rows(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
 ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
-    """What the links make of the columns, row by row.
+    """Run the links row by row; return the output columns by name, and the faults by row number.
 
     Raises:
-        PipelineError: columns of types that a link does not take.
+        PipelineError: a link does not support the type of a column.
     """
     rows = len(next(iter(columns.values())))
     sources = {name: _values(column) for name, column in columns.items()}
     steps = _steps(links, columns, draws, rows)
     faults: dict[int, ChainFault] = {}
-    with np.errstate(all="ignore"):  # NaN and infinity are refused, or made, knowingly
+    with np.errstate(all="ignore"):  # transforms check for NaN and infinity themselves
         for row in range(rows):
             with Passing():
                 fault = _run_row(row, steps, sources)
@@ -202,7 +202,7 @@ def _steps(
 
 
 def _values(column: Column) -> Any:
-    """Something that gives the value of each row by its number."""
+    """Return a sequence from which a row's value can be read by row number."""
     if isinstance(column, np.ndarray):
         return column
     kind = column.type
@@ -216,7 +216,7 @@ def _values(column: Column) -> Any:
 
 
 class _Bytes:
-    """The rows of a binary column, without a copy; None for a null."""
+    """The rows of a binary column as memoryviews, without a copy; None for a null."""
 
     def __init__(self, column: pa.Array) -> None:
         self.missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -231,18 +231,18 @@ class _Bytes:
         return self.data[int(self.bounds[row]) : int(self.bounds[row + 1])]
 
 
-# ---- what a transform takes ------------------------------------------------------------------------------------------
+# ---- input checks ----------------------------------------------------------------------------------------------------
 
 
 def clip_type(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
-    """The shape of every row of a column of clips; None if rows differ.
+    """Return the shape that all rows of a clip column have, or None if the shape may differ between rows.
 
     Args:
-        transform: whom the error names.
-        dims: how many dimensions a row may have.
+        transform: the transform that the error names.
+        dims: the numbers of dimensions that a row may have.
 
     Raises:
-        PipelineError: no such column.
+        PipelineError: the column does not hold clips (or spectrograms).
     """
     if kind in (OBJECT, UNKNOWN):
         return None
@@ -256,10 +256,10 @@ def clip_type(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -
 
 
 def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
-    """A row's value as float32.
+    """Return a row's value as a float32 array.
 
     Raises:
-        BadClip: it is not an array of floats of so many dimensions.
+        BadClip: the value is not a float array, or its number of dimensions is not in ``dims``.
     """
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim not in dims:
         reported = (
@@ -272,19 +272,19 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
 
 
 def by_channel(function: Callable[[Clip], Clip], clip: Clip) -> Clip:
-    """A function of (samples,) on each channel of (samples, channels)."""
+    """Apply a function of (samples,) to each channel of a clip."""
     if clip.ndim == 1:
         return function(clip)
     return np.stack([function(np.ascontiguousarray(clip[:, c])) for c in range(clip.shape[1])], axis=1)
 
 
 def finite(clip: Clip) -> Clip:
-    """The clip itself.
+    """Return the clip unchanged after checking it.
 
     Raises:
-        BadClip: it holds NaN or infinity.
+        BadClip: the clip holds NaN or infinity.
     """
-    total = float(clip.sum(dtype=np.float64)) if clip.size else 0.0  # one pass; exact enough to tell NaN and infinity
+    total = float(clip.sum(dtype=np.float64)) if clip.size else 0.0  # the sum is finite only if all samples are
     if not np.isfinite(total):
         bad = int(np.flatnonzero(~np.isfinite(clip.reshape(len(clip), -1)).all(axis=1))[0])
         raise BadClip(f"sample {bad:,} of {len(clip):,} is NaN or infinite")
@@ -297,10 +297,10 @@ def finite(clip: Clip) -> Clip:
 def check_number(
     name: str, parameter: str, value: Any, low: float, high: float = float("inf"), *, open: bool = False
 ) -> None:
-    """Refuse a parameter that is not a number from ``low`` to ``high``; ``open``: above ``low``.
+    """Check that a parameter is a number from ``low`` to ``high``; with ``open``, above ``low``.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the check fails; the error names the user's line.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not low <= value <= high or (open and value == low) or value == float("inf"):
@@ -310,10 +310,10 @@ def check_number(
 
 
 def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
-    """Refuse a parameter that is not an integer of at least ``low``.
+    """Check that a parameter is an integer of at least ``low``.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise PipelineError(
@@ -322,10 +322,10 @@ def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
 
 
 def check_choice(name: str, parameter: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuse an invalid parameter of the choices.
+    """Check that a parameter is one of the choices, of the same type.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the check fails; the error names the user's line.
     """
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         raise PipelineError(

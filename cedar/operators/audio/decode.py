@@ -1,4 +1,4 @@
-"""Files to clips: decode, a random part of a file, and a file's sampling rate."""
+"""Decode whole audio files or random parts of them, and read a file's sampling rate."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cedar.operators.audio.sound_file import open_file
 from cedar.operators.audio.wav import open_wav
 from cedar.operators.draws import Draws
 
-Window = Callable[[int, int], tuple[int, int]]  # of a file's frames and its rate: the first frame, and past the last
+Window = Callable[[int, int], tuple[int, int]]  # (frames, rate) of a file -> (start, stop) of the part to read
 
 
 class _Files(ClipTransform):
-    """What reads a column of files' bytes."""
+    """Base class of transforms that read a column of file contents (bytes)."""
 
     larger: ClassVar[bool] = True
 
@@ -42,20 +42,20 @@ class _Files(ClipTransform):
 
 @dataclass(frozen=True)
 class Decode(_Files):
-    """A file's bytes (WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, CAF, AU) to a clip: float32, full scale being 1.
+    """Decode a file's bytes (WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, CAF, AU) to a float32 clip with full scale 1.
 
     Args:
-        rate: resample to so many Hz what has another rate, as ``resample`` does; None keeps each file's own.
-        mono: the mean of the channels, (samples,). Otherwise files of several channels give (samples, channels).
-        start: where to begin, in seconds; past the end, there are no samples.
-        duration: how much to take, in seconds; None is all. No more of a WAV or FLAC file is decoded, so damage
-            elsewhere is not seen; formats with loss are decoded up to the end of the part. Cut before resampling.
-        quality: of the resampling.
-        most: samples of all channels that a file may have; by default the environment variable CEDAR_MAX_SAMPLES,
-            else 2^28, which is 1 GiB.
+        rate: sampling rate of the result in Hz; files of another rate are resampled. None keeps each file's rate.
+        mono: True averages the channels: (samples,). Otherwise files of several channels give (samples, channels).
+        start: position of the first sample in seconds; a start past the end gives an empty clip.
+        duration: length of the part in seconds; None reads to the end. Only this part of a WAV or FLAC file is decoded,
+            so damage outside it goes unnoticed. Lossy formats are decoded up to its end. The cut precedes resampling.
+        quality: soxr's resampling quality, as for ``resample``.
+        most: maximum number of samples, over all channels. The default is the environment variable
+            CEDAR_MAX_SAMPLES if it is set, else 2^28 (1 GiB).
 
-    A file that is truncated, damaged, or holds NaN or infinity has no result. A file of no samples gives a clip of no
-    samples. Formats without a length in their header (MP3, Ogg) that are cut off give what is there.
+    Rows whose file is truncated or damaged, or holds NaN or infinity, fail. A file without samples gives an empty clip.
+    Truncated files whose header has no length (MP3, Ogg) give the samples up to the cut.
 
     Examples:
         >>> import io, numpy as np, soundfile
@@ -87,21 +87,21 @@ class Decode(_Files):
         return _clip(self, open_audio(values[0]), self.window)
 
     def window(self, frames: int, rate: int) -> tuple[int, int]:
-        """The frames that are read."""
+        """Return the first frame to read, and the end (exclusive)."""
         start = min(frames, round(self.start * rate))
         return start, frames if self.duration is None else min(frames, start + round(self.duration * rate))
 
 
 @dataclass(frozen=True)
 class DecodeRandom(_Files):
-    """A part of a file at a random place, equally likely anywhere: ``duration`` seconds, and no more is decoded.
+    """Decode ``duration`` seconds of a file at a random position, drawn uniformly.
 
     Args:
-        duration: in seconds; a shorter file is taken whole.
+        duration: length of the part in seconds; shorter files are decoded whole.
         rate, mono, quality, most: as for ``decode``.
 
-    Of WAV and FLAC files only the part is decoded, so damage elsewhere is not seen; formats with loss are decoded up to
-    the end of the part.
+    Only this part of a WAV or FLAC file is decoded, so damage outside it goes unnoticed. Lossy formats are decoded up
+    to the end of the part.
 
     Examples:
         >>> import io, numpy as np, soundfile
@@ -130,7 +130,7 @@ class DecodeRandom(_Files):
         return _clip(self, open_audio(values[0]), partial(self.window, draw))
 
     def window(self, draw: float, frames: int, rate: int) -> tuple[int, int]:
-        """The part that is decoded."""
+        """Return the first frame to decode, and the end (exclusive)."""
         length = min(frames, round(self.duration * rate))
         start = int(draw * (frames - length + 1))
         return start, start + length
@@ -142,7 +142,7 @@ class DecodeRandom(_Files):
 
 @dataclass(frozen=True)
 class Rate(_Files):
-    """The sampling rate of a file in Hz, int64, from its header.
+    """Return the sampling rate of a file in Hz as int64, from its header.
 
     Examples:
         >>> import io, numpy as np, soundfile
@@ -163,11 +163,11 @@ class Rate(_Files):
 
 
 def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -> Callable[..., Clip] | None:
-    """``decode`` and a crop of what it gives as one, where both together are exactly one after the other.
+    """Return a function that decodes only the part a crop keeps, or None if ``decode`` is not a whole-file ``Decode``.
 
     Args:
-        decode: the transform below the crop.
-        window_of: from a clip's samples and what the row drew to the part that is kept.
+        decode: the transform before the crop.
+        window_of: returns (start, stop) of the part to keep, given a clip's number of samples and the row's draw.
     """
     if type(decode) is not Decode or not decode.whole:
         return None
@@ -185,7 +185,7 @@ def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -
 
 
 def _clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -> Clip:
-    """The part of a file, as the transform wants it."""
+    """Read a part of a file; mix it to mono and resample it as the transform asks."""
     start, stop = window(opened.frames, opened.rate)
     assert transform.most is not None
     within(stop - start, opened.channels, transform.most)
@@ -200,7 +200,7 @@ def _clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -
 
 
 def _mixed(frames: Clip) -> Clip:
-    """The mean of the channels, summed in their order."""
+    """Return the mean of the channels, summed in channel order."""
     channels = frames.shape[1]
     if channels == 1:
         return frames[:, 0]
@@ -230,10 +230,10 @@ _OTHERS = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
 
 
 def open_audio(data: Any) -> AudioFile:
-    """A file's header: WAV in place, FLAC by dr_flac, the rest by libsndfile.
+    """Read a file's header and choose its decoder: WAV in place, FLAC by dr_flac, all others by libsndfile.
 
     Raises:
-        BadClip: it cannot be read.
+        BadClip: the header cannot be read.
     """
     if data is None:
         raise BadClip("null instead of a file's bytes")
@@ -252,5 +252,5 @@ def open_audio(data: Any) -> AudioFile:
 
 
 def _mpeg(head: bytes) -> bool:
-    """Whether it begins with the header of an MPEG audio frame."""
+    """Return whether the bytes begin with the header of an MPEG audio frame."""
     return len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0

@@ -1,4 +1,4 @@
-"""How to transform frames of a length: Stockham's algorithm in radices 4, 2, 3, 5 and any prime.
+"""Plans of Fourier transforms of a given length: Stockham's algorithm with radices 4, 2, 3, 5 and any prime.
 
 Van Loan, Computational Frameworks for the Fast Fourier Transform, 1992. float32, with twiddles rounded from float64.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-# Cosines and sines of thirds and fifths of a turn.
+# Cosines and sines of 1/3 and 1/5 of a full turn.
 S3 = np.float32(math.sin(2 * math.pi / 3))
 C51, C52 = np.float32(math.cos(2 * math.pi / 5)), np.float32(math.cos(4 * math.pi / 5))
 S51, S52 = np.float32(math.sin(2 * math.pi / 5)), np.float32(math.sin(4 * math.pi / 5))
@@ -22,12 +22,12 @@ ZERO = np.float32(0)
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How to transform ``n`` values.
+    """The stages of a Fourier transform of ``n`` values.
 
     Args:
-        radices: int64[stages]; their product is n.
+        radices: int64[stages]: the radix of each stage; their product is n.
         twiddles: float32[...]: for each stage, for each p, the real and imaginary parts of w^p to w^(p (radix - 1)).
-        starts: int64[stages]: where a stage's twiddles begin.
+        starts: int64[stages]: the index in ``twiddles`` at which each stage's factors begin.
     """
 
     n: int
@@ -38,7 +38,7 @@ class Plan:
 
 @lru_cache(maxsize=32)
 def plan(n: int) -> Plan:
-    """The stages for ``n`` values.
+    """Return the plan for ``n`` values.
 
     Examples:
         >>> plan(400).radices.tolist(), plan(14).radices.tolist()

@@ -1,6 +1,6 @@
-"""FLAC, by dr_flac in the library miniaudio: 1.7 times as fast as libFLAC, the same samples.
+"""Decodes FLAC with dr_flac, part of the library miniaudio: 1.7 times as fast as libFLAC, with identical samples.
 
-Read in place, without holding the interpreter's lock. A frame whose checksum is wrong is found.
+dr_flac reads the bytes in place, releases the GIL, and detects frames with a wrong checksum.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
-_DENSEST = 65535  # samples that a frame holds at most; and a frame has more than eight bytes
+_DENSEST = 65535  # maximum number of samples per frame; a frame takes more than eight bytes
 
 
 @dataclass(frozen=True)
 class Flac(AudioFile):
-    """A FLAC file; ``frames`` is what its header says."""
+    """A FLAC file; ``frames`` is the number of samples per channel that the header claims."""
 
     data: memoryview
 
-    parts = False  # damage is only found where it is decoded
+    parts = False  # damage is only detected in the part that is decoded
     whole_numbers = True
 
     def read(self, start: int, stop: int) -> Clip:
@@ -43,10 +43,10 @@ class Flac(AudioFile):
 
 
 def open_flac(data: memoryview) -> Flac | None:
-    """A FLAC file; None if its header does not say how long it is.
+    """Open a FLAC file; return None if its header does not state the length.
 
     Raises:
-        BadClip: it is not a FLAC file, or claims more than it can hold.
+        BadClip: the data is not a FLAC file, or the header claims more samples than the file can hold.
     """
     with _stream(data) as stream:
         frames, rate, channels = int(stream.totalPCMFrameCount), int(stream.sampleRate), int(stream.channels)

@@ -1,4 +1,4 @@
-"""The libraries of the extra ``audio``, imported when they are first needed."""
+"""Checks for the libraries of the extra ``audio``, which are imported when first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _EXTRA = "pip install 'cedar-data[audio]'"
 
 
 def require(name: str, *modules: str) -> None:
-    """Refuse to build a transform whose libraries are missing.
+    """Check that the libraries of a transform are installed.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: a library is missing; the error names the user's line.
     """
     missing = [module for module in modules if not installed(module)]
     if missing:
@@ -24,5 +24,5 @@ def require(name: str, *modules: str) -> None:
 
 @lru_cache
 def installed(module: str) -> bool:
-    """Whether a module could be imported."""
+    """Return whether a module can be imported."""
     return importlib.util.find_spec(module) is not None

@@ -1,4 +1,4 @@
-"""Clips to mel spectrograms, linear or logarithmic."""
+"""Mel spectrograms of clips, linear or logarithmic."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from cedar.operators.audio.libraries import require
 
 @dataclass(frozen=True)
 class LogMel(ClipTransform):
-    """A clip to a logarithmic mel spectrogram: float32 (n_mels, frames), or (channels, n_mels, frames).
+    """Compute the logarithmic mel spectrogram of a clip: float32 (n_mels, frames) or (channels, n_mels, frames).
 
-    What ``torchaudio.transforms.MelSpectrogram`` gives, and then ``AmplitudeToDB`` for log="db" or log(x + floor) for
+    Equals ``torchaudio.transforms.MelSpectrogram`` followed by ``AmplitudeToDB`` for log="db" or log(x + floor) for
     log="ln": frames under a periodic Hann window, their Fourier transform, its magnitude to ``power``, summed under
-    triangles on the mel scale. Accurate to about 1e-5 of a band's value, as float32 allows. Clips of one length, such
-    as ``pad`` makes, give an array (rows, n_mels, frames).
+    triangles on the mel scale. Accurate to about 1e-5 of a band's value, as float32 allows. Clips of equal length, for
+    example after ``pad``, give one array of (rows, n_mels, frames).
 
     Args:
-        rate: of the clips, in Hz.
-        n_fft: samples of a frame.
-        hop_length: samples from a frame to the next; by default half a window.
-        win_length: of the window, in the middle of a frame; by default ``n_fft``.
-        n_mels: how many bands.
-        f_min, f_max: of the bands in Hz; by default from 0 to half the rate.
+        rate: sampling rate of the clips in Hz.
+        n_fft: length of a frame in samples.
+        hop_length: samples between the starts of consecutive frames; by default half a window.
+        win_length: length of the window in samples, centered in the frame; by default ``n_fft``.
+        n_mels: number of mel bands.
+        f_min, f_max: frequency range of the bands in Hz; by default from 0 to half the rate.
         power: 2 for powers, 1 for magnitudes.
-        log: "db": 10 log10 of powers, 20 log10 of magnitudes. "ln": the natural logarithm. None: none at all.
-        floor: for "db" the least value (``amin``); for "ln" what is added. By default 1e-10 and 1e-6.
-        top_db: for "db", values are at least the clip's largest less this; None for no such bound.
-        mel_scale: "htk" as torchaudio's default, or "slaney" as librosa's.
-        norm: None, or "slaney" for triangles of area 1, as librosa's default.
-        center: frames are around samples 0, hop, 2 hop, ..., the clip reflected at its ends: 1 + samples // hop of
-            them for even n_fft. Otherwise only frames within the clip: 1 + (samples - n_fft) // hop.
+        log: "db" for 10 log10 of powers or 20 log10 of magnitudes, "ln" for the natural logarithm, None for linear.
+        floor: for "db" the minimum (``amin``), by default 1e-10; for "ln" the amount added, by default 1e-6.
+        top_db: for "db", raise values to at least the clip's maximum minus ``top_db``; None sets no such bound.
+        mel_scale: "htk" (torchaudio's default) or "slaney" (librosa's default).
+        norm: None, or "slaney" for triangles of area 1 (librosa's default).
+        center: True centers frames on samples 0, hop, 2 hop, ..., reflecting the clip at its ends: 1 + samples // hop
+            frames for even n_fft. False takes only frames within the clip: 1 + (samples - n_fft) // hop.
 
-    Silence has a result: the floor. A clip too short for a frame (or, with ``center``, for its reflection: of
-    n_fft // 2 samples or fewer), or with NaN or infinity, has none.
+    Silence gives the floor. Clips with NaN or infinity fail, and so do clips shorter than a frame or, with ``center``,
+    of at most n_fft // 2 samples, which are too short to reflect.
 
     Examples:
         >>> clip = np.sin(np.arange(16000, dtype=np.float32) * 0.4)
@@ -115,7 +115,7 @@ class LogMel(ClipTransform):
         return max(1, self.window_length // 2) if self.hop_length is None else self.hop_length
 
     def frames(self, samples: int) -> int:
-        """How many frames a clip has."""
+        """Return the number of frames of a clip of ``samples`` samples; 0 if it is too short."""
         if self.center:
             return 1 + (samples - self.n_fft % 2) // self.hop if samples > self.n_fft // 2 else 0
         return 1 + (samples - self.n_fft) // self.hop if samples >= self.n_fft else 0
@@ -173,7 +173,7 @@ class LogMel(ClipTransform):
 
 @lru_cache(maxsize=32)
 def _window(n: int, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The window, periodic, in the middle of a frame; and exp(-2 pi i k / n) for each bin k."""
+    """Return the periodic Hann window, centered in a frame of ``n`` samples, and exp(-2 pi i k / n) for each bin k."""
     window = np.zeros(n, np.float32)
     left = (n - length) // 2
     window[left : left + length] = hann(length)
@@ -182,7 +182,7 @@ def _window(n: int, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[n
 
 
 def hann(length: int) -> npt.NDArray[np.float64]:
-    """The periodic Hann window."""
+    """Return the periodic Hann window of a length."""
     return np.asarray(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length))
 
 
@@ -192,13 +192,13 @@ def hann(length: int) -> npt.NDArray[np.float64]:
 Scale = Literal["htk", "slaney"]
 Floats = npt.NDArray[np.float64]
 
-_STEP = 200.0 / 3  # Hz per mel of Slaney's scale, below the corner
+_STEP = 200.0 / 3  # Hz per mel of Slaney's scale below the corner frequency
 _CORNER = 1000.0
-_LOG_STEP = np.log(6.4) / 27.0  # per mel, above it
+_LOG_STEP = np.log(6.4) / 27.0  # natural logarithm of the frequency ratio per mel, above the corner
 
 
 def to_mel(hertz: Any, scale: Scale) -> Floats:
-    """Frequencies in mel.
+    """Convert frequencies from Hz to mel.
 
     "htk" is 2595 log10(1 + f / 700) (O'Shaughnessy, Speech Communication, 1987; HTK). "slaney" is linear to 1 kHz and
     logarithmic above (Slaney, Auditory Toolbox, 1998).
@@ -218,7 +218,7 @@ def to_mel(hertz: Any, scale: Scale) -> Floats:
 
 
 def to_hertz(mel: Any, scale: Scale) -> Floats:
-    """The inverse of ``to_mel``."""
+    """Convert frequencies from mel to Hz; the inverse of ``to_mel``."""
     mel = np.asarray(mel, dtype=np.float64)
     hertz: Floats
     if scale == "htk":
@@ -233,9 +233,9 @@ def to_hertz(mel: Any, scale: Scale) -> Floats:
 def mel_filters(
     n_fft: int, rate: float, n_mels: int, f_min: float, f_max: float, scale: Scale, norm: Literal["slaney"] | None
 ) -> Floats:
-    """float64[n_mels, n_fft // 2 + 1]: triangles of height 1 whose corners are equally spaced in mel.
+    """Return the mel filters, float64[n_mels, n_fft // 2 + 1]: triangles of height 1 with corners equidistant in mel.
 
-    With norm "slaney" each is divided by half its width in Hz, so that its area is 1.
+    With norm "slaney" each triangle is divided by half its width in Hz, so that its area is 1.
 
     Examples:
         >>> mel_filters(8, 8, 2, 0, 4, "htk", None).round(2)
@@ -255,12 +255,12 @@ def mel_filters(
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """Filters by bin: a bin is between two corners, so it belongs to two bands at most.
+    """The mel filters, indexed by frequency bin. A bin lies between two corners, so it belongs to at most two bands.
 
     Args:
-        low: the first bin of any weight; ``high`` is past the last one.
-        rows: int64[bins]: the first band of a bin, counted from 1.
-        weights: float32[bins, 2]: the weight in that band and in the next.
+        low: the first bin with a weight above 0; ``high`` is one past the last such bin.
+        rows: int64[bins]: the first band of each bin, counted from 1.
+        weights: float32[bins, 2]: the bin's weight in that band and in the next one.
     """
 
     low: int
@@ -273,7 +273,7 @@ class Bands:
 def bands(
     n_fft: int, rate: float, n_mels: int, f_min: float, f_max: float, scale: Scale, norm: Literal["slaney"] | None
 ) -> Bands:
-    """The filters of ``mel_filters``, by bin."""
+    """Return the filters of ``mel_filters``, indexed by bin."""
     filters = mel_filters(n_fft, rate, n_mels, f_min, f_max, scale, norm)
     rows = np.zeros(filters.shape[1], dtype=np.int64)
     weights = np.zeros((filters.shape[1], 2), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""How loud a clip is: gain, random gain, normalize."""
+"""Change the loudness of clips: gain, random gain, normalize."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cedar.operators.algebra import pointwise
 from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_choice, check_number, clip_type, finite
 from cedar.operators.draws import Draws
 
-_MOST = 200.0  # dB: beyond is not a gain that anyone means
+_MOST = 200.0  # dB; a larger gain is surely a mistake
 
 
 class _SameShape(ClipTransform):
-    """What changes values, and no shapes."""
+    """Base class of transforms that keep the shape of a clip."""
 
     def result(self, *types: Any) -> ColumnType:
         shape = clip_type(self, types[0])
@@ -28,10 +28,10 @@ class _SameShape(ClipTransform):
 @pointwise
 @dataclass(frozen=True)
 class Gain(_SameShape):
-    """A clip louder by so many dB, without clipping: times 10^(db / 20), as float32.
+    """Multiply a clip by 10^(db / 20) in float32, without clipping.
 
     Args:
-        db: from -200 to 200.
+        db: the gain in dB, from -200 to 200; negative values make the clip softer.
 
     Examples:
         >>> Gain(20.0)(np.float32([0.25]))
@@ -50,11 +50,11 @@ class Gain(_SameShape):
 @pointwise
 @dataclass(frozen=True)
 class RandomGain(_SameShape):
-    """A clip louder by dB drawn from ``low`` to ``high``, equally likely anywhere, without clipping.
+    """Change the loudness of a clip by a gain drawn uniformly from ``low`` to ``high`` dB, without clipping.
 
     Args:
-        low: in dB, from -200; negative is softer.
-        high: in dB, to 200.
+        low: the minimum gain in dB, at least -200; negative values make the clip softer.
+        high: the maximum gain in dB, at most 200.
 
     Examples:
         >>> from cedar.operators.draws import Draws
@@ -84,21 +84,21 @@ class RandomGain(_SameShape):
 
 
 def louder(clip: Clip, db: float, out: Clip | None) -> Clip:
-    """A clip times a gain."""
+    """Return the clip multiplied by a gain in dB."""
     made: Clip = np.multiply(clip, np.float32(10.0 ** (float(db) / 20.0)), out=out)
     return made
 
 
 @dataclass(frozen=True)
 class Normalize(_SameShape):
-    """Each clip by itself to a common level.
+    """Scale each clip separately to a common level.
 
     Args:
-        to: "peak": the largest magnitude becomes 1. "standard": mean 0 and standard deviation 1, of all samples;
-            computed in float64.
+        to: "peak" scales the largest magnitude to 1. "standard" gives all samples together mean 0 and standard
+            deviation 1, computed in float64.
 
-    Silence, a clip of equal samples for "standard", becomes zeros; a clip of no samples stays so. NaN and infinity have
-    no result.
+    Silence becomes zeros, and so does, with "standard", a clip whose samples are all equal. An empty clip stays empty.
+    Clips with NaN or infinity fail.
 
     Examples:
         >>> Normalize()(np.float32([0.25, -0.5]))

@@ -1,4 +1,4 @@
-"""SpecAugment: masks over times and frequencies of spectrograms (Park et al., Interspeech 2019, arXiv 1904.08779)."""
+"""SpecAugment: time and frequency masks on spectrograms (Park et al., Interspeech 2019, arXiv 1904.08779)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedar.operators.draws import Draws
 
 
 class _Mask(ClipTransform):
-    """Sets stretches of one axis of a spectrogram to a value."""
+    """Sets random ranges along one axis of a spectrogram to a constant value."""
 
     random: ClassVar[bool] = True
     axis: ClassVar[int]
@@ -42,7 +42,7 @@ class _Mask(ClipTransform):
         return made
 
     def stretches(self, draw: Any, size: int) -> list[tuple[int, int]]:
-        """Where each mask begins and ends."""
+        """Return (start, stop) of each mask along an axis of length ``size``."""
         most = self.most(size)
         widths = [int(first * (most + 1)) for first, _ in draw]
         starts = [int(second * (size - wide + 1)) for (_, second), wide in zip(draw, widths, strict=True)]
@@ -52,21 +52,21 @@ class _Mask(ClipTransform):
         return {"masks": self.stretches(draw, values[0].shape[self.axis])}
 
     def most(self, size: int) -> int:
-        """The longest stretch."""
+        """Return the maximum length of a mask along an axis of length ``size``."""
         return min(self.width, size)
 
 
 @dataclass(frozen=True)
 class TimeMask(_Mask):
-    """Masks over frames of a spectrogram (..., bands, frames).
+    """Mask random ranges of frames of a spectrogram (..., bands, frames).
 
-    A mask is of 0 to ``width`` frames, and anywhere; both equally likely. Masks may overlap.
+    The width of each mask is drawn uniformly from 0 to ``width`` frames, and then its position. Masks may overlap.
 
     Args:
-        width: the most frames of a mask.
-        count: how many masks.
-        share: the most that a mask may be of all frames.
-        value: what is put there.
+        width: maximum number of frames per mask.
+        count: number of masks.
+        share: maximum fraction of all frames that one mask may cover.
+        value: the value written into masked frames.
 
     Examples:
         >>> from cedar.operators.draws import Draws
@@ -91,14 +91,14 @@ class TimeMask(_Mask):
 
 @dataclass(frozen=True)
 class FrequencyMask(_Mask):
-    """Masks over bands of a spectrogram (..., bands, frames).
+    """Mask random ranges of bands of a spectrogram (..., bands, frames).
 
-    A mask is of 0 to ``width`` bands, and anywhere; both equally likely. Masks may overlap.
+    The width of each mask is drawn uniformly from 0 to ``width`` bands, and then its position. Masks may overlap.
 
     Args:
-        width: the most bands of a mask.
-        count: how many masks.
-        value: what is put there.
+        width: maximum number of bands per mask.
+        count: number of masks.
+        value: the value written into masked bands.
 
     Examples:
         >>> from cedar.operators.draws import Draws

@@ -1,8 +1,8 @@
-"""Mel spectrograms, compiled: frames, window, Fourier transform, power and mel bands of one clip in one pass.
+"""Compiled mel spectrograms: frames, window, Fourier transform, power and mel bands of one clip in one pass.
 
 A frame of even length is transformed as half as many complex values: its even samples are the real parts, its odd ones
-the imaginary parts. So a frame's result depends on nothing but the frame. Nothing of it leaves the processor's cache
-until its bands are done. Importing this module imports numba.
+the imaginary parts. The result of a frame therefore depends on no other frame. Intermediate values stay in the
+processor's cache until the mel bands are computed. Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LANES = 32
 
 @kernel("void(float32[:, ::1], float32[::1], int64, float32[::1], int64, int64)")
 def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> None:
-    """A frame into a lane, windowed. The clip is reflected at its ends, its first and last sample not repeated."""
+    """Write a windowed frame into a lane. Clips are reflected at both ends without repeating the end samples."""
     n, last = len(window), len(clip) - 1
     even, odd = x[0], x[1]
     half = n // 2
@@ -52,10 +52,10 @@ def _fill(x: Any, clip: Any, start: int, window: Any, lane: int, lanes: int) -> 
 
 @kernel("void(float32[:, ::1], int64, int64, float32[:, ::1], int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any, root: bool, mel: Any) -> None:
-    """Adds the bins' powers to the bands: a bin belongs to two bands at most, neighbors.
+    """Add the power of each bin to its mel bands: at most two, which are adjacent.
 
     Bins k and n / 2 - k come from the same two values: X[k] = E + T and X[n / 2 - k] = conj(E - T), where E is the
-    transform of the even samples and T that of the odd ones, turned.
+    transform of the even samples, and T is the transform of the odd samples times the factor in ``turns``.
     """
     half = n // 2
     for k in range(half // 2 + 1):
@@ -86,7 +86,7 @@ def _bands_even(z: Any, n: int, lanes: int, turns: Any, rows: Any, weights: Any,
 
 @kernel("void(float32[:, ::1], int64, int64, int64[::1], float32[:, ::1], boolean, float32[:, ::1])")
 def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, mel: Any) -> None:
-    """The same for frames of odd length, transformed with imaginary parts of zero."""
+    """Do the same as ``_bands_even`` for frames of odd length, which were transformed with imaginary parts of zero."""
     for k in range(n // 2 + 1):
         w0, w1 = weights[k, 0], weights[k, 1]
         first, second = mel[rows[k]], mel[rows[k] + 1]
@@ -101,7 +101,7 @@ def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, 
 
 @kernel("int64(float32[::1], int64, int64, int64, int64)")
 def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
-    """How many frames there are up to the last one that is not all zeros, as padding is, whose transform is known."""
+    """Return the number of frames up to the last nonzero one. Trailing zero frames (padding) need no transform."""
     samples = len(clip)
     end = samples
     while end > 0 and clip[end - 1] == ZERO:
@@ -109,7 +109,7 @@ def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     frame = frames
     while frame > 0:
         first = begin + (frame - 1) * hop
-        beyond = first + n - samples  # so many are reflected
+        beyond = first + n - samples  # number of reflected samples
         if first < end or (beyond > 0 and samples - 1 - beyond < end):
             break
         frame -= 1
@@ -120,7 +120,7 @@ def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     "void(float32[::1], int64, int64, float32[::1], int64[::1], float32[::1], int64[::1], float32[:, ::1],"
     " int64[::1], float32[:, ::1], boolean, float32[:, ::1])"
 )
-def mel_spectrogram(  # noqa: PLR0913 - compiled code takes no structures
+def mel_spectrogram(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
     clip: Any,
     begin: int,
     hop: int,
@@ -134,17 +134,17 @@ def mel_spectrogram(  # noqa: PLR0913 - compiled code takes no structures
     root: bool,
     out: Any,
 ) -> None:
-    """The mel bands of a clip, into ``out``: float32[bands, frames].
+    """Write the mel bands of a clip into ``out``, float32[bands, frames].
 
     Args:
         clip: float32[samples], contiguous.
-        begin: where the first frame begins; negative for frames around their time.
-        window: float32[n].
-        radices, twiddles, starts: the plan of a transform of n / 2 values; of n where n is odd.
+        begin: first sample of the first frame; negative for centered frames.
+        hop: samples between the starts of consecutive frames.
+        radices, twiddles, starts: the plan of a transform of n = len(window) values if n is odd, else of n / 2 values.
         turns: float32[n // 2 + 1, 2]: the real and imaginary parts of exp(-2 pi i k / n).
-        rows: int64[bins]: a bin's first band, counted from 1, 0 being below the lowest.
-        weights: float32[bins, 2]: a bin's weight in that band and in the next one.
-        root: magnitudes, and not powers.
+        rows: int64[bins]: the first band of each bin, counted from 1; 0 is the position before the lowest band.
+        weights: float32[bins, 2]: the bin's weight in that band and in the next one.
+        root: sum magnitudes instead of powers.
     """
     bands, frames = out.shape
     n = len(window)

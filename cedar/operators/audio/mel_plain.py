@@ -1,4 +1,4 @@
-"""Mel spectrograms in NumPy: the bits of the compiled ones, while those are created."""
+"""Mel spectrograms in NumPy, used while the compiled kernels are being built; both give identical bits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cedar.operators.beside import in_turn
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]  # real and imaginary parts
 
-_AT_ONCE = 256  # frames: some 400 kB
+_AT_ONCE = 256  # frames per array operation, about 400 kB
 
 
-def mel_spectrogram(  # noqa: PLR0913 - the compiled one's arguments
+def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled function
     clip: Floats,
     begin: int,
     hop: int,
@@ -31,7 +31,7 @@ def mel_spectrogram(  # noqa: PLR0913 - the compiled one's arguments
     root: bool,
     out: Floats,
 ) -> None:
-    """The mel bands of a clip, into ``out``; see ``mel_kernels``."""
+    """Write the mel bands of a clip into ``out``; see ``mel_kernels.mel_spectrogram``."""
     n = len(window)
     sounding = _sounding(clip, begin, hop, n, out.shape[1])
     out[:, sounding:] = 0
@@ -51,7 +51,7 @@ def mel_spectrogram(  # noqa: PLR0913 - the compiled one's arguments
 
 
 def _sounding(clip: Floats, begin: int, hop: int, n: int, frames: int) -> int:
-    """How many frames there are up to the last one that is not all zeros."""
+    """Return the number of frames up to the last one that is not all zeros."""
     sounds = np.flatnonzero(clip)
     end = int(sounds[-1]) + 1 if len(sounds) else 0
     first = begin + np.arange(frames) * hop
@@ -61,7 +61,7 @@ def _sounding(clip: Floats, begin: int, hop: int, n: int, frames: int) -> int:
 
 
 def _framed(clip: Floats, starting: npt.NDArray[np.int64], window: Floats) -> Floats:
-    """Frames, windowed: (samples, frames). The clip is reflected at its ends."""
+    """Return windowed frames, (samples, frames). The clip is reflected at its ends."""
     last = len(clip) - 1
     places = np.abs(starting + np.arange(len(window))[:, None])
     made: Floats = clip[np.where(places > last, 2 * last - places, places)] * window[:, None]
@@ -69,8 +69,9 @@ def _framed(clip: Floats, starting: npt.NDArray[np.int64], window: Floats) -> Fl
 
 
 def _even(z: Pair, n: int, turns: Floats, weights: Floats) -> Iterator[tuple[int, Floats, bool]]:
-    """The powers of bins whose frames were transformed as half as many complex values: a bin's number, its powers, and
-    whether they count; in the order in which they are added.
+    """Yield each bin, its powers and whether to count them, in the order in which the compiled kernel adds them.
+
+    This is for frames of even length, which were transformed as half as many complex values.
     """
     half = n // 2
     for k in range(half // 2 + 1):
@@ -93,11 +94,11 @@ def _power(real: Floats, imaginary: Floats) -> Floats:
     return real * real + imaginary * imaginary
 
 
-# ---- the transform: fft_kernels' stages ------------------------------------------------------------------------------
+# ---- the Fourier transform, with the stages of fft_kernels -----------------------------------------------------------
 
 
 def transform(x: Pair, radices: npt.NDArray[np.int64], twiddles: Floats, starts: npt.NDArray[np.int64]) -> Pair:
-    """The Fourier transform of each frame: real and imaginary parts, each (values, frames)."""
+    """Return the Fourier transform of each frame: real and imaginary parts, each (values, frames)."""
     n, frames = x[0].shape
     s, rest = frames, n
     for radix, start in zip(radices.tolist(), starts.tolist(), strict=True):
@@ -106,7 +107,7 @@ def transform(x: Pair, radices: npt.NDArray[np.int64], twiddles: Floats, starts:
         turns = twiddles[start : start + 2 * (radix - 1) * m].reshape(m, radix - 1, 2)
         y = np.empty((2, m, radix, s), np.float32)
         for u, (real, imaginary) in enumerate(_STAGES.get(radix, _any)(*inputs)):
-            if u or radix not in _STAGES:  # a prime's first value is turned by one, as the kernel does
+            if u or radix not in _STAGES:  # for primes, the kernel multiplies the first value by 1 too
                 turn = turns[:, u - 1, None] if u else np.array([1, 0], np.float32)
                 real, imaginary = _times((real, imaginary), turn[..., 0], turn[..., 1])
             y[0, :, u], y[1, :, u] = real, imaginary
@@ -159,7 +160,7 @@ def _five(a: Pair, b: Pair, c: Pair, d: Pair, e: Pair) -> Iterator[Pair]:
 
 
 def _any(*inputs: Pair) -> Iterator[Pair]:
-    """A prime radix, term by term, summed in float64."""
+    """Compute one stage of any prime radix, term by term and summed in float64."""
     radix = len(inputs)
     for u in range(radix):
         sr, si = np.zeros(inputs[0][0].shape), np.zeros(inputs[0][0].shape)

@@ -1,4 +1,4 @@
-"""What a decoder knows of a file before it decodes, and the limit of what it may ask for."""
+"""Audio files whose header has been read, and the limit on the number of samples to decode."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class AudioFile(ABC):
     """A file whose header has been read.
 
     Args:
-        frames: samples per channel.
-        rate: in Hz.
+        frames: number of samples per channel.
+        rate: sampling rate in Hz.
     """
 
     frames: int
@@ -29,27 +29,27 @@ class AudioFile(ABC):
     @property
     @abstractmethod
     def parts(self) -> bool:
-        """Whether a part can be read with no regard to the rest, damage included."""
+        """Whether reading a part gives the same result and errors as reading the whole file and cutting it."""
 
     @property
     def whole_numbers(self) -> bool:
-        """Whether samples are stored as such, so that none can be NaN."""
+        """Whether samples are stored as integers, so that none can be NaN."""
         return False
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Clip:
-        """float32[stop - start, channels]: the frames from ``start`` to ``stop``, within the file.
+        """Decode the frames from ``start`` to ``stop``, which lie within the file: float32[stop - start, channels].
 
         Raises:
-            BadClip: they cannot be decoded.
+            BadClip: the frames cannot be decoded.
         """
 
 
 def most_samples() -> int:
-    """The limit: 2^28 samples, or what the environment variable CEDAR_MAX_SAMPLES says.
+    """Return the maximum number of samples per file: the environment variable CEDAR_MAX_SAMPLES, or 2^28.
 
     Raises:
-        PipelineError: it holds no integer above 0.
+        PipelineError: the variable is not an integer above 0.
     """
     text = os.environ.get(_VARIABLE)
     if text is None:
@@ -60,10 +60,10 @@ def most_samples() -> int:
 
 
 def within(frames: int, channels: int, most: int) -> None:
-    """Refuse what asks for more than a limit.
+    """Check that ``frames`` of ``channels`` channels stay within the limit of ``most`` samples.
 
     Raises:
-        BadClip: so.
+        BadClip: they exceed the limit.
     """
     if frames * channels > most:
         raise BadClip(

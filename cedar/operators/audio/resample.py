@@ -1,4 +1,4 @@
-"""Resampling, by soxr: the library that librosa uses, and torchaudio's users reach for."""
+"""Resampling with soxr, the library that librosa uses."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
 @resampling
 @dataclass(frozen=True)
 class Resample(ClipTransform):
-    """A clip at another sampling rate, by soxr's band-limited interpolation.
+    """Resample clips to another sampling rate by soxr's band-limited interpolation.
 
-    Reads the clips, and the rate of each from a second column unless ``source`` says it. Object columns come out, since
-    lengths change.
+    Without ``source``, each clip's rate is read from a second column. The result is an object column, since lengths
+    change.
 
     Args:
-        rate: in Hz, of the result.
-        source: in Hz, of all clips; None if a column has it.
-        quality: soxr's: "HQ" (20 bits) is what librosa uses; "VHQ" (28 bits), "MQ" (16), "LQ", and "QQ" (cubic).
-        most: samples of all channels that may come out, as for ``decode``.
+        rate: sampling rate of the result in Hz.
+        source: sampling rate of all clips in Hz; None to read it from the second column.
+        quality: soxr's quality: "VHQ" (28 bits), "HQ" (20, librosa's default), "MQ" (16), "LQ", or "QQ" (cubic).
+        most: maximum number of samples of the result, over all channels, as for ``decode``.
 
-    A clip of no samples stays so. Its length becomes samples x rate / source, rounded.
+    The new length is samples x rate / source, rounded. An empty clip stays empty.
 
     Examples:
         >>> clip = np.sin(np.arange(48000, dtype=np.float32) / 100)
@@ -76,10 +76,10 @@ class Resample(ClipTransform):
 
 
 def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Clip:
-    """A clip at another rate; the clip itself where the rate is the same.
+    """Return the clip resampled; the same clip if the rates are equal.
 
     Raises:
-        BadClip: more than ``most`` samples would come out, as of a damaged header that says 1 Hz.
+        BadClip: the result would exceed ``most`` samples, for example if a damaged header claims 1 Hz.
     """
     if source == rate or not len(clip):
         return clip
@@ -89,7 +89,7 @@ def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Cl
 
 
 def check_quality(name: str, quality: Any) -> None:
-    """Refuse what is not a quality of soxr's."""
+    """Check that ``quality`` is one of soxr's qualities; raise PipelineError otherwise."""
     check_choice(name, "quality", quality, QUALITIES)
 
 

@@ -1,4 +1,4 @@
-"""Which samples a clip has: crop, random crop, trim, pad to a length."""
+"""Change the length of clips: crop, random crop, trim, pad to a length."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cedar.operators.draws import Draws
 @spatial
 @dataclass(frozen=True)
 class Crop(ClipTransform):
-    """``length`` samples from ``start`` on; a shorter clip gives what it has.
+    """Keep ``length`` samples from ``start`` on; a shorter clip keeps the samples it has.
 
-    Directly above ``decode`` it reads no more of a WAV file of integers than that. Put it below ``resample``,
-    which then has less to do; the samples near the cut are not those of a crop above it, since a filter looks around.
+    Directly after ``decode``, only these samples of an integer WAV file are read. Crop before ``resample`` to save
+    work; samples near the cut then differ slightly, since the resampling filter cannot see past the cut.
 
     Args:
-        length: in samples: seconds times the rate.
-        start: the first sample.
+        length: number of samples: seconds times the rate.
+        start: index of the first sample.
 
     Examples:
         >>> Crop(2, start=1)(np.float32([1, 2, 3, 4]))
@@ -73,13 +73,13 @@ class Crop(ClipTransform):
 @spatial
 @dataclass(frozen=True)
 class RandomCrop(ClipTransform):
-    """``length`` samples at a random place, equally likely anywhere; a shorter clip stays whole.
+    """Keep ``length`` samples at a position drawn uniformly; a shorter clip stays whole.
 
-    Directly above ``decode`` it reads no more of a WAV file of integers than that. For parts of long FLAC files
+    Directly after ``decode``, only these samples of an integer WAV file are read. For parts of long FLAC files
     see ``decode_random``.
 
     Args:
-        length: in samples: seconds times the rate.
+        length: number of samples: seconds times the rate.
 
     Examples:
         >>> from cedar.operators.draws import Draws
@@ -119,12 +119,12 @@ class RandomCrop(ClipTransform):
 
 @dataclass(frozen=True)
 class Pad(ClipTransform):
-    """Clips of exactly ``length`` samples: zeros behind shorter ones. Makes an array (rows, length).
+    """Pad clips at the end with zeros to exactly ``length`` samples. The column becomes an array (rows, length).
 
     Args:
-        length: in samples.
-        longer: what becomes of longer clips: "fail", or "crop" to their first ``length`` samples.
-        channels: of all clips, for an array (rows, length, channels); None for clips of (samples,).
+        length: number of samples.
+        longer: "fail" rejects longer clips; "crop" keeps their first ``length`` samples.
+        channels: number of channels of all clips, for an array (rows, length, channels); None for clips of (samples,).
 
     Examples:
         >>> Pad(4)(np.float32([1, 2]))
@@ -171,16 +171,16 @@ class Pad(ClipTransform):
 
 @dataclass(frozen=True)
 class Trim(ClipTransform):
-    """A clip without the silence before and behind its sound: of one channel, what ``librosa.effects.trim`` keeps.
+    """Remove silence at the start and end of a clip. Single-channel results equal ``librosa.effects.trim``.
 
-    The power of each frame (the mean square of its samples, of all channels together; frames are centered, the clip
-    being continued by zeros) is compared with that of the loudest frame. Kept is from the first frame above to the
-    last one. A clip of zeros only, or of no samples, becomes one of no samples.
+    The power of a frame is the mean square of its samples over all channels. Frames are centered, and zeros continue
+    the clip. The result spans the first to the last frame that is less than ``below`` dB softer than the loudest frame.
+    Empty and all-zero clips become empty.
 
     Args:
-        below: silence is that many dB below the loudest frame, or more.
-        frame: samples of a frame.
-        hop: samples from a frame to the next; where the cuts may be.
+        below: frames at least this many dB below the loudest frame are silence.
+        frame: length of a frame in samples.
+        hop: samples between consecutive frames; clips are cut at multiples of it.
 
     Examples:
         >>> clip = np.concatenate([np.zeros(4096), np.ones(1000), np.zeros(4096)]).astype(np.float32)
@@ -214,7 +214,7 @@ class Trim(ClipTransform):
 
 
 def frame_powers(clip: Clip, frame: int, hop: int) -> npt.NDArray[np.float64]:
-    """The mean square of each frame around the samples 0, hop, 2 hop, ...; float64."""
+    """Return the mean square of each frame centered on samples 0, hop, 2 hop, ...; float64."""
     if not len(clip):
         return np.zeros(0)
     squares = np.square(clip, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Every other format, by libsndfile: Ogg Vorbis and Opus, MP3, AIFF, CAF, AU, compressed WAV.
+"""Decodes all other formats with libsndfile: Ogg Vorbis and Opus, MP3, AIFF, CAF, AU, compressed WAV.
 
-And FLAC where miniaudio is missing, or the header does not say how long it is.
+It also decodes FLAC if miniaudio is missing or the header does not state the length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cedar.operators.audio.opened import AudioFile
 _BLOCK = 1 << 16  # frames
 _FORMATS = frozenset(
     {"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG", "AIFF", "CAF", "AU"}
-)  # of the many it knows
+)  # libsndfile knows more, which cedar does not accept
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class SoundFile(AudioFile):
     """A file that libsndfile reads.
 
     Args:
-        format: as libsndfile calls it: "OGG", "MP3", ...
-        seeks: a part has the same samples as in the whole, as in formats without loss.
+        format: libsndfile's name of the format: "OGG", "MP3", ...
+        seeks: whether decoding may start in the middle of the file and give identical samples (lossless formats).
     """
 
     data: memoryview
@@ -47,7 +47,7 @@ class SoundFile(AudioFile):
             return self._filled(file, 0, stop)[start:]
 
     def _filled(self, file: Any, start: int, stop: int) -> Clip:
-        """Frames that the file is at. Whole blocks at a time, so that no memory is taken for what is not there."""
+        """Read frames in blocks, so that a header that claims too many frames does not cause a huge allocation."""
         blocks, left = [], stop - start
         while left:
             block = file.read(min(left, _BLOCK), dtype="float32", always_2d=True)
@@ -55,16 +55,16 @@ class SoundFile(AudioFile):
                 break
             blocks.append(block)
             left -= len(block)
-        if left and self.format != "MP3":  # whose length is an estimate
+        if left and self.format != "MP3":  # the length of an MP3 file is an estimate
             raise BadClip(f"{self.format}: it ends or breaks after {stop - left:,} of {self.frames:,} samples: damaged")
         return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), np.float32)
 
 
 def open_file(data: memoryview) -> SoundFile:
-    """A file of any format that libsndfile reads.
+    """Open a file of any accepted format that libsndfile reads.
 
     Raises:
-        BadClip: it is none.
+        BadClip: the file is damaged or of another format.
     """
     with _opened(data) as file:
         if file.format not in _FORMATS:
@@ -78,7 +78,7 @@ def open_file(data: memoryview) -> SoundFile:
 
 
 class _ClampedBytes(io.BytesIO):
-    """Bytes as a file. What damaged headers ask for is clamped: an exception could not leave libsndfile's callback."""
+    """Bytes as a file. Offsets from damaged headers are clamped, as exceptions cannot pass libsndfile's callback."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell()}.get(whence, self.getbuffer().nbytes)

@@ -1,6 +1,6 @@
-"""Faster and slower clips of the same pitch.
+"""Change the speed of clips without changing their pitch.
 
-By the phase vocoder: Flanagan and Golden, Bell System Technical Journal, 1966.
+The method is the phase vocoder: Flanagan and Golden, Bell System Technical Journal, 1966.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Spectrum = npt.NDArray[np.complex64]
 
 @dataclass(frozen=True)
 class TimeStretch(ClipTransform):
-    """A clip ``speed`` times as fast, its pitch unchanged: samples / speed, rounded, come out.
+    """Play a clip ``speed`` times as fast at the same pitch. The result has samples / speed samples, rounded.
 
-    The phase vocoder as ``librosa.effects.time_stretch`` has it: the magnitudes of two frames are interpolated, and
-    phases continue by what they advanced between them. At speed 1 the clip comes back as it is.
+    This is the phase vocoder of ``librosa.effects.time_stretch``: it interpolates the magnitudes of two adjacent frames
+    and advances the phase by the difference between their phases. At speed 1 the clip is returned unchanged.
 
     Args:
-        speed: above 1 is faster; from 0.01 to 100.
-        n_fft: samples of a frame.
-        hop_length: samples between frames; by default a quarter of ``n_fft``.
+        speed: factor from 0.01 to 100; above 1 is faster.
+        n_fft: length of a frame in samples.
+        hop_length: samples between consecutive frames; by default a quarter of ``n_fft``.
 
-    A clip of no samples stays so; NaN and infinity have no result.
+    An empty clip stays empty; clips with NaN or infinity fail.
 
     Examples:
         >>> TimeStretch(2.0)(np.sin(np.arange(16000, dtype=np.float32) * 0.1)).shape
@@ -67,10 +67,10 @@ class TimeStretch(ClipTransform):
 
 @dataclass(frozen=True)
 class RandomTimeStretch(ClipTransform):
-    """A clip faster or slower by a factor drawn from ``low`` to ``high``, equally likely anywhere.
+    """Change the speed of a clip by a factor drawn uniformly from ``low`` to ``high``, at the same pitch.
 
     Args:
-        low, high: factors from 0.01 to 100, as ``speed`` of ``time_stretch``.
+        low, high: range of the factor, within 0.01 to 100; see ``speed`` of ``time_stretch``.
         n_fft, hop_length: as for ``time_stretch``.
 
     Examples:
@@ -122,10 +122,10 @@ def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None
 
 
 def stretched(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> Clip:
-    """A clip ``speed`` times as fast.
+    """Return the clip ``speed`` times as fast.
 
     Raises:
-        BadClip: it holds NaN or infinity.
+        BadClip: the clip holds NaN or infinity.
     """
     finite(clip)
     if speed == 1 or not len(clip):
@@ -136,7 +136,7 @@ def stretched(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> C
 
 
 def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
-    """complex64[frames, bins]: the spectra of frames around samples 0, hop, ..., the clip continued by zeros."""
+    """Return the spectra of frames centered on samples 0, hop, ...: complex64[frames, bins]. Zeros pad the clip."""
     padded = np.zeros(len(clip) + n_fft, np.float32)
     padded[n_fft // 2 : n_fft // 2 + len(clip)] = clip
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
@@ -144,7 +144,7 @@ def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
 
 
 def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
-    """Frames at every ``speed``-th of a frame."""
+    """Interpolate spectra at frame positions 0, speed, 2 speed, ... ."""
     at = np.arange(0, len(spectrum), speed)
     left = at.astype(np.int64)
     share = (at - left).astype(np.float32)[:, None]
@@ -162,7 +162,7 @@ def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
 
 
 def synthesis(spectrum: Spectrum, n_fft: int, hop: int, length: int) -> Clip:
-    """The clip of these frames: overlapping, added, divided by the windows' squares."""
+    """Return the clip of these spectra: overlap-add, divided by the sum of the squared windows."""
     window = hann(n_fft)
     frames = np.fft.irfft(spectrum, n_fft).astype(np.float64) * window
     total = np.zeros(hop * (len(frames) - 1) + n_fft)

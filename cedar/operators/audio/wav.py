@@ -1,4 +1,4 @@
-"""WAV: the samples are in the file as they are, so they are read in place.
+"""Reads uncompressed WAV files in place, without copying the file.
 
 Format: Microsoft and IBM, Multimedia Programming Interface and Data Specifications 1.0 (1991), with
 WAVE_FORMAT_EXTENSIBLE.
@@ -15,8 +15,8 @@ from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # of a subformat's GUID, behind the format's number
-_STREAMED = 0xFFFFFFFF  # a writer that could not go back to put the size in
+_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # the rest of a subformat's GUID, after the format number
+_STREAMED = 0xFFFFFFFF  # size field of a streamed file, whose writer could not fill it in afterwards
 _KINDS = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4"} | {
     (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8",
 }  # fmt: skip
@@ -24,14 +24,14 @@ _KINDS = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4
 
 @dataclass(frozen=True)
 class Wav(AudioFile):
-    """Samples of one kind: "u1", "<i2", "i3" (24 bits), "<i4", "<f4" or "<f8", channels interleaved."""
+    """A WAV file. ``kind`` is the sample type: "u1", "<i2", "i3" (24 bits), "<i4", "<f4" or "<f8"."""
 
     data: memoryview
     kind: str
 
     @property
     def parts(self) -> bool:
-        """Past the header, damage can only show in samples that are NaN."""
+        """True for integers: after the header, only NaN or infinite float samples reveal damage."""
         return self.whole_numbers
 
     @property
@@ -46,10 +46,10 @@ class Wav(AudioFile):
 
 
 def open_wav(data: memoryview) -> Wav | None:
-    """The samples of a WAV file; None if they are compressed.
+    """Open a WAV file; return None if its samples are compressed.
 
     Raises:
-        BadClip: it is cut off or damaged.
+        BadClip: the file is truncated or damaged.
     """
     form: tuple[int, ...] | None = None
     at = 12
@@ -69,7 +69,7 @@ def open_wav(data: memoryview) -> Wav | None:
 
 
 def _form(chunk: memoryview) -> tuple[int, ...]:
-    """The format's number, bits per sample, rate, channels and bytes per frame."""
+    """Return the format number, bits per sample, rate, channels and bytes per frame."""
     if len(chunk) < 16:
         raise BadClip("WAV: the format chunk is cut off: truncated or damaged")
     number, channels, rate, _, align, bits = struct.unpack_from("<HHIIHH", chunk)
@@ -97,7 +97,7 @@ def _samples(data: memoryview, at: int, size: int, form: tuple[int, ...]) -> Wav
 
 
 def _floats(raw: memoryview, kind: str) -> Clip:
-    """Samples in [-1, 1): what is integers is divided by a power of two."""
+    """Return samples as float32; integers are divided by a power of two to lie in [-1, 1)."""
     if kind == "<i2":
         made: Clip = np.multiply(np.frombuffer(raw, kind), np.float32(2**-15), dtype=np.float32)
         return made
@@ -109,4 +109,4 @@ def _floats(raw: memoryview, kind: str) -> Clip:
         return wide.view("<i4")[:, 0].astype(np.float32) * np.float32(2**-31)
     if kind == "<i4":
         return np.frombuffer(raw, kind).astype(np.float32) * np.float32(2**-31)
-    return np.frombuffer(raw, kind).astype(np.float32)  # a double beyond float32 becomes infinite, and is refused
+    return np.frombuffer(raw, kind).astype(np.float32)  # doubles beyond float32 become inf; the caller rejects inf
