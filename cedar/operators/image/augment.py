@@ -1,4 +1,4 @@
-"""rand_augment and trivial_augment: operators chosen at random for each image, of a list that both share."""
+"""rand_augment and trivial_augment: for each image, operators drawn at random from a list that both share."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _TWO_WAYS = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
 
 
 class _Most(NamedTuple):
-    """What the largest magnitude stands for."""
+    """The amount by which each kind of operator changes an image at the maximum magnitude."""
 
     shear: float
-    shift: float  # pixels; up to 1: a share of the side
+    shift: float  # in pixels; values up to 1 are fractions of the side
     angle: float
     factor: float
     bits: int
 
 
 class _Augment(Warp):
-    """Some operators for each image."""
+    """Base class: applies randomly chosen operators to each image."""
 
     takes: ClassVar[tuple[int, ...]] = (1, 3)
     most: ClassVar[_Most]
     num_magnitude_bins: int
 
     def chosen(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Which operators each row gets, one after the other, and how much of the largest magnitude, -1 .. 1."""
+        """Return each row's operators in order, and each one's fraction (-1 .. 1) of its maximum magnitude."""
         raise NotImplementedError
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
@@ -74,7 +74,7 @@ class _Augment(Warp):
         return [{"operators": [(OPERATORS[i], share) for i, share in zip(*row, strict=True)]} for row in rows]
 
     def _step(self, sizes: Sizes, which: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
-        """One operator for each row."""
+        """Return the steps of one operator per row."""
         most, codes = self.most, _CODES[which]
         amount = np.where(codes == SOLARIZE, 255 * (1 - share), 1 + most.factor * share)
         amount[codes == POSTERIZE] = 2 ** np.rint(most.bits * share[codes == POSTERIZE])
@@ -83,9 +83,9 @@ class _Augment(Warp):
         made = matrices(
             sizes,
             -most.angle * axes[:, 5],
-            shifts=np.trunc(np.round(most.shift * axes[:, 3:5] * sides, 6)),  # what is all but whole is so
+            shifts=np.trunc(np.round(most.shift * axes[:, 3:5] * sides, 6)),  # 2.9999999 counts as 3
             tangents=most.shear * axes[:, 1:3],
-            center=np.where((which < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears leave the corner where it is
+            center=np.where((which < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears keep the corner fixed
         )
         steps = warps(made, self.interpolation, self.fill, codes == WARP)
         others = codes != WARP
@@ -97,18 +97,18 @@ class _Augment(Warp):
 class RandAugment(_Augment):
     """Apply ``num_ops`` operators drawn from fourteen, all of one magnitude: torchvision.transforms.v2.RandAugment.
 
-    Images (height, width, 1 or 3) of uint8. The operators are ``OPERATORS``: those of this module of the same names,
-    with torchvision's largest magnitudes; each row draws which, and in which direction.
+    Takes uint8 images (height, width, 1 or 3). ``OPERATORS`` lists the fourteen, named as in this module, with
+    torchvision's maximum magnitudes. Each row draws its operators and their directions.
 
     Args:
-        num_ops: how many, one after the other.
-        magnitude: 0 .. num_magnitude_bins - 1.
-        num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: "nearest" or "bilinear", of those that move pixels.
-        fill: of pixels from outside the image: a number, one for each channel, or None for black.
+        num_ops: number of operators to apply, one after the other.
+        magnitude: from 0 to num_magnitude_bins - 1.
+        num_magnitude_bins: number of magnitudes, at least 2.
+        interpolation: "nearest" or "bilinear", for operators that move pixels.
+        fill: value of pixels from outside the image: one number, one per channel, or None for black.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -140,15 +140,15 @@ class RandAugment(_Augment):
 class TrivialAugment(_Augment):
     """Apply one operator drawn from fourteen, of a random magnitude: torchvision.transforms.v2.TrivialAugmentWide.
 
-    Images (height, width, 1 or 3) of uint8. The operators are those of ``rand_augment``, with larger magnitudes.
+    Takes uint8 images (height, width, 1 or 3). Uses the operators of ``rand_augment`` with larger maximum magnitudes.
 
     Args:
-        num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: "nearest" or "bilinear", of those that move pixels.
-        fill: of pixels from outside the image: a number, one for each channel, or None for black.
+        num_magnitude_bins: number of magnitudes, at least 2.
+        interpolation: "nearest" or "bilinear", for operators that move pixels.
+        fill: value of pixels from outside the image: one number, one per channel, or None for black.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -173,10 +173,10 @@ class TrivialAugment(_Augment):
 
 
 def _whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
-    """Refuse what is not an integer within bounds.
+    """Check that an argument is an integer within bounds.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise PipelineError(f"{name}({parameter}={value!r}): an integer, {low} .. {high}", site=user_site())

@@ -1,4 +1,4 @@
-"""What all operators on images share: the chain that runs several of them as one kernel."""
+"""Base class of all image operators, and the chain that runs several of them together."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cedar.operators.transform import Transform
 
 
 class ImageChain:
-    """Image by image: decode, crop, resize and flip without a copy in between, then the pixels of all at once."""
+    """Decodes, crops, resizes and flips each image without intermediate copies, then changes all pixels in one pass."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        """Those that continue with the same image; columns next to it (boxes, labels) go along."""
+        """Return whether ``above`` continues with the same image column, with or without boxes and labels."""
         from cedar.operators.image.decode import Decode
 
         return not isinstance(above.transform, Decode) and above.reads[0] == below[-1].writes[0] == above.writes[0]
@@ -32,7 +32,7 @@ IMAGES = ImageChain()
 
 
 class ImageTransform(Transform):
-    """An operator on a column of images; others (boxes, labels) may follow it."""
+    """An operator on an image column, which may also read and write columns of boxes and labels."""
 
     per_row: ClassVar[bool] = True
     chain: ClassVar[Chain | None] = IMAGES

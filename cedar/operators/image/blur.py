@@ -1,4 +1,4 @@
-"""gaussian_blur: blur by a random amount."""
+"""gaussian_blur: blur images by a random amount."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
 from cedar.operators.image.spatial import check_share, drawn
 from cedar.operators.image.spatial import pair as whole_pair
 
-_LEAST = 2.0**-25  # smaller weights are left out: float32 does not see them next to 1
+_LEAST = 2.0**-25  # smaller weights are left out: added to 1 in float32, they change nothing
 
 
 @resampling
@@ -26,21 +26,21 @@ _LEAST = 2.0**-25  # smaller weights are left out: float32 does not see them nex
 class GaussianBlur(PixelTransform):
     """Blur with a Gaussian kernel: torchvision.transforms.v2.GaussianBlur.
 
-    Images (height, width, channels) of uint8, any channels. The arithmetic: weights exp(-x^2 / (2 sigma^2)) over their
-    sum in float64, rounded to float32, those below 2^-25 left out at both ends; down the columns first and then along
-    the rows, in float32, each product and sum rounded once (fused), in the order of the weights; rounded to uint8 once,
-    halves to the even number. Borders are mirrored (without the border itself), as often as a small image needs.
+    Takes uint8 images (height, width, channels) with any number of channels. Weights exp(-x^2 / (2 sigma^2)) are
+    normalized in float64 and rounded to float32; weights below 2^-25 are left out. Columns are summed first, then rows,
+    in float32 with fused multiply-add; results are rounded to uint8 once, halves to even. Borders are mirrored without
+    repeating the border pixel, repeatedly if the image is small.
 
-    torchvision sums the products of both directions at once, so that here and there a value that is between two whole
-    numbers is rounded to the other one.
+    torchvision sums both directions at once, so a few values that are almost halfway between two integers round
+    differently.
 
     Args:
-        kernel_size: odd: of both sides, or (width, height).
-        sigma: above 0: one number, or between which two numbers it is uniform.
-        p: the probability that a row is blurred: RandomApply([GaussianBlur(...)], p).
+        kernel_size: odd size for both sides, or (width, height).
+        sigma: standard deviation above 0: one number, or (min, max) to draw it uniformly.
+        p: probability that a row is blurred, as in RandomApply([GaussianBlur(...)], p).
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> image = np.array([[[0], [0], [255], [0], [0]]], dtype=np.uint8)
@@ -87,7 +87,7 @@ class GaussianBlur(PixelTransform):
         return Steps(codes, numbers, tables)
 
     def _drawn(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-        """Which rows are blurred, and the sigma of each."""
+        """Return which rows to blur, and the sigma of each row."""
         low, high = pair("gaussian_blur", "sigma", self.sigma)
         if self.p == 1 and low == high:
             return np.ones(rows, dtype=bool), np.full(rows, low)
@@ -102,7 +102,7 @@ class GaussianBlur(PixelTransform):
 
 
 def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> list[Weights]:
-    """The weights of a Gaussian kernel that matter, for each sigma: float32, an odd number of them.
+    """Return the weights of a Gaussian kernel for each sigma: float32, an odd number, without negligible ones.
 
     Examples:
         >>> [found.round(3).tolist() for found in weights(3, [1.0, 0.1])]

@@ -1,4 +1,4 @@
-"""Gaussian blur of one channel, compiled: down the columns, along the row, rounded once."""
+"""Compiled Gaussian blur of one channel: columns first, then rows, with one rounding at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOP = np.float32(255)
 
 @kernel()
 def mirrored(place: Any, size: Any) -> Any:
-    """The place within 0 .. size - 1 that a place outside is mirrored to, as often as needed; borders once."""
+    """Mirror an index into 0 .. size - 1, as often as needed, without repeating the border index."""
     if 0 <= place < size:
         return place
     if size == 1:
@@ -26,8 +26,8 @@ def mirrored(place: Any, size: Any) -> Any:
 
 
 @kernel("void(uint8[:, ::1], float32[::1], float32[::1])")
-def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - compiled as one, like a loop of C
-    """Blur a channel in place by odd numbers of weights: ``across`` of the row, ``down`` of the column."""
+def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - numba compiles it as one function
+    """Blur a channel in place. ``across`` and ``down`` are the weights along rows and columns, each an odd number."""
     height, width = plane.shape
     reach, rise = len(across) // 2, len(down) // 2
     chunks = (width + LANES - 1) // LANES
@@ -37,8 +37,8 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - comp
     wide = np.zeros((ROWS, room + 2 * reach), np.float32)  # rows and their mirrored borders
     done = np.empty((ROWS, room), np.float32)
     offsets = np.empty(slots, np.int64)
-    weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # 0 adds nothing to a row that has no use for a line
-    for k in range(len(down)):  # to assign to a slice takes numba seconds to compile, for its errors' strings
+    weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # padded with 0 for lines that a row does not use
+    for k in range(len(down)):  # a slice assignment would take numba seconds to compile
         weights[ROWS - 1 + k] = down[k]
     before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
     for k in range(reach):

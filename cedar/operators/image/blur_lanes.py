@@ -1,6 +1,6 @@
-"""The inner loops of blurring, written in LLVM's vectors: weighted sums of lines of float32, several lines at once."""
+"""The inner loops of blurring in LLVM vector instructions: weighted sums of float32 lines, several lines at once."""
 
-# ruff: noqa: ARG001 - what numba hands to every intrinsic
+# ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
 from __future__ import annotations
 
 import itertools
@@ -8,9 +8,9 @@ from typing import Any
 
 from cedar.operators.jit import numba, part
 
-LANES = 32  # numbers of a line that are worked on at once: their sums stay in registers
-ROWS = 4  # lines that are summed at once
-_PART = 8  # numbers of a register: longer ones lie across two lines of the cache more often
+LANES = 32  # values of a line that are summed together, so that their sums stay in registers
+ROWS = 4  # lines that are summed together
+_PART = 8  # values per register; longer loads would cross cache lines more often
 
 _nb = numba()
 _ir, _cgutils = part("llvmlite.ir"), part("numba.core.cgutils")
@@ -34,7 +34,7 @@ def _splat(builder: Any, address: Any) -> Any:
 
 
 def _summed(builder: Any, rows: int, count: Any, target: Any, pitch: Any, chunks: Any, each: Any) -> None:
-    """Lines of sums: ``each(chunk, k)`` gives the weights and the parts of lines of step k, for each of the rows."""
+    """Generate code that sums lines. ``each(chunk, k)`` returns step k's weights and parts of lines for each row."""
     fma = _cgutils.get_or_insert_function(builder.module, _ir.FunctionType(_LINE, [_LINE] * 3), f"llvm.fma.v{_PART}f32")
     parts = LANES // _PART
     with _cgutils.for_range(builder, chunks) as along:
@@ -62,11 +62,11 @@ def _parts(builder: Any, begin: Any) -> list[Any]:
 def sum_down(
     typing: Any, source: Any, offsets: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
 ) -> Any:
-    """ROWS lines at ``target``, ``pitch`` bytes apart, of ``chunks`` times LANES float32.
+    """Write ROWS lines of ``chunks`` times LANES float32 to ``target``, ``pitch`` bytes between them.
 
-    Line i is the sum over k below ``count`` of ``weights[k - i]`` times what lies ``offsets[k]`` bytes after
-    ``source``, by fused multiply and add, k ascending. All are addresses, of int64 and of float32; there are ROWS - 1
-    more weights on both sides.
+    Line i is the sum over k < ``count`` of ``weights[k - i]`` times the line at ``source`` + ``offsets[k]`` bytes, by
+    fused multiply-add in ascending k. The array arguments are addresses: ``offsets`` of int64, the others of float32.
+    ``weights`` has ROWS - 1 extra entries on both sides.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -88,10 +88,10 @@ def sum_down(
 def sum_across(
     typing: Any, source: Any, stride: Any, weights: Any, count: Any, target: Any, pitch: Any, chunks: Any
 ) -> Any:
-    """Two lines at ``target``, ``pitch`` bytes apart, of ``chunks`` times LANES float32.
+    """Write two lines of ``chunks`` times LANES float32 to ``target``, ``pitch`` bytes between them.
 
-    Each number is the sum over k below ``count`` of ``weights[k]`` times the number k places further in the line of
-    ``source``, whose lines are ``stride`` bytes apart, by fused multiply and add, k ascending.
+    Value x is the sum over k < ``count`` of ``weights[k]`` times value x + k of the same line of ``source``, by fused
+    multiply-add in ascending k. ``stride`` is the number of bytes between lines of ``source``.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Columns of boxes, and of what goes with each box (labels): to arrays a row, and back.
+"""Converts columns of boxes, and of entries per box such as labels, to one array per row and back.
 
-Boxes are (left, top, right, bottom) in pixels, four numbers for each. A column of them holds arrays of shape
-(boxes, 4) as objects, or Arrow lists of lists of four numbers.
+A box is four numbers in pixels: (left, top, right, bottom). A column of boxes holds arrays of shape (boxes, 4) as
+objects, or Arrow lists of lists of four numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
-    """Refuse columns next to the images that are not boxes, and lists with an entry for each box.
+    """Check that the first column holds boxes and the others hold lists with one entry per box.
 
     Raises:
-        PipelineError: for the first of them.
+        PipelineError: a column has another type; the error names the first such column.
     """
     for i, kind in enumerate(kinds):
         if isinstance(kind, ObjectType) or (i and isinstance(kind, TensorType) and kind.shape):
@@ -55,12 +55,12 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def thinned(kind: ColumnType) -> ColumnType:
-    """The type of a column some of whose boxes, or entries for boxes, go."""
+    """Return the type of a column after some boxes, or entries of boxes, are removed."""
     return OBJECT if isinstance(kind, TensorType) else kind
 
 
 def box_rows(column: Column) -> tuple[list[Boxes], dict[int, str]]:
-    """The boxes of each row, float32 (boxes, 4), and why some rows have none that can be read."""
+    """Return the boxes of each row, float32 (boxes, 4), and for each unreadable row the reason."""
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, value in enumerate(values):
@@ -87,7 +87,7 @@ def _boxes(value: Any) -> tuple[Boxes, str]:
 
 
 def box_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
-    """Boxes as a column of the type that they came in."""
+    """Return boxes as a column of the type ``like``."""
     if isinstance(like, TensorType):
         return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
     if not isinstance(like, pa.DataType):
@@ -108,10 +108,10 @@ def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, dict[int, str]]:
-    """A column with an entry for each box, without those of boxes that went; why some rows do not fit their boxes.
+    """Remove the entries of dropped boxes from a column; also return the rows whose entries do not match their boxes.
 
     Args:
-        kept: for each row the boxes that stay; None: all of them.
+        kept: a mask per row of the boxes that stay; None keeps all.
     """
     lists = _lists_kept(column, kept)
     if lists is not None:
@@ -132,7 +132,7 @@ def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
 
 
 def _lists_kept(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
-    """The same for lists that all fit, at once; None for others."""
+    """Do the same for a whole column of Arrow lists; return None for other types, or if a row does not match."""
     if not (isinstance(column, pa.Array) and pa.types.is_large_list(column.type)) or column.null_count:
         return None
     ends = numbers(column.offsets) if len(column) else np.zeros(1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the operators on pixels share: they say which steps each row takes, and one kernel takes them; and grayscale."""
+"""Base class of pixel operators, which describe the steps for each row that one kernel then runs; and grayscale."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cedar.operators.image.spatial import check_share, drawn
 
 
 class PixelTransform(ImageTransform):
-    """Changes pixels and leaves the size of images: colors, blur, conversion to floats.
+    """An operator that changes pixels but not the size of images: colors, blur, conversion to floats.
 
     Attributes:
-        takes: the numbers of channels that it takes; none: any.
-        dtypes: of the images that it takes.
+        takes: accepted numbers of channels; empty for any.
+        dtypes: accepted dtypes of images.
     """
 
     takes: ClassVar[tuple[int, ...]] = (1, 3)
@@ -33,15 +33,15 @@ class PixelTransform(ImageTransform):
 
     @abstractmethod
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        """The steps of each of the rows.
+        """Return the steps of each row.
 
         Args:
-            sizes: int64 (rows, 2): heights and widths of their images.
-            draws: of the rows, where it is random.
+            sizes: int64 (rows, 2): height and width of each image.
+            draws: the random draws of the rows; None if the operator is not random.
         """
 
     def after(self, channels: int) -> int:
-        """The number of channels that it leaves."""
+        """Return the number of channels of the result."""
         return channels
 
     def result(self, *types: Any) -> ColumnType:
@@ -57,7 +57,7 @@ class PixelTransform(ImageTransform):
         return ImageType(made, self.made(dtype))
 
     def made(self, dtype: str) -> str:
-        """The dtype of the result."""
+        """Return the dtype of the result."""
         return dtype
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
@@ -72,25 +72,25 @@ class PixelTransform(ImageTransform):
 
 
 def applied(draws: Draws | None, p: float) -> npt.NDArray[np.bool_] | None:
-    """Which rows an operator is applied to, by their first draw; None: to all."""
+    """Return a mask of the rows that an operator changes, from each row's first draw; None for all rows."""
     return None if p >= 1 else drawn(draws).uniform(1)[:, 0] < p
 
 
 def set_random(transform: Any, random: bool) -> None:
-    """Say of one transform whether it draws: with p=1 some do not."""
+    """Set whether this instance is random: with p=1, some operators are not."""
     object.__setattr__(transform, "random", random)
 
 
 def set_pointwise(transform: Any) -> None:
-    """Mark one transform as pointwise, where others of its class are not."""
+    """Mark this instance as pointwise, if other instances of its class are not."""
     mark(transform, "pointwise")
 
 
 def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
-    """Two numbers, from two or from one for both.
+    """Return two numbers; a single number stands for both.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the value is neither; the error names the user's line.
     """
     both = (value, value) if isinstance(value, int | float | np.number) else value
     if (
@@ -105,17 +105,17 @@ def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
 @pointwise
 @dataclass(frozen=True)
 class Grayscale(PixelTransform):
-    """0.2989 red + 0.587 green + 0.114 blue, rounded down: torchvision.transforms.v2's Grayscale and RandomGrayscale.
+    """Convert to gray: torchvision.transforms.v2's Grayscale and RandomGrayscale.
 
-    Images (height, width, 1 or 3) of uint8; of one channel they stay unchanged. The sum is rounded to float32 at each
-    addition, as torch does.
+    Gray is 0.2989 red + 0.587 green + 0.114 blue, rounded to float32 after each addition as in torch, then rounded
+    down. Takes uint8 images (height, width, 1 or 3); images of one channel stay unchanged.
 
     Args:
-        num_output_channels: 1 or 3 (all three alike). By default 1; with ``p`` below 1 as many as the image has.
-        p: the probability that a row is changed. Below 1 images keep their number of channels.
+        num_output_channels: 1 or 3 (three equal channels). By default 1, or the image's own number if ``p`` < 1.
+        p: probability that a row is changed. Below 1, images keep their number of channels.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""crop and center_crop: a part of each image, at a place fixed beforehand."""
+"""crop and center_crop: cut out a part of each image at a fixed position."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Fill = float | tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class Crop(Spatial):
-    """Cut out a part of each image; boxes next to it are shifted and clamped to it: torchvision's functional.crop.
+    """Cut out a part of each image; boxes are shifted and clamped to it: torchvision's functional.crop.
 
     Args:
-        top: the first row, may be negative with ``fill``.
-        left: the first column, may be negative with ``fill``.
-        height: rows of the part.
-        width: columns of the part.
-        fill: of pixels beyond the image: a value, or one for each channel (torchvision's is 0). Without, images that
-            do not hold the whole part fail, and the optimizer may move the crop before pointwise operators.
+        top: first row of the part; may be negative with ``fill``.
+        left: first column of the part; may be negative with ``fill``.
+        height: number of rows.
+        width: number of columns.
+        fill: value of pixels outside the image, or one per channel (torchvision uses 0). With None, images that do not
+            contain the whole part fail, and the optimizer may move the crop before pointwise operators.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
     Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
@@ -71,15 +71,15 @@ class Crop(Spatial):
 
 @dataclass(frozen=True)
 class CenterCrop(Spatial):
-    """Cut out the middle of each image; boxes next to it follow: torchvision.transforms.v2.CenterCrop.
+    """Cut out the center of each image; boxes are shifted and clamped to it: torchvision.transforms.v2.CenterCrop.
 
     Args:
         size: (height, width), or one number for both.
-        fill: of pixels added on both sides of smaller images: a value, or one for each channel. With None smaller
-            images fail, and the optimizer may move the crop before pointwise operators.
+        fill: value of pixels added on both sides of smaller images, or one per channel. With None, smaller images
+            fail, and the optimizer may move the crop before pointwise operators.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
     Examples:
         >>> image = np.arange(1, 10, dtype=np.uint8).reshape(3, 3, 1)
@@ -105,7 +105,7 @@ class CenterCrop(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         size = np.array(self.size, dtype=np.int64)
-        # Padded by half of what is missing, rounded down, the middle is at half of what is over, rounded to even.
+        # As in torchvision, half of the missing pixels is rounded down, half of the surplus is rounded to even.
         before = np.maximum(size - sizes, 0) // 2
         room = np.maximum(sizes, size) - size
         corner = np.rint(room / 2).astype(np.int64) - before
@@ -113,7 +113,7 @@ class CenterCrop(Spatial):
 
 
 def _fix_fill(crop: Any, name: str) -> None:
-    """Added pixels do not come from the image: brighten(crop(x)) is not crop(brighten(x)) if there are some."""
+    """Mark crops without fill as spatial. With fill they do not commute: brighten(crop(x)) != crop(brighten(x))."""
     if crop.fill is None:
         mark_spatial(crop)
     else:
@@ -121,7 +121,7 @@ def _fix_fill(crop: Any, name: str) -> None:
 
 
 def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> RowMoves:
-    """A part of one size of each image, from a corner (top, left) that may lie outside; what is missing is filled."""
+    """Return moves that cut parts of equal size from a corner (top, left), and pad where a part exceeds its image."""
     corner = np.broadcast_to(corner, sizes.shape)
     start = np.clip(corner, 0, sizes)
     stop = np.maximum(np.clip(corner + np.array(size, dtype=np.int64), 0, sizes), start)

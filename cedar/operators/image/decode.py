@@ -1,4 +1,4 @@
-"""decode: bytes of image files to images."""
+"""decode: turn the bytes of image files into images."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from cedar.operators.transform import Transform
 
 @dataclass(frozen=True)
 class Decode(ImageTransform):
-    """Image files to images: a column of uint8 arrays of shape (height, width, channels), whose sizes differ.
+    """Decode image files: the result is a column of uint8 arrays (height, width, channels) of differing sizes.
 
-    JPEG (by libjpeg-turbo), PNG (by libpng) and WebP (by libwebp); GIF, BMP, TIFF and what else Pillow reads: their
-    first frame. docs/image_files.md has a table of what CMYK, palettes, transparency, 16 bits and animations become.
+    JPEG is decoded by libjpeg-turbo, PNG by libpng, WebP by libwebp; Pillow decodes the first frame of GIF, BMP and
+    TIFF. docs/image_files.md tabulates the treatment of CMYK, palettes, transparency, 16 bits and animations.
 
-    Where a crop follows, what is below it in a JPEG file is not decoded; the pixels are the same. Where a part
-    shrinks by 2 or more, a run with ``exact=False`` decodes at 1/2, 1/4 or 1/8 of the sides; pixels differ a little.
+    If a crop follows, rows of a JPEG file below the crop are not decoded; the pixels are identical. If images then
+    shrink by 2 or more, a run with ``exact=False`` decodes them at 1/2, 1/4 or 1/8 size; pixels differ slightly.
 
     Args:
-        mode: "RGB" (transparency is dropped); "GRAY" (1 channel; of a JPEG file its luma, else ITU-R 601 luma as
-            Pillow's); "UNCHANGED" (1 to 4 channels, as in the file; CMYK and palettes become RGB).
-        exif: turn the image upright as its EXIF orientation says.
-        strict: fail on any damage in a JPEG file that the decoder reports. By default, as in Pillow and torchvision,
-            a file that is cut off fails, but one that the decoder can continue with gives what it makes of it.
+        mode: "RGB" drops transparency; "GRAY" gives 1 channel (the luma of JPEG files, otherwise ITU-R 601 luma as in
+            Pillow); "UNCHANGED" keeps the file's 1 to 4 channels, except that CMYK and palettes become RGB.
+        exif: rotate and mirror the image as its EXIF orientation says.
+        strict: fail on any damage to a JPEG file that the decoder reports. By default, as in Pillow and torchvision,
+            truncated files fail, but other damage that the decoder can recover from does not.
 
     Raises:
-        PipelineError: another mode, a column of anything but bytes, or the extra ``images`` is not installed.
+        PipelineError: the mode is invalid, the column does not hold bytes, or the extra ``images`` is missing.
 
-    Fails on rows without bytes, of no known format, cut off or damaged, or with more pixels in the header than
+    A row fails if it is null, of an unknown format, truncated or damaged, or if its header has more pixels than
     ``CEDAR_MAX_PIXELS`` (134 million).
 
     Examples:

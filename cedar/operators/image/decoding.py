@@ -1,4 +1,4 @@
-"""Decoding one image file: the fastest library for its format, and what each kind of file becomes."""
+"""Decodes one image file with the fastest library for its format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 
 _LUMA = (19595, 38470, 7471)  # ITU-R 601 in 16 bits, as Pillow's convert("L")
 _END = b"\xff\xd9"
-_WARNINGS = (  # of libjpeg, where it continues
+_WARNINGS = (  # libjpeg's messages for damage after which it continues decoding
     "Corrupt JPEG data", "Inconsistent progression", "Invalid SOS parameters", "Premature end of JPEG",
     "Unknown Adobe color", "Warning:",
 )  # fmt: skip
@@ -26,14 +26,14 @@ def decode_image(
     data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1,
     room: Room = new_image,
 ) -> Image:  # fmt: skip
-    """The image of a file, uint8 (height, width, channels), turned as the header says.
+    """Decode a file to uint8 (height, width, channels), oriented as ``header.orientation`` says.
 
     Args:
-        strict: fail on any damage that the JPEG decoder reports, also where it continues.
-        rows: how many rows from the top are needed; there may be more.
-        shrink: 1, or 2, 4 or 8: how much smaller than the header says the image of a JPEG file may be decoded. Rows are
-            still counted at full size.
-        room: where to get memory for pixels, used where the decoder writes to memory that it is given.
+        strict: fail on any damage that the JPEG decoder reports, even if it could continue.
+        rows: number of rows needed from the top; the result may have more.
+        shrink: 1, 2, 4 or 8: the factor by which a JPEG image may be reduced while decoding. ``rows`` still counts rows
+            at full size.
+        room: allocates memory for pixels; used by decoders that can write into a given buffer.
 
     Raises:
         BadImage: the file is damaged.
@@ -47,7 +47,7 @@ def decode_image(
 
 
 def upright(image: Image, orientation: int) -> Image:
-    """The image turned as EXIF's orientation (2 .. 8) asks."""
+    """Return the image rotated and mirrored as the EXIF orientation (2 .. 8) asks."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     down, right = flipped(orientation)
@@ -55,7 +55,7 @@ def upright(image: Image, orientation: int) -> Image:
 
 
 def flipped(orientation: int) -> tuple[bool, bool]:
-    """Whether turning upright turns the image upside down, and whether it mirrors it."""
+    """Return whether ``upright`` flips an image top to bottom, and whether it flips it left to right."""
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
@@ -68,7 +68,7 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
     ends = data.rfind(_END, header.jpeg.scan) > 0
     part, height = data, header.height
-    if not ends:  # if nothing else is missing, this makes the file whole
+    if not ends:  # completes the file if only the end marker is missing
         part = data + _END
     elif rows is not None and not strict:
         part, height = first_rows(data, header, rows)
@@ -77,7 +77,7 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image, **least)
-    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for odd color spaces
+    except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for unusual color spaces
         why = str(error)
         if strict or not ends or not why.startswith(_WARNINGS):
             cut = "" if ends else "; the file is cut off"
@@ -88,9 +88,9 @@ def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | Non
 
 
 def _before_pixels(jpeg: Any, data: bytes) -> bool:
-    """Whether libjpeg warns of something in the header: simplejpeg stops there.
+    """Return whether libjpeg warns about the header, where simplejpeg stops before decoding any pixels.
 
-    After a warning that comes later it stops too, but behind the last row, so that the image is complete.
+    After a later warning, simplejpeg raises its error only after the last row, so that the image is complete.
     """
     try:
         jpeg.decode_jpeg_header(data, strict=True)
@@ -109,10 +109,10 @@ def _checked(image: Image, header: Header) -> Image:
 
 
 def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
-    """A JPEG file that decodes to the first ``rows`` rows of this one or more, bit for bit, and its height.
+    """Return a JPEG file that decodes to at least the first ``rows`` rows, with identical pixels, and its height.
 
-    The rows are coded from the top, each with what came before it, so a frame header with fewer rows makes the decoder
-    stop there. One MCU more than needed is kept: colors of half resolution are interpolated with the row below.
+    Rows are coded from the top and depend only on earlier data, so a smaller height in the frame header makes the
+    decoder stop early. One extra row of MCUs is kept, since half-resolution colors are interpolated with the row below.
     """
     jpeg = header.jpeg
     assert jpeg is not None
@@ -130,7 +130,7 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
 
 @lru_cache
 def _codecs() -> Any:
-    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # a line for each odd color profile, without its file
+    logging.getLogger("imagecodecs").setLevel(logging.ERROR)  # silence its warnings about color profiles
     return library("imagecodecs", "images", "decode")
 
 
@@ -149,11 +149,11 @@ def _plain(data: bytes, header: Header) -> Image:
 
 
 def _pillow(data: bytes, mode: Mode) -> Image:
-    """The first frame, by Pillow: CMYK becomes RGB, a palette its colors, 16 and 32 bits the highest 8."""
+    """Decode the first frame with Pillow. CMYK and palettes become RGB; of 16 bits the highest 8 are kept."""
     with opened(data) as image:
         try:
             if mode == "GRAY":
-                image.draft("L", None)  # of a JPEG file its luma, as it is
+                image.draft("L", None)  # for a JPEG file, take its luma directly
             image.load()
             if image.mode.startswith("I;16"):
                 return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[..., None]
@@ -171,7 +171,7 @@ def _pillow(data: bytes, mode: Mode) -> Image:
 
 
 def _as_mode(image: Image, mode: Mode) -> Image:
-    """Transparency is dropped, gray becomes three equal channels, colors become ITU-R 601 luma."""
+    """Convert an image to a mode: drop transparency, repeat gray three times, or reduce colors to ITU-R 601 luma."""
     if mode == "UNCHANGED":
         return image
     if image.shape[2] in (2, 4):

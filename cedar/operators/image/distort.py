@@ -1,4 +1,4 @@
-"""photometric_distort: the color changes that the SSD detector trains with."""
+"""photometric_distort: the color changes used to train the SSD detector."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _ORDERS = np.array([sum(place << 2 * c for c, place in enumerate(order)) for ord
 
 @dataclass(frozen=True)
 class PhotometricDistort(PixelTransform):
-    """torchvision.transforms.v2.RandomPhotometricDistort, of SSD (Liu et al., 2016, arXiv 1512.02325).
+    """Distort colors as SSD does (Liu et al., 2016, arXiv 1512.02325): torchvision's v2.RandomPhotometricDistort.
 
-    Brightness, then contrast (or at the end, as a coin falls), saturation, hue, and a random order of the channels;
-    each with probability ``p``. The changes are those of ``color_jitter``.
+    Changes brightness, contrast, saturation and hue, then permutes the channels, each with probability ``p``. Contrast
+    comes second or, with probability 1/2, fourth. The changes are those of ``color_jitter``.
 
-    Images (height, width, 1 or 3) of uint8; of one channel they keep saturation, hue and channels.
+    Takes uint8 images (height, width, 1 or 3). With one channel, only brightness and contrast change.
 
     Args:
-        brightness: between which numbers the factor is uniform, from 0 on.
-        contrast: likewise.
-        saturation: likewise.
-        hue: between which parts of the circle the shift is uniform, -0.5 .. 0.5.
-        p: of each of the five.
+        brightness: (min, max) of the factor, drawn uniformly; min is at least 0.
+        contrast: (min, max) of the factor, as for brightness.
+        saturation: (min, max) of the factor, as for brightness.
+        hue: (min, max) of the shift, drawn uniformly, as fractions of the color circle: -0.5 .. 0.5.
+        p: probability of each of the five changes.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
@@ -59,7 +59,7 @@ class PhotometricDistort(PixelTransform):
         object.__setattr__(self, "hue", check_shifts("photometric_distort", hue))
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        # Each row draws: four times whether and how much, whether contrast comes early, whether and which order.
+        # Draws per row: whether and how much for four changes, whether contrast is early, whether and how to permute.
         uniform = drawn(draws).uniform(11)
         ranges = [self.brightness, self.contrast, self.saturation, self.hue]
         low, high = np.array(ranges).T

@@ -1,8 +1,8 @@
-"""Runs image operators, one or a chain: what each row needs is computed first, then every image is touched once.
+"""Runs one image operator or a chain: it computes what each row needs first, and then processes each image once.
 
-A run of spatial operators is moves: numbers that follow from the images' sizes, which headers tell. So an image is
-decoded as far as some row of it is needed, and its part goes through one resampling straight into the result. Runs of
-pixel operators work on all images of the block in one kernel.
+Consecutive spatial operators become moves: numbers computed from the image sizes, which are read from file headers. So
+an image is decoded only down to the last row that is needed, and the needed part is resampled once, directly into the
+result. Consecutive pixel operators run on all images of the block in one kernel.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _MIXED_FIX = "bring images to one number of channels and one dtype first, say by
 
 
 def alone(transform: Transform, columns: Sequence[Column], draws: Draws | None) -> Any:
-    """What one operator makes of columns: a tuple where they are several.
+    """Run one operator on columns; return its column, or a tuple of several columns.
 
     Raises:
-        BadValues: rows that have no result.
+        BadValues: some rows have no result.
     """
     names = tuple(str(i) for i in range(len(columns)))
     done, faults = run([Link(transform, names, names)], dict(zip(names, columns, strict=True)), [draws])
@@ -66,14 +66,14 @@ def run(
         while end < len(links) and _family(links[end]) is _family(links[at]):
             end += 1
         if _family(links[at]) is _pixels and end < len(links) and isinstance(links[end].transform, ChannelsFirst):
-            end += 1  # the pass writes its results so
+            end += 1  # the pass over pixels writes its results with channels first
         _family(links[at])(job, at, end)
         at = end
     return job.results(), {row: ChainFault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 
 def _order(links: Sequence[Link]) -> list[int]:
-    """The order to work in: crops and flips before what works on each pixel, since they are free before resampling."""
+    """Return the order to run links in: crops and flips move before pointwise operators, where they cost nothing."""
     order: list[int] = []
     files = isinstance(links[0].transform, Decode) and links[0].transform.channels is not None
     for i, link in enumerate(links):
@@ -86,7 +86,7 @@ def _order(links: Sequence[Link]) -> list[int]:
 
 
 class _Job:
-    """A block on its way through a chain."""
+    """The state of one block while a chain processes it."""
 
     def __init__(self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]) -> None:
         self.links, self.draws = links, draws
@@ -95,41 +95,41 @@ class _Job:
         self.n = len(first)
         self.faults: dict[int, ChainFault] = {}
         self.written: set[str] = set()
-        self.boxes: dict[str, list[Boxes]] = {}  # of columns of boxes, read once
+        self.boxes: dict[str, list[Boxes]] = {}  # the parsed columns of boxes, by name
         start = links[0].transform
         self.source: Source = Files(first, start, links[0].exact) if isinstance(start, Decode) else Arrays(first)
         for row, bad in self.source.bad.items():
             self.faults[row] = ChainFault(0, bad.why, bad.fix)
         self.kind: ColumnType = self.source.kind
-        self.layouts: list[Layout | None] = []  # of the rows, where the column's type does not tell
-        self.apart: dict[Layout, ColumnType] = {}  # and what those have become
+        self.layouts: list[Layout | None] = []  # each row's layout, if the column's type does not determine it
+        self.apart: dict[Layout, ColumnType] = {}  # the current type of images, by original layout
         self.tell_apart()
 
     def fault(self, row: int, link: int, why: str, fix: str) -> None:
-        """A row fails at a link, unless it failed at an earlier one."""
+        """Record that a row failed at a link, unless it failed at an earlier link."""
         if row not in self.faults or self.faults[row].link > link:
             self.faults[row] = ChainFault(link, why, fix)
 
     def good(self) -> list[int]:
-        """The rows that have not failed."""
+        """Return the rows that have not failed."""
         return [row for row in range(self.n) if row not in self.faults] if self.faults else list(range(self.n))
 
     def tell_apart(self) -> None:
-        """From here on each image is judged by itself, where the column's type does not tell what they are."""
+        """Track the layout of each image separately if the column's type does not determine it."""
         if isinstance(self.source, Arrays) and not self.source.tensor and getattr(self.kind, "channels", None) is None:
             self.layouts = [None if row in self.faults else layout(self.source.images[row]) for row in range(self.n)]
             self.apart = {own: ImageType(*own) for own in self.layouts if own is not None}
 
     def step(self, link: int) -> None:
-        """Note what type the images have after a link; those that it does not take fail.
+        """Update the type of the images after a link; rows whose images the link does not accept fail.
 
         Raises:
-            PipelineError: it takes nothing in such a column.
+            PipelineError: the link does not accept columns of this type.
         """
         of = self.links[link]
         beside = [type_of(self.beside[name]) for name in of.reads[1:]]
         made = _made(of, self.kind, beside)
-        if made is UNKNOWN:  # one array of objects: of images like most of them
+        if made is UNKNOWN:  # an array of objects: assume the most frequent layout
             often = Counter(own for own in self.layouts if own in self.apart).most_common(1)
             made = _made(of, of.like or (self.apart[often[0][0]] if often else ImageType()), beside)
         self.kind = made
@@ -163,15 +163,15 @@ def _shown(kind: TensorType) -> str:
 
 
 def _decode(job: _Job, at: int, end: int) -> None:
-    """Headers are read already; where spatial operators follow, at once or behind a pass, pixels wait for them."""
+    """Decode all images, unless spatial operators follow and will decode them. Headers have been read already."""
     del at
     if not _waits(job, end):
         _settle(job, [])
 
 
 def _waits(job: _Job, at: int) -> bool:
-    """Images that come to a link are needed one at a time: by spatial operators, at once or behind a pass on bytes."""
-    reported = getattr(job.kind, "channels", None) is not None  # images that may differ are distinguished first
+    """Return whether the next link, not counting pixel operators on uint8, is spatial and takes images one by one."""
+    reported = getattr(job.kind, "channels", None) is not None  # otherwise the layouts must be determined first
     while reported and at < len(job.links) and _on_bytes(job.links[at]):
         at += 1
     return at < len(job.links) and _family(job.links[at]) is _spatial
@@ -190,13 +190,13 @@ def _spatial(job: _Job, at: int, end: int) -> None:
     for link in range(at, end):
         moves = _moves(job, link, sizes)
         plan.append(moves)
-        sizes = np.maximum(moves.sizes(sizes), 1)  # rows that failed may have none
+        sizes = np.maximum(moves.sizes(sizes), 1)  # failed rows may have size 0
         job.step(link)
     _settle(job, plan)
 
 
 def _moves(job: _Job, link: int, sizes: Sizes) -> RowMoves:
-    """How a link moves the images; columns next to them follow."""
+    """Return how a link moves the images, and update the columns of boxes and labels."""
     of = job.links[link]
     assert isinstance(of.transform, Spatial)
     boxes = None
@@ -233,7 +233,7 @@ def _follow(job: _Job, of: Link, link: int, moves: RowMoves, sizes: Sizes, boxes
 
 
 def _settle(job: _Job, plan: Sequence[RowMoves]) -> None:
-    """Make the pixels that a run of moves asks for."""
+    """Compute the pixels of all images after the planned moves."""
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
@@ -241,7 +241,7 @@ def _settle(job: _Job, plan: Sequence[RowMoves]) -> None:
     if isinstance(kind, TensorType):
         limits.take(job.n * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{job.n:,} images")
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
-        source.reuse()  # each image is copied to its place
+        source.reuse()  # each image is copied into the tensor before the next is decoded
     at_once = isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good(), images)
     for row in range(0 if at_once else job.n):
         if row in job.faults and (job.faults[row].link == 0 or not source.late):
@@ -272,7 +272,7 @@ def _pixels(job: _Job, at: int, end: int) -> None:
     source = job.source
     for link in range(at, end):
         job.step(link)
-    if isinstance(source, Arrays) and not source.tensor and not job.good():  # no order of operators takes them, either
+    if isinstance(source, Arrays) and not source.tensor and not job.good():  # there is no image to process
         job.source = Arrays([None] * job.n, job.kind)
         return
     first = isinstance(job.links[end - 1].transform, ChannelsFirst)
@@ -321,15 +321,15 @@ def _family(link: Link) -> Any:
 
 
 def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], out: Image) -> bool:
-    """Make what a run of moves asks for of some rows of a tensor, where that is a part of each, resampled.
+    """Apply moves to rows of a tensor in one kernel call, if they amount to one bilinear resampling of a part.
 
     Args:
         images: (rows, height, width, channels).
-        rows: those that are needed.
-        out: uint8 (rows, height, width, channels), contiguous: where the results go.
+        rows: the rows to process.
+        out: uint8 (rows, height, width, channels), contiguous: receives the results.
 
     Returns:
-        False, and nothing was done, where more or something else is asked, or the kernel is still compiled.
+        True if the results were written; False if the moves do more, or the kernel is still being compiled.
     """
     resampling = _one_resampling(plan, np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2)))
     if resampling is None or resampling[2].interpolation != "bilinear" or images.dtype != np.uint8:
@@ -351,9 +351,9 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
 
 
 def _one_resampling(plan: Sequence[RowMoves], sizes: Sizes) -> tuple[Sizes, Mask, Filter] | None:
-    """The part of each image (top, left, height, width), whether the result is mirrored, and how it is resampled.
+    """Return each image's part (top, left, height, width), whether the result is mirrored, and the resampling filter.
 
-    None: images are mirrored before, or top to bottom, or pixels are added or erased, or nothing or more is resampled.
+    None if the moves include anything but one resampling with cuts before it and left-right flips after it.
     """
     parts, mirrored, how = full(sizes), np.zeros(len(sizes), dtype=np.bool_), None
     for moves in plan:

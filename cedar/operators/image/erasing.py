@@ -1,4 +1,4 @@
-"""erasing: a random part of some of the images becomes one color."""
+"""erasing: overwrite a random part of some images with one color."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cedar.operators.image.spatial import Spatial, check_range, check_share, dra
 class Erasing(Spatial):
     """Erase a random part of an image, with probability ``p``: torchvision.transforms.v2.RandomErasing.
 
-    Images of uint8, or of float32 after ``normalize``, where the value 0 is the mean color. Boxes next to them stay as
-    they are. An image stays unchanged if none of ten parts drawn is smaller than it on both sides.
+    Takes uint8 images, or float32 images after ``normalize``, where the value 0 is the mean color. Boxes stay
+    unchanged. An image stays unchanged if none of ten drawn parts is smaller than it on both sides.
 
     Args:
-        p: 0 .. 1.
-        scale: the smallest and the largest share of the image's area.
-        ratio: the smallest and the largest ratio of the part's height to its width; uniform in its logarithm.
-        value: of the erased pixels: one number, or one for each channel.
+        p: probability that an image is changed, 0 .. 1.
+        scale: (min, max) fraction of the image's area.
+        ratio: (min, max) of the part's height / width; its logarithm is drawn uniformly.
+        value: value of erased pixels: one number, or one per channel.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""horizontal_flip and vertical_flip: mirror some of the images."""
+"""horizontal_flip and vertical_flip: mirror images at random."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cedar.operators.image.spatial import Spatial, check_share, drawn
 @spatial
 @dataclass(frozen=True)
 class HorizontalFlip(Spatial):
-    """Mirror an image, left to right, with probability ``p``; boxes next to it too: torchvision's RandomHorizontalFlip.
+    """Mirror an image and its boxes left to right with probability ``p``: torchvision's RandomHorizontalFlip.
 
     Args:
-        p: 0 .. 1.
+        p: probability that an image is mirrored, 0 .. 1.
 
     Raises:
-        PipelineError: another probability, or a column of anything but images.
+        PipelineError: ``p`` is invalid, or the column does not hold images.
 
     Examples:
         >>> import numpy as np
@@ -46,13 +46,13 @@ class HorizontalFlip(Spatial):
 @spatial
 @dataclass(frozen=True)
 class VerticalFlip(Spatial):
-    """Mirror an image, top to bottom, with probability ``p``; boxes next to it too: torchvision's RandomVerticalFlip.
+    """Mirror an image and its boxes top to bottom with probability ``p``: torchvision's RandomVerticalFlip.
 
     Args:
-        p: 0 .. 1.
+        p: probability that an image is mirrored, 0 .. 1.
 
     Raises:
-        PipelineError: another probability, or a column of anything but images.
+        PipelineError: ``p`` is invalid, or the column does not hold images.
 
     Examples:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Headers of image files: format and size, read without decoding."""
+"""Reads the headers of image files (format, size, orientation) without decoding them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cedar.core.libraries import library
 
 Format = Literal["JPEG", "PNG", "WebP", "other"]
 
-# Pillow would try its other plugins, too: that for EPS starts Ghostscript.
+# Only these Pillow plugins are allowed: others may be unsafe, such as the one for EPS, which starts Ghostscript.
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"\xff\xd8": "JPEG"}
 
 MAX_PIXELS = 1 << 27
 """Pixels that one image may have: 134 million, 400 MB in RGB. ``CEDAR_MAX_PIXELS`` sets another limit."""
 
-_EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # what a file that has an orientation has in it
+_EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # a file with an orientation contains one of these
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 
 
 class BadImage(Exception):
-    """A file that gives no image: what broke, and what to do."""
+    """Raised if a file has no usable image; carries the reason (``why``) and a suggestion (``fix``)."""
 
     def __init__(self, why: str, fix: str = "repair or leave out the file, or give on_error=cedar.Skip(...)") -> None:
         super().__init__(why)
@@ -34,14 +34,14 @@ class BadImage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Jpeg:
-    """Where a JPEG file says what: its frame header, and the first scan.
+    """The structure of a JPEG file: its frame header and first scan.
 
     Args:
         frame: offset of the frame header's marker.
         scan: offset of the first scan's marker.
         components: 1 (gray), 3 (color) or 4 (CMYK).
-        rows: of pixels in an MCU, the unit of coding.
-        cuttable: rows follow each other in one scan, so that the first ones need nothing of the others.
+        rows: rows of pixels per MCU, the unit of coding.
+        cuttable: whether one scan codes all rows in order, so that the first rows can be decoded without the others.
     """
 
     frame: int
@@ -53,25 +53,25 @@ class Jpeg:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """An image file's format, its size in pixels as its decoder delivers it, and how that is to be turned."""
+    """An image file's format, its size in pixels before reorientation, and its orientation."""
 
     format: Format
     height: int
     width: int
     jpeg: Jpeg | None = None
-    plain: bool = True  # the format's own decoder takes it; else Pillow does
-    orientation: int = 1  # as EXIF numbers them: 1 .. 8, from 5 on height and width change places
+    plain: bool = True  # whether the format's own decoder reads the file; otherwise Pillow does
+    orientation: int = 1  # EXIF orientation, 1 .. 8; from 5 on, height and width are swapped
 
 
 def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
-    """The header of a file in memory.
+    """Read the header of a file in memory.
 
     Args:
-        limit: pixels that it may have.
-        exif: the image is needed upright as its EXIF orientation says, else as stored.
+        limit: maximum number of pixels.
+        exif: orient the image as EXIF says; otherwise keep it as stored.
 
     Raises:
-        BadImage: no header, or one of too many pixels.
+        BadImage: the header is damaged, or claims more pixels than the limit.
     """
     if data[:2] == b"\xff\xd8":
         header = _jpeg(data)
@@ -88,7 +88,7 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
             f"the header says {header.width:,} x {header.height:,} pixels, more than the limit of {limit:,}",
             f"if you trust the file, set CEDAR_MAX_PIXELS={header.height * header.width} before the run",
         )
-    upright = header.format == "other" and data[:2] in (b"II", b"MM")  # Pillow turns a TIFF itself
+    upright = header.format == "other" and data[:2] in (b"II", b"MM")  # Pillow applies the orientation of TIFF itself
     if exif == upright or (exif and not any(mark in data for mark in _EXIF)):
         return header
     turned = _orientation(data)
@@ -96,10 +96,10 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
 
 
 def max_pixels() -> int:
-    """The limit: ``CEDAR_MAX_PIXELS``, else ``MAX_PIXELS``.
+    """Return the maximum number of pixels per image: the environment variable ``CEDAR_MAX_PIXELS`` or ``MAX_PIXELS``.
 
     Raises:
-        PipelineError: the variable holds no integer above 0.
+        PipelineError: the variable is not an integer above 0.
     """
     text = os.environ.get("CEDAR_MAX_PIXELS")
     if text is None:
@@ -110,7 +110,7 @@ def max_pixels() -> int:
 
 
 def _jpeg(data: bytes) -> Header:
-    """ITU-T T.81, B.1 and B.2: segments up to the first scan."""
+    """Read the segments of a JPEG file up to the first scan (ITU-T T.81, B.1 and B.2)."""
     at, end, frame, restarts = 2, len(data), -1, False
     while at + 4 <= end:
         if data[at] != 0xFF:
@@ -138,12 +138,12 @@ def _jpeg(data: bytes) -> Header:
     components = data[frame + 9]
     rows = 8 * max((data[frame + 11 + 3 * i] & 15 for i in range(components)), default=0)
     once = at + 4 < end and data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == components
-    once = once and rows > 0 and not restarts  # a decoder that lost its place looks for it in the next restarts
+    once = once and rows > 0 and not restarts  # restart markers let a decoder resynchronize further down
     return Header("JPEG", height, width, Jpeg(frame, at, components, rows, once), components in (1, 3))
 
 
 def _png(data: bytes) -> Header:
-    """W3C PNG, 11.2.1: IHDR comes first."""
+    """Read the size of a PNG file from IHDR, the first chunk (W3C PNG, 11.2.1)."""
     if len(data) < 33 or data[12:16] != b"IHDR":
         raise BadImage("the PNG file ends in its header")
     width, height = struct.unpack(">II", data[16:24])
@@ -151,7 +151,7 @@ def _png(data: bytes) -> Header:
 
 
 def _webp(data: bytes) -> Header:
-    """RFC 9649: a lossy, a lossless or an extended first chunk."""
+    """Read the size of a WebP file from its first chunk: lossy, lossless or extended (RFC 9649)."""
     kind, body = data[12:16], data[20:30]
     if len(body) == 10 and kind == b"VP8 ":
         width, height = struct.unpack("<HH", body[6:10])
@@ -161,7 +161,7 @@ def _webp(data: bytes) -> Header:
         return Header("WebP", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1)
     if len(body) == 10 and kind == b"VP8X":
         width, height = int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
-        return Header("WebP", height, width, plain=not body[0] & 2)  # an animation is Pillow's
+        return Header("WebP", height, width, plain=not body[0] & 2)  # Pillow decodes animations
     raise BadImage("the WebP file ends in its header")
 
 
@@ -171,10 +171,10 @@ def _other(data: bytes) -> Header:
 
 
 def opened(data: bytes) -> Any:
-    """The file, opened by Pillow's plugin for its format: GIF, BMP, TIFF, JPEG, PNG or WebP, and no other.
+    """Open a file with Pillow's plugin for GIF, BMP, TIFF, JPEG, PNG or WebP; no other plugin is tried.
 
     Raises:
-        BadImage: it is of another format, or damaged.
+        BadImage: the file is damaged or of another format.
     """
     name = next((name for start, name in _STARTS.items() if data.startswith(start)), None)
     name = name or {b"\x89PNG": "PNG", b"RIFF": "WEBP"}.get(bytes(data[:4]))
@@ -201,6 +201,6 @@ def _orientation(data: bytes) -> int:
     with opened(data) as image:
         try:
             turned = image.getexif().get(0x0112, 1)
-        except Exception:  # noqa: BLE001 - damaged EXIF data turns nothing
+        except Exception:  # noqa: BLE001 - damaged EXIF data is ignored
             return 1
     return turned if isinstance(turned, int) and 1 <= turned <= 8 else 1

@@ -1,4 +1,4 @@
-"""iou_crop and sanitize_boxes: crops that keep enough of some box, and boxes that are worth keeping."""
+"""iou_crop and sanitize_boxes: random crops that overlap some box enough, and the removal of tiny boxes."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from cedar.operators.image.moves import RowMoves, full
 from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
-ROUNDS = 50  # of drawing an overlap; each fails with small probability, but nothing may run forever
-_TOGETHER = 1024  # rows whose parts are drawn at once
+ROUNDS = 50  # maximum number of times to draw an overlap, so that the search always ends
+_TOGETHER = 1024  # rows per call of the kernel
 
 
 @dataclass(frozen=True)
 class IouCrop(Spatial):
-    """A random part of each image that holds enough of some box: torchvision's RandomIoUCrop, the crop of SSD.
+    """Crop each image at random so that it overlaps some box enough: torchvision's RandomIoUCrop, the crop of SSD.
 
-    Reads images and boxes, and if there are more columns (labels), lists with an entry for each box. An overlap is
-    drawn; from 1 on the image stays unchanged. Else parts are drawn, each side by itself, until one holds the center of
-    a box with which its intersection over union is at least the overlap; after ``trials`` another overlap is drawn.
-    Boxes whose centers are outside the part go, and their labels with them (torchvision leaves them there, empty,
+    Reads images, boxes, and optionally columns of lists with one entry per box (labels). Each image draws a minimum
+    overlap; with 1 or more, it stays unchanged. Otherwise parts with random sides are drawn until one contains the
+    center of a box with which its intersection over union is at least the overlap. After ``trials`` parts, another
+    overlap is drawn. Boxes centered outside the part are dropped with their labels (torchvision keeps them, empty,
     until SanitizeBoundingBoxes); the others are clamped to the part. An image without boxes stays unchanged.
 
     Args:
-        min_scale: the smallest share of a side.
-        max_scale: the largest.
-        min_aspect_ratio: the smallest width : height of a part.
-        max_aspect_ratio: the largest.
-        overlaps: to draw from; None: 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
-        trials: parts to try before another overlap is drawn.
+        min_scale: minimum side of the part, as a fraction of the image's side.
+        max_scale: maximum side of the part, as a fraction of the image's side.
+        min_aspect_ratio: minimum width / height of a part.
+        max_aspect_ratio: maximum width / height of a part.
+        overlaps: the overlaps to draw from; None means 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: number of parts to try before another overlap is drawn.
 
     Raises:
-        PipelineError: arguments that do not fit, or columns of other types.
+        PipelineError: an argument is invalid, or a column has the wrong type.
 
-    The method is that of "SSD: Single Shot MultiBox Detector" (Liu et al., ECCV 2016, arXiv 1512.02325).
+    The method is from "SSD: Single Shot MultiBox Detector" (Liu et al., ECCV 2016, arXiv 1512.02325).
 
     Examples:
         >>> image, boxes = np.zeros((40, 60, 3), dtype=np.uint8), np.array([[5, 5, 50, 30]], dtype=np.float32)
@@ -95,7 +95,7 @@ class IouCrop(Spatial):
     def _draw(
         self, rows: Index, sizes: Sizes, boxes: Sequence[Boxes], draws: Draws, cut: Sizes, kept: list[Mask | None]
     ) -> None:
-        """Set the parts of some rows, and which of their boxes stay: all rows together, a round after the other."""
+        """Draw parts for some rows in rounds; write them to ``cut``, and masks of the boxes to keep to ``kept``."""
         try_parts = (compiled("iou") or iou_plain).try_parts
         overlaps = np.array(self.overlaps, dtype=np.float64)
         each = 1 + 4 * self.trials
@@ -105,7 +105,7 @@ class IouCrop(Spatial):
         for turn in range(ROUNDS):
             numbers = draws.take(rows).uniform(each, first=turn * each)
             least = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
-            crops = least < 1  # the others stay unchanged
+            crops = least < 1  # other images stay unchanged
             rows, numbers, least = rows[crops], numbers[crops], least[crops]
             if not len(rows):
                 return
@@ -130,15 +130,15 @@ class IouCrop(Spatial):
 class SanitizeBoxes(Transform):
     """Drop boxes that are too small, and their labels: torchvision.transforms.v2.SanitizeBoundingBoxes.
 
-    Reads boxes, and if there are more columns (labels), lists with an entry for each box. Put it after the last
-    spatial operator; boxes outside the image were clamped to it by then.
+    Reads boxes, and optionally columns of lists with one entry per box (labels). Use it after the last spatial
+    operator, when boxes outside the image have been clamped to it.
 
     Args:
-        min_size: the smallest width and height, in pixels.
-        min_area: the smallest area, in pixels.
+        min_size: minimum width and height of a box in pixels.
+        min_area: minimum area of a box in square pixels.
 
     Raises:
-        PipelineError: columns of other types.
+        PipelineError: a column has the wrong type.
 
     Examples:
         >>> boxes = np.array([[0, 0, 4, 4], [2, 2, 2, 3]], dtype=np.float32)

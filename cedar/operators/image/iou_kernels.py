@@ -1,4 +1,4 @@
-"""The trials of iou_crop, compiled: most rows find their part among the first few, and look at no other."""
+"""The compiled trials of iou_crop: each row stops at its first valid part, usually after a few trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.operators.jit import kernel
 
 @kernel("boolean(int64, int64, int64, int64, float32[:, ::1], float32, boolean[::1])")
 def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, inside: Any) -> Any:
-    """Some box has its center in a part, and an intersection over union of ``least``; which have it ``inside``."""
+    """Return whether a box centered in the part has an IoU of at least ``least``; set ``inside`` for each box."""
     bottom, right = top + tall, left + wide
     enough = False
     for i in range(len(boxes)):
@@ -36,18 +36,18 @@ def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, insi
 def try_parts(
     sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
 ) -> None:
-    """The first part of each row that will do, from its numbers, four for each trial.
+    """Find the first valid part of each row. Each trial uses four random numbers.
 
     Args:
-        sizes: (rows, 2): heights and widths.
-        numbers: (rows, 4 * trials), from 0 to 1.
-        least: (rows,), the intersection over union with some box.
-        boxes: (boxes, 4) of all rows: left, top, right, bottom.
-        starts: (rows + 1,): where each row's boxes begin.
-        limits: the smallest scale, the span of scales, the smallest and the largest width : height.
-        parts: (rows, 4), to be set: top, left, height, width.
-        succeeded: (rows,), to be set: there is one.
-        inside: (boxes,), to be set: those whose centers are in the part.
+        sizes: (rows, 2): height and width of each image.
+        numbers: (rows, 4 * trials): uniform random numbers from 0 to 1.
+        least: (rows,): minimum intersection over union with some box.
+        boxes: (boxes, 4): left, top, right, bottom of the boxes of all rows.
+        starts: (rows + 1,): index of each row's first box, and the total.
+        limits: minimum scale, maximum minus minimum scale, minimum and maximum width / height.
+        parts: output, (rows, 4): top, left, height, width.
+        succeeded: output, (rows,): whether a part was found.
+        inside: output, (boxes,): whether the box's center is in the part.
     """
     smallest, span, narrow, broad = limits
     for row in range(len(sizes)):

@@ -1,4 +1,4 @@
-"""The trials of iou_crop in Python: the parts that the compiled ones find, while those are created."""
+"""The trials of iou_crop in Python, used while the kernels are being compiled; both find the same parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ZERO = np.float32(0)
 def try_parts(
     sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
 ) -> None:
-    """The first part of each row that will do; see ``iou_kernels.try_parts``."""
+    """Find the first valid part of each row; see ``iou_kernels.try_parts``."""
     smallest, span, narrow, broad = limits
     for row, (height, width) in enumerate(sizes.tolist()):
         own = slice(starts[row], starts[row + 1])
@@ -32,7 +32,7 @@ def try_parts(
 def _overlaps(
     part: tuple[int, int, int, int], boxes: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Intersections over unions with the boxes whose centers are in a part, and which those are."""
+    """Return the IoU of the part with each box centered in it, and a mask of these boxes."""
     top, left, tall, wide = part
     centers = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
     low, high = np.array([left, top]), np.array([left + wide, top + tall])

@@ -1,4 +1,4 @@
-"""color_jitter: brightness, contrast, saturation and hue, by random amounts in random order."""
+"""color_jitter: change brightness, contrast, saturation and hue by random amounts in random order."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
 class ColorJitter(PixelTransform):
     """Change brightness, contrast, saturation and hue in random order: torchvision.transforms.v2.ColorJitter.
 
-    Images (height, width, 1 or 3) of uint8; of one channel they keep saturation and hue. Each change clamps to 0 .. 255
-    and rounds down:
+    Takes uint8 images (height, width, 1 or 3). With one channel, saturation and hue do not change. Each change clamps
+    to 0 .. 255 and rounds down:
 
     - brightness: value * factor;
-    - contrast: value * factor + mean * (1 - factor), of the image's mean gray, its sum being exact;
-    - saturation: value * factor + gray * (1 - factor), of the pixel's gray (see ``grayscale``);
+    - contrast: value * factor + mean * (1 - factor), with the image's mean gray from an exact sum;
+    - saturation: value * factor + gray * (1 - factor), with the pixel's gray (see ``grayscale``);
     - hue: added to the hue in HSV, in float32 (Smith, Color Gamut Transform Pairs, 1978).
 
-    Sums of two products are rounded once (fused), as torch rounds them on a processor that has the instruction.
+    Sums of two products use fused multiply-add, as torch does on processors that have the instruction.
 
     Args:
-        brightness: factors are uniform from max(0, 1 - brightness) to 1 + brightness, or between two numbers from 0 on.
-        contrast: likewise.
-        saturation: likewise.
-        hue: uniform from -hue to hue, or between two numbers, -0.5 .. 0.5: parts of the circle.
-        p: the probability that a row is changed: RandomApply([ColorJitter(...)], p).
+        brightness: x draws factors uniformly from max(0, 1 - x) to 1 + x; (min, max) from that range, min at least 0.
+        contrast: factors, as for brightness.
+        saturation: factors, as for brightness.
+        hue: x draws shifts uniformly from -x to x; (min, max) from that range; fractions of the circle, -0.5 .. 0.5.
+        p: probability that a row is changed, as in RandomApply([ColorJitter(...)], p).
 
-    Without contrast it is pointwise: crops may be moved below it.
+    Without contrast, the operator is pointwise: the optimizer may move crops before it.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> image = np.array([[[200, 100, 50]]], dtype=np.uint8)
@@ -75,7 +75,7 @@ class ColorJitter(PixelTransform):
         codes = np.full((rows, 4), NONE, dtype=np.int64)
         numbers = np.zeros((rows, 4, 2))
         if any(amount is not None for amount in amounts):
-            # Each row draws: whether at all, four amounts, and four numbers whose order is that of the changes.
+            # Draws per row: whether to change it, four amounts, and four numbers whose ranks order the changes.
             uniform = drawn(draws).uniform(9)
             places = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
             every = np.arange(rows)
@@ -89,7 +89,7 @@ class ColorJitter(PixelTransform):
 
 
 def _factors(name: str, amount: Any) -> tuple[float, float] | None:
-    """The range of a factor; None if it is always 1."""
+    """Return the range of a factor; None if it is always 1."""
     if amount is None:
         return None
     ends = pair("color_jitter", name, amount)
@@ -101,10 +101,10 @@ def _factors(name: str, amount: Any) -> tuple[float, float] | None:
 
 
 def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """A range of factors.
+    """Return a range of factors after checking it.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the range is invalid; the error names the user's line.
     """
     if not 0 <= ends[0] <= ends[1] < np.inf:
         raise PipelineError(f"{operator}({name}={ends!r}): two factors from 0 on, the smaller first", site=user_site())
@@ -112,7 +112,7 @@ def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[
 
 
 def _shifts(operator: str, amount: Any) -> tuple[float, float] | None:
-    """The range of a shift of the hue; None if it is always 0."""
+    """Return the range of the hue's shift; None if it is always 0."""
     if amount is None:
         return None
     ends = pair(operator, "hue", amount)
@@ -122,10 +122,10 @@ def _shifts(operator: str, amount: Any) -> tuple[float, float] | None:
 
 
 def check_shifts(operator: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """A range of shifts of the hue.
+    """Return a range of hue shifts after checking it.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the range is invalid; the error names the user's line.
     """
     if not -0.5 <= ends[0] <= ends[1] <= 0.5:
         raise PipelineError(

@@ -1,4 +1,4 @@
-"""The compiled kernels of images, each module where it is needed; see ``cedar.operators.beside``."""
+"""The compiled image kernels, loaded by module when first needed; see ``cedar.operators.beside``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMES = {"resample": ("resize", "resize_all"), "pixels": ("apply",), "iou": ("t
 
 
 def compiled(name: str) -> Any:
-    """The kernels of ``resample``, ``pixels`` or ``iou``; None while they are compiled: the plain ones do until then.
+    """Return the kernels of ``resample``, ``pixels`` or ``iou``; None (use NumPy) while they are being compiled.
 
     Raises:
         PipelineError: numba is not installed.

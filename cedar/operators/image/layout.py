@@ -1,7 +1,7 @@
-"""What an image column is: its types, and the images of a column one by one.
+"""Types of image columns, and checks of single images.
 
-An image is an ndarray of shape (height, width, channels), uint8 until ``to_float``. Images of one size are a tensor
-column (rows, height, width, channels); images of differing sizes are a column of objects.
+An image is an ndarray of shape (height, width, channels), uint8 until ``to_float``. Images of one size form a tensor
+column (rows, height, width, channels); images of differing sizes form an object column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPES = ("uint8", "float32")
 
 @dataclass(frozen=True)
 class ImageType(ObjectType):
-    """Images of differing sizes, as objects: how many channels (None: they differ), and of which dtype."""
+    """The type of an object column of images of differing sizes; ``channels`` is None if it differs, too."""
 
     channels: int | None = 3
     dtype: str = "uint8"
@@ -39,17 +39,17 @@ class ImageType(ObjectType):
 
 @dataclass(frozen=True)
 class PlanarType(ObjectType):
-    """Images (channels, height, width) of differing sizes, as objects: what ``channels_first`` leaves."""
+    """The type of an object column of images (channels, height, width), the result of ``channels_first``."""
 
     def __str__(self) -> str:
         return "image[channels, height, width]"
 
 
 def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES) -> tuple[int | None, str | None]:
-    """Channels and dtype of a column of images; None if only its rows tell.
+    """Return the channels and dtype of a column of images; None for those that differ or are known only per row.
 
     Raises:
-        PipelineError: it holds no images of those dtypes.
+        PipelineError: the column does not hold images of these dtypes.
     """
     wants = f"images, (height, width, channels) of {' or '.join(dtypes)}"
     if isinstance(kind, TensorType):
@@ -70,7 +70,7 @@ def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DT
 
 
 def flaw(image: Any) -> str | None:
-    """Why an object is not an image; None if it is one."""
+    """Return why an object is not an image, or None if it is one."""
     if image is None:
         return "there is no image"
     if not isinstance(image, np.ndarray) or image.ndim != 3 or not 1 <= image.shape[2] <= 4:
@@ -82,31 +82,31 @@ def flaw(image: Any) -> str | None:
 
 
 def layout(image: Image) -> Layout:
-    """Channels and dtype."""
+    """Return the channels and dtype of an image."""
     return image.shape[2], image.dtype.name
 
 
 def likely(images: Sequence[Any]) -> ImageType | None:
-    """What most of the images in a column of objects are; None if there is none."""
+    """Return the most frequent type of the images in an object column; None if it has no image."""
     commonest = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
     return ImageType(*commonest[0][0]) if commonest else None
 
 
-# ---- where pixels on their way are written ---------------------------------------------------------------------------
+# ---- memory for intermediate images ----------------------------------------------------------------------------------
 
 
-Room: TypeAlias = Callable[[tuple[int, ...]], Image]  # a shape to a uint8 image, to be written to
+Room: TypeAlias = Callable[[tuple[int, ...]], Image]  # returns a uint8 image of a given shape to write to
 
 
 def new_image(shape: tuple[int, ...]) -> Image:
-    """Memory of its own."""
+    """Return an uninitialized image in newly allocated memory."""
     return np.empty(shape, dtype=np.uint8)
 
 
 class ReusedImage:
-    """Memory for one image at a time: the next one takes it over.
+    """Allocates memory for one image at a time; each image overwrites the previous one.
 
-    An operating system clears each page that it hands out, which can take as long as decoding what is written there.
+    The operating system clears each newly allocated page, which can take as long as decoding an image into it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""mixup and cutmix: each image of a batch mixed with the one before it, and so are their labels."""
+"""mixup and cutmix: mix each image of a batch, and its label, with the previous one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _DTYPES = ("uint8", "float32", "float64")
 
 
 class _Mixing(Transform):
-    """Reads images and labels of a batch, and writes both: each row with some of the one before it, the first with
-    some of the last. A batch draws from its first row's key.
+    """Base class: mixes each row's image and label with those of the previous row (the last row, for the first).
+
+    The random numbers of a batch depend on the key of its first row.
     """
 
     arity: ClassVar[int | None] = 2
@@ -46,7 +47,7 @@ class _Mixing(Transform):
 
     @abstractmethod
     def mixed(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
-        """The images, each with all but ``share`` from the one before it; and what share it was in the end."""
+        """Mix images, keeping ``share`` of each; return them and the share that was actually kept."""
 
     def result(self, *types: Any) -> tuple[ColumnType, ...]:
         images, labels = types
@@ -89,10 +90,10 @@ class _Mixing(Transform):
         return [{"share": self.mixed(columns[0], share, rng)[1] if taken else 1.0}] * len(draws)
 
     def _dense(self, labels: Any) -> Array:
-        """A number for each class, floats (rows, classes).
+        """Return labels as floats (rows, classes).
 
         Raises:
-            BadValues: ids that are null, or no class.
+            BadValues: a class id is null or out of range.
         """
         if isinstance(labels, np.ndarray):
             return labels if labels.dtype.kind == "f" else labels.astype(np.float32)
@@ -108,20 +109,20 @@ class _Mixing(Transform):
 
 @dataclass(frozen=True)
 class Mixup(_Mixing):
-    """Blend each image of a batch with the one before it, and their labels: torchvision.transforms.v2.MixUp.
+    """Blend each image and label of a batch with the previous one: torchvision.transforms.v2.MixUp.
 
-    ``p.batch(64).map(image.mixup(num_classes=10), "image", "label")``: images of one size, uint8 (rounded) or floats,
-    (rows, height, width, channels) or channels first; labels int (rows,), or numbers for each class (rows, classes).
-    Labels become float32 (rows, classes), or stay of their float type. The share of the image itself is from the
-    distribution Beta(alpha, alpha), one for each batch.
+    ``p.batch(64).map(image.mixup(num_classes=10), "image", "label")``. Images of a batch have one size, channels last
+    or first, uint8 (results are rounded) or floats. Labels are integer class ids (rows,) or numbers (rows, classes).
+    Labels become float32 (rows, classes), or keep their float type. Each batch draws the share of the image itself
+    from Beta(alpha, alpha).
 
     Args:
-        num_classes: how many there are; needed where labels are class ids.
-        alpha: above 0.
-        p: the probability that a batch is mixed; labels become dense in any case.
+        num_classes: number of classes; required if labels are class ids.
+        alpha: parameter of the Beta distribution, above 0.
+        p: probability that a batch is mixed; labels become dense in either case.
 
     Raises:
-        PipelineError: other arguments or columns, or there is no batch.
+        PipelineError: an argument or column is invalid, or the rows are not batched.
 
     Examples:
         >>> images = np.array([0, 100], dtype=np.float32).reshape(2, 1, 1, 1)
@@ -143,18 +144,18 @@ class Mixup(_Mixing):
 
 @dataclass(frozen=True)
 class Cutmix(_Mixing):
-    """Paste a part of the image before it into each image of a batch: torchvision.transforms.v2.CutMix.
+    """Paste a part of the previous image into each image of a batch: torchvision.transforms.v2.CutMix.
 
-    As ``mixup`` but for the pixels: a part of the size sqrt(1 - share) of both sides, around a random place and cut at
-    the border, comes from the image before. Labels are mixed by areas.
+    Takes the same columns as ``mixup``. The pasted part has sqrt(1 - share) of both sides, is centered at a random
+    position and cut off at the border. Labels are mixed in proportion to the areas.
 
     Args:
-        num_classes: how many there are; needed where labels are class ids.
-        alpha: above 0.
-        p: the probability that a batch is mixed; labels become dense in any case.
+        num_classes: number of classes; required if labels are class ids.
+        alpha: parameter of the Beta distribution, above 0.
+        p: probability that a batch is mixed; labels become dense in either case.
 
     Raises:
-        PipelineError: other arguments or columns, or there is no batch.
+        PipelineError: an argument or column is invalid, or the rows are not batched.
 
     Examples:
         >>> images = np.array([0, 100], dtype=np.uint8).repeat(64).reshape(2, 8, 8, 1)
@@ -171,7 +172,7 @@ class Cutmix(_Mixing):
 
     def mixed(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
         made = images.copy()
-        last = images.shape[3] <= 4  # the channels; else they are first
+        last = images.shape[3] <= 4  # whether channels are last; otherwise they are first
         before, painted = (images, made) if last else (images.transpose(0, 2, 3, 1), made.transpose(0, 2, 3, 1))
         sides = np.array(painted.shape[1:3])
         middle, half = rng.integers(0, sides), (0.5 * math.sqrt(1 - share) * sides).astype(np.int64)
@@ -182,7 +183,7 @@ class Cutmix(_Mixing):
 
 
 def _blend(values: Array, share: float) -> Array:
-    """``share`` of each row, the rest of the one before it."""
+    """Return ``share`` times each row plus (1 - ``share``) times the previous row."""
     kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
     made = np.roll(values, 1, axis=0) * kind.type(1 - share) + values * kind.type(share)
     return made if values.dtype.kind == "f" else np.rint(made).astype(values.dtype)

@@ -1,6 +1,6 @@
-"""Moves: what a spatial operator does to each image of a block, as numbers, before any pixel is touched.
+"""Moves: numbers that describe what a spatial operator does to each image of a block, known before any decoding.
 
-Pixels, boxes and the decoder all follow the same moves.
+The decoder, the pixel code and the boxes all use the same moves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 
 
 class Move(NamedTuple):
-    """The moves of one row as plain numbers; None if there is nothing to do."""
+    """The moves of one row as plain numbers; None or False where the row has no such move."""
 
     cut: list[int] | None
     flip: bool
@@ -39,23 +39,23 @@ _STILL = Move(None, False, False, None, None, None)
 
 @dataclass(frozen=True)
 class RowMoves:
-    """For each row, in this order: cut out a part, flip it, resample it, pad it, erase a part. None: no row does.
+    """The moves of all rows, in this order: cut, flip, resample, pad, erase. None if no row has such a move.
 
     Args:
-        cut: int64 (rows, 4): top, left, height and width of the part, inside the image.
-        flip: bool (rows,): mirror it, left to right.
-        upend: bool (rows,): mirror it, top to bottom.
-        size: int64 (rows, 2): height and width to resample it to; no resampling where it has that size.
+        cut: int64 (rows, 4): top, left, height and width of the part to keep, inside the image.
+        flip: bool (rows,): mirror left to right.
+        upend: bool (rows,): mirror top to bottom.
+        size: int64 (rows, 2): height and width to resample to; nothing happens if the image has this size.
         filter: how to resample.
-        pad: int64 (rows, 4): pixels to add on top, left, bottom and right.
-        erase: int64 (rows, 4): top, left, height and width of a part that becomes ``fill``.
-        fill: of the pixels added or erased, one for each channel, or one for all.
-        mode: where the added pixels come from.
-        bad: rows that cannot be moved, and why.
-        fix: what to do about them.
-        kept: for each row the boxes that stay, where some go; None: the row's boxes are left unchanged.
-        corner: int64 (rows, 2): where the result's top left is in the image, for boxes, where ``cut`` and ``pad``
-            together do not tell.
+        pad: int64 (rows, 4): numbers of pixels to add at the top, left, bottom and right.
+        erase: int64 (rows, 4): top, left, height and width of a part to overwrite with ``fill``.
+        fill: value of added or erased pixels, one per channel or one for all.
+        mode: how to choose the added pixels, as in ``numpy.pad``.
+        bad: the reason for each row that cannot be moved.
+        fix: what a user can do about ``bad`` rows.
+        kept: for each row a mask of the boxes that stay; None if the row's boxes stay unchanged.
+        corner: int64 (rows, 2): position of the result's top left in the image, if ``cut`` and ``pad`` do not
+            determine it. Boxes are shifted by it.
     """
 
     cut: Sizes | None = None
@@ -73,7 +73,7 @@ class RowMoves:
     corner: Sizes | None = None
 
     def sizes(self, before: Sizes) -> Sizes:
-        """Heights and widths afterwards."""
+        """Return heights and widths after the moves."""
         after = before
         if self.cut is not None:
             after = self.cut[:, 2:]
@@ -84,7 +84,7 @@ class RowMoves:
         return after
 
     def describe(self) -> list[dict[str, Any]]:
-        """The part, the flips, the added and the erased pixels of each row, by name."""
+        """Return the cut, flips, padding and erased part of each row, by name."""
         given = self._given()
         reported: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
         for i, row in enumerate(reported):
@@ -101,7 +101,7 @@ class RowMoves:
         return all(part is None for part in (self.cut, self.upend, self.size, self.pad, self.erase))
 
     def row(self, i: int) -> Move:
-        """What one row does."""
+        """Return the moves of one row."""
         return self._rows[i] if self._rows else _STILL
 
     @cached_property
@@ -130,7 +130,7 @@ class Steps:
     row: int
 
     def rows_needed(self, height: int) -> int:
-        """How many rows of the image are needed, from the top: none below is inspected."""
+        """Return how many rows of pixels, from the top, the result depends on."""
         top, tall = 0, height
         for _, own in self._own():
             if own.cut is not None:
@@ -140,7 +140,7 @@ class Steps:
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of the part of an image outside which no pixel is inspected."""
+        """Return top, left, height and width of the part of the image that the result depends on."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
         for m, (cut, flip, upend, size, pad, _) in self._own():
             if cut is not None:
@@ -151,7 +151,7 @@ class Steps:
                 break
             if pad is not None:
                 if m.mode != "constant":
-                    break  # what is added comes from anywhere
+                    break  # added pixels may come from anywhere in the part
                 above, before, below, behind = pad
                 top, left = top - above, left - (behind if mirrored else before)
                 tall, wide = tall + above + below, wide + before + behind
@@ -160,10 +160,10 @@ class Steps:
         return top, left, bottom - top, right - left
 
     def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
-        """The moved image: a view of the given one where no move makes pixels; in ``out``, where that is given.
+        """Return the moved image, a view of the given one if possible; it is written to ``out`` if that is given.
 
         Args:
-            canvas: where to get memory for an image with pixels added; the result may lie in it, unless in ``out``.
+            canvas: allocates memory for a padded image. Without ``out``, the result may be in this memory.
         """
         cut_before = False
         for i, (m, own) in enumerate(self._own()):
@@ -182,9 +182,9 @@ class Steps:
             cut_before = False
             if own.pad is not None:
                 after = self.moves[i + 1] if i + 1 < len(self.moves) else None
-                part = None if after is None else after.row(self.row).cut  # no more of the canvas is made
+                part = None if after is None else after.row(self.row).cut  # only this part of the canvas is filled
                 image, cut_before = padded(image, own.pad, m.fill, m.mode, part, canvas), part is not None
-                canvas = new_image  # the next one is made of this one
+                canvas = new_image  # the next padding reads this canvas, so it needs another
             if own.erase is not None:
                 top, left, tall, wide = own.erase
                 image = image.copy()
@@ -195,21 +195,21 @@ class Steps:
         return out
 
     def flips_behind(self, at: int) -> bool | None:
-        """Whether the image is mirrored behind the resampling of a move; None if more than that is done."""
+        """Return whether the image is mirrored after the resampling of a move; None if other moves follow."""
         own, rest = self.moves[at].row(self.row), self.moves[at + 1 :]
         if own.pad is not None or own.erase is not None or not all(later.flips_only for later in rest):
             return None
         return sum(later.row(self.row).flip for later in rest) % 2 == 1
 
     def behind(self, at: int) -> Steps:
-        """What is left behind the resampling of a move."""
+        """Return the moves that follow the resampling of a move."""
         first = replace(self.moves[at], cut=None, flip=None, upend=None, size=None)
         return Steps((first, *self.moves[at + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
-        """Which move resamples the image first, which part of it (top, left, height, width), and whether mirrored.
+        """Return the first move that resamples, its part (top, left, height, width), and whether that is mirrored.
 
-        None: no move does, or pixels are added or erased before, or it is on its head.
+        None if no move resamples, or if an earlier move pads, erases or flips top to bottom.
         """
         part, mirrored = (0, 0, height, width), False
         for i, (_, own) in enumerate(self._own()):
@@ -234,7 +234,7 @@ class Steps:
 def padded(
     image: Image, pad: Sequence[int], fill: tuple[float, ...], mode: PadMode, part: Sequence[int] | None, room: Room
 ) -> Image:
-    """An image with pixels added on top, left, bottom and right; of that a part (top, left, height, width) alone."""
+    """Pad an image at the top, left, bottom and right; return only ``part`` (top, left, height, width) if given."""
     above, before, below, behind = pad
     height, width, channels = image.shape
     top, left, tall, wide = part or (0, 0, height + above + below, width + before + behind)
@@ -245,7 +245,7 @@ def padded(
     canvas = room(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
     line = np.empty((wide, channels), dtype=image.dtype)
     line[:] = np.array(fill, dtype=np.float64).astype(image.dtype)
-    # Rows y0 to y1 and columns x0 to x1 of the part are the image's.
+    # Rows y0 to y1 and columns x0 to x1 of the part come from the image.
     y0, y1 = (min(max(edge - top, 0), tall) for edge in (above, above + height))
     x0, x1 = (min(max(edge - left, 0), wide) for edge in (before, before + width))
     canvas[:y0], canvas[y1:] = line, line
@@ -257,12 +257,12 @@ def padded(
 
 
 def moved_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
-    """Boxes (left, top, right, bottom) in pixels of each row, after its moves; those of failed rows as they are.
+    """Return each row's boxes (left, top, right, bottom), in pixels, after its moves; failed rows keep their boxes.
 
-    As in torchvision: crops and padding clamp them to the image, flips and resizing do not.
+    As in torchvision, crops and padding clamp boxes to the image; flips and resizing do not.
 
     Args:
-        sizes: heights and widths of the images before.
+        sizes: heights and widths of the images before the moves.
     """
     kept, moved = moves.kept, list(boxes)
     rows = [i for i in range(len(moved)) if i not in failed and (kept is None or kept[i] is not None)]
@@ -279,7 +279,7 @@ def moved_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: C
 
 
 def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
-    """Boxes after the moves of their rows, all together; the given ones may be written to."""
+    """Return the boxes of all rows after the moves. ``row`` has each box's row; ``boxes`` may be overwritten."""
     size = sizes[row]
     if moves.corner is not None:
         assert moves.cut is not None
@@ -308,7 +308,7 @@ def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
 
 
 def _shifted(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
-    """Boxes moved down and right, then cut to images of some heights and widths."""
+    """Move boxes down and right, and clamp them to images of the given heights and widths."""
     boxes = boxes + np.tile(by[:, ::-1].astype(np.float32), 2)
     height, width = sizes.astype(np.float32).T[:, :, None]
     np.clip(boxes[:, 0::2], 0, width, out=boxes[:, 0::2])
@@ -317,5 +317,5 @@ def _shifted(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
 
 
 def full(sizes: Sizes) -> Sizes:
-    """Cuts that keep everything: int64 (rows, 4)."""
+    """Return cuts that keep whole images: int64 (rows, 4)."""
     return np.concatenate([np.zeros_like(sizes), sizes], axis=1)

@@ -1,4 +1,4 @@
-"""What a model is given of an image: floats, channels first, a mean subtracted and divided by a standard deviation."""
+"""normalize, to_float and channels_first: prepare images for a model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 @pointwise
 @dataclass(frozen=True)
 class Normalize(PixelTransform):
-    """(value - mean) / std, channel by channel, in float32: torchvision.transforms.v2.Normalize.
+    """Compute (value - mean) / std per channel in float32: torchvision.transforms.v2.Normalize.
 
-    Images (height, width, channels) of float32: put it after ``to_float``.
+    Takes float32 images (height, width, channels), so use it after ``to_float``.
 
     Args:
-        mean: a number for each channel, or one for all.
-        std: likewise, none of them 0.
+        mean: one number per channel, or one for all.
+        std: one nonzero number per channel, or one for all.
 
     Raises:
-        PipelineError: a std of 0, lengths that do not fit, or a column of anything but images of float32.
+        PipelineError: a std is 0, the lengths do not match, or the column does not hold float32 images.
 
     Examples:
         >>> image = np.array([[[0.0], [0.5], [1.0]]], dtype=np.float32)
@@ -65,12 +65,12 @@ class Normalize(PixelTransform):
 
     @property
     def channels(self) -> int | None:
-        """How many channels it takes; None: any."""
+        """The number of channels that images must have; None for any."""
         lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
         return max(lengths) if lengths else None
 
     def per_channel(self, channels: int) -> npt.NDArray[np.float32]:
-        """float32 (2, channels): means and standard deviations."""
+        """Return means and standard deviations, float32 (2, channels)."""
         wide = [values * channels if len(values) == 1 else values for values in map(self._values, ("mean", "std"))]
         return np.array(wide, dtype=np.float32)
 
@@ -89,12 +89,12 @@ class Normalize(PixelTransform):
 @pointwise
 @dataclass(frozen=True)
 class ToFloat(PixelTransform):
-    """Images of float32 from 0 to 1: torchvision.transforms.v2.ToDtype(torch.float32, scale=True).
+    """Convert uint8 images to float32 from 0 to 1: torchvision.transforms.v2.ToDtype(torch.float32, scale=True).
 
-    Images (height, width, channels) of uint8, any channels. A value is multiplied by the float32 next to 1/255.
+    Takes images (height, width, channels) with any number of channels. Values are multiplied by float32(1/255).
 
     Raises:
-        PipelineError: a column of anything but images of uint8.
+        PipelineError: the column does not hold uint8 images.
 
     Examples:
         >>> ToFloat()(np.array([[[0], [51], [255]]], dtype=np.uint8))[0, :, 0].round(6).tolist()
@@ -115,13 +115,13 @@ class ToFloat(PixelTransform):
 
 @dataclass(frozen=True)
 class ChannelsFirst(ImageTransform):
-    """Images of shape (channels, height, width), as torch models want them: the last operator,
-    since the others want (height, width, channels).
+    """Transpose images to (channels, height, width), as torch models expect. It must be the last image operator, since
+    the others expect (height, width, channels).
 
-    Nothing is copied: the result is a view with other strides, which torch knows as ``channels_last``.
+    The result is a view without a copy; torch calls this memory format ``channels_last``.
 
     Raises:
-        PipelineError: a column of anything but images.
+        PipelineError: the column does not hold images.
 
     Examples:
         >>> import numpy as np

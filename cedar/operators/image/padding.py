@@ -1,4 +1,4 @@
-"""pad and expand: larger images, with pixels added around them."""
+"""pad and expand: enlarge images by adding pixels around them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import PadMode, RowMoves
 from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn, tuple_of
 
-# Neither is spatial algebra: the pixels that they add do not come from the image, so that brighten(pad(x)) is not
+# Neither operator is marked spatial: added pixels do not come from the image, so brighten(pad(x)) differs from
 # pad(brighten(x)).
 
 
 @dataclass(frozen=True)
 class Pad(Spatial):
-    """Add pixels around each image; boxes next to it are shifted: torchvision.transforms.v2.Pad.
+    """Add pixels around each image, and shift its boxes: torchvision.transforms.v2.Pad.
 
     Args:
-        padding: for all sides; (left and right, top and bottom); or (left, top, right, bottom). Not negative.
-        fill: the value of added pixels, or one for each channel.
-        mode: "constant" (``fill``); "edge" repeats the outermost pixels; "reflect" mirrors without repeating them,
-            "symmetric" with.
+        padding: for all sides, (left and right, top and bottom), or (left, top, right, bottom). Not negative.
+        fill: value of added pixels, or one per channel.
+        mode: "constant" adds ``fill``; "edge" repeats the outermost pixels; "reflect" mirrors without repeating the
+            outermost pixels, "symmetric" mirrors and repeats them.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
-    With any mode but "constant" there can be no boxes, as in torchvision.
+    Boxes are supported only with mode "constant", as in torchvision.
 
     Examples:
         >>> image = np.array([[[1], [2]]], dtype=np.uint8)
@@ -78,17 +78,17 @@ class Pad(Spatial):
 
 @dataclass(frozen=True)
 class Expand(Spatial):
-    """Put an image at a random place of a larger canvas, with probability ``p``: torchvision's RandomZoomOut, of SSD.
+    """Place an image at random on a larger canvas with probability ``p``: torchvision's RandomZoomOut, from SSD.
 
-    Both sides grow by one factor, uniform within ``side_range``; boxes next to the image are shifted.
+    Both sides grow by one factor drawn uniformly from ``side_range``; boxes are shifted.
 
     Args:
-        fill: the value of added pixels, or one for each channel.
-        side_range: the smallest and the largest factor, from 1 on.
-        p: 0 .. 1.
+        fill: value of added pixels, or one per channel.
+        side_range: (min, max) of the factor; min is at least 1.
+        p: probability that an image is changed, 0 .. 1.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
     Examples:
         >>> image = np.ones((2, 2, 3), dtype=np.uint8)
@@ -126,10 +126,10 @@ class Expand(Spatial):
 
 
 def filling(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:
-    """The fill value of all channels, or of each.
+    """Return the fill value of all channels, or of each channel, as a tuple.
 
     Raises:
-        PipelineError: it holds anything but numbers.
+        PipelineError: the value is not a number or 1 to 4 numbers.
     """
     values = (fill,) if isinstance(fill, int | float | np.number) else tuple_of(fill)
     if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float | np.number) for v in values):

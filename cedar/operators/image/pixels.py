@@ -1,4 +1,4 @@
-"""Runs of operators on pixels as one pass: ``compile_pixels``."""
+"""Combines consecutive pixel operators into one pass: ``compile_pixels``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class PixelProgram:
-    """Operators on pixels, one after the other, as one pass over each image.
+    """Consecutive pixel operators, run as one pass over each image.
 
-    Bit for bit what they make one by one, each of uint8 images until ``to_float``.
+    Results are bit for bit those of running the operators one by one, with uint8 images until ``to_float``.
     """
 
     colors: tuple[PixelTransform, ...]  # on uint8
@@ -41,15 +41,15 @@ class PixelProgram:
     def run(
         self, images: Image | Sequence[Image], draws: Sequence[Draws | None], out: Image | Sequence[Image] | None = None
     ) -> Any:
-        """The images as the operators leave them; the given ones are only read.
+        """Return the images after all operators. The given images are not modified.
 
         Args:
-            images: (rows, height, width, channels), or an array (height, width, channels) for each row; any strides.
-            draws: for each operator the draws of the rows; None for those that are not random.
-            out: where to write: contiguous arrays of the results' shapes and dtype.
+            images: (rows, height, width, channels), or an array (height, width, channels) per row; any strides.
+            draws: for each operator the draws of the rows; None for operators that are not random.
+            out: contiguous arrays of the results' shapes and dtype to write to.
 
         Returns:
-            ``out``; without it an array where ``images`` is one, else a list of arrays.
+            ``out`` if given; otherwise one array if ``images`` is one array, else a list of arrays.
         """
         rows = len(images)
         dtype = np.float32 if self.to_float or self.norms else np.uint8
@@ -70,25 +70,25 @@ class PixelProgram:
     __call__ = run
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the result for an image (height, width, channels)."""
+        """Return the shape of the result for an image of shape (height, width, channels)."""
         height, width, channels = shape
         for color in self.colors:
             channels = color.after(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
     def prepared(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
-        """What is to be done to each of some images, of heights and widths (rows, 2)."""
+        """Return the pass for images of the given heights and widths (rows, 2), with all random draws made."""
         taken = draws[: len(self.colors)]
         steps = [color.steps(sizes, own) for color, own in zip(self.colors, taken, strict=True)]
         return PreparedPass(self, *joined(steps, len(sizes)))
 
 
 class PreparedPass:
-    """A pass over images whose draws are known, to be applied to all at once or to one after the other.
+    """A pass over images whose random draws are made. It can process all images together or one at a time.
 
     Args:
-        program: what is done.
-        codes, numbers, weights, lengths: the steps of each row, see ``pixels_steps.joined``.
+        program: the operators to run.
+        codes, numbers, weights, lengths: the steps of each row; see ``pixels_steps.joined``.
     """
 
     def __init__(self, program: PixelProgram, codes: Codes, numbers: Numbers, weights: Weights, lengths: Codes) -> None:
@@ -101,24 +101,24 @@ class PreparedPass:
 
     @cached_property
     def _changed(self) -> list[bool]:
-        """Which rows any step is for."""
+        """Whether each row has any step."""
         changed: list[bool] = (self._codes != NONE).any(axis=1).tolist()
         return changed
 
     @cached_property
     def _looks(self) -> list[bool]:
-        """Which rows have a step that needs the whole image."""
+        """Whether each row has a step that needs the whole image."""
         looks: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
         return looks
 
     def leaves(self, row: int, channels: int) -> bool:
-        """A row's image is left unchanged."""
+        """Return whether the pass leaves a row's image unchanged."""
         program = self.program
         same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
         return same and not self._changed[row]
 
     def apply(self, images: Any, out: Any) -> None:
-        """Change images, one for each row; the results go to ``out``."""
+        """Process the images of all rows; write the results to ``out``."""
         for image, result in zip(images, out, strict=True):
             self._check(result, image.shape)
         kernels = compiled("pixels")
@@ -134,10 +134,10 @@ class PreparedPass:
         self._run(kernels, addresses, layouts, parts, slice(None), targets)
 
     def apply_one(self, row: int, image: Image, out: Image, part: Part) -> None:
-        """Change the image of a row; the result goes to ``out``.
+        """Process the image of one row; write the result to ``out``.
 
         Args:
-            part: no more than that is needed of the result: the rest of it holds anything.
+            part: the part of the result that is needed; the rest of ``out`` is undefined.
         """
         self._check(out, image.shape)
         kernels = compiled("pixels")
@@ -157,7 +157,7 @@ class PreparedPass:
         self._run(kernels, addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
 
     def _plainly(self, row: int, image: Image, out: Image) -> None:
-        """What the kernels would do."""
+        """Do the work of the kernels in NumPy."""
         tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
         codes, numbers = self._codes[row], self._numbers[row]
         with in_turn:
@@ -179,7 +179,7 @@ class PreparedPass:
             writes = pixels_steps.FLOAT_PLANES if program.channels_first else pixels_steps.FLOATS
         if any(self._looks[rows]):
             largest = max(height * width for height, width, *_ in layouts.tolist())
-            if self._work.shape[1] < largest:  # memory that was used before costs less than new memory
+            if self._work.shape[1] < largest:  # reusing memory is cheaper than allocating it again
                 self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
         kernels.apply(
             addresses, layouts, parts, self._codes[rows], self._numbers[rows], self._weights, self._lengths,
@@ -188,15 +188,16 @@ class PreparedPass:
 
 
 def sizes_of(images: Image | Sequence[Image]) -> Sizes:
-    """Heights and widths, int64 (rows, 2)."""
+    """Return heights and widths, int64 (rows, 2)."""
     if isinstance(images, np.ndarray):
         return np.broadcast_to(np.array(images.shape[1:3], dtype=np.int64), (len(images), 2))
     return np.array([image.shape[:2] for image in images], dtype=np.int64)
 
 
 def _places(images: Any) -> tuple[Any, Places, Places]:
-    """Addresses of images whose pixels lie side by side, and (height, width, channels, bytes from row to row, 0) of
-    each. Other images are copied: those that it returns must live as long as the addresses are used.
+    """Return images with contiguous rows, their addresses, and (height, width, channels, values from row to row, 0).
+
+    Images with other strides are copied, so the returned images must live as long as the addresses are used.
     """
     if isinstance(images, np.ndarray) and images.dtype != object:
         height, width, channels = images.shape[1:]
@@ -219,14 +220,14 @@ def _places(images: Any) -> tuple[Any, Places, Places]:
 
 
 def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -> PixelProgram:
-    """A program of consecutive operators on pixels.
+    """Combine consecutive pixel operators into a program.
 
     Args:
-        transforms: operators on uint8, then ``to_float`` if there is one, then ``normalize``, any number of them.
-        channels_first: the results have the shape (channels, height, width).
+        transforms: operators on uint8, then optionally ``to_float``, then any number of ``normalize``.
+        channels_first: whether results have the shape (channels, height, width).
 
     Raises:
-        ValueError: operators in another order.
+        ValueError: the operators are in another order.
     """
     colors: list[PixelTransform] = []
     norms: list[Normalize] = []
@@ -244,9 +245,9 @@ def compile_pixels(transforms: Sequence[Any], *, channels_first: bool = False) -
 
 
 def _standardize(image: Image, norms: Sequence[Normalize], out: Image, channels_first: bool) -> None:
-    """Images that are floats already."""
+    """Normalize an image that is already float32."""
     for norm in norms:
         mean, std = norm.per_channel(image.shape[2])
-        with np.errstate(all="ignore"):  # as in the pass: what overflows is infinite
+        with np.errstate(all="ignore"):  # overflow gives infinity, as in the compiled pass
             image = (image - mean) / std
     out[:] = image.transpose(2, 0, 1) if channels_first else image

@@ -1,7 +1,7 @@
-"""The fused pass over an image, compiled: steps are read from a short list, so nothing is compiled per pipeline.
+"""The compiled pass over an image. It interprets a short list of steps, so no pipeline needs compilation of its own.
 
-An image goes through in stretches that stay in the nearest cache, all steps on one before the next is read. A step that
-must know the whole image (contrast, blur, warp) ends a sweep: the channels are then kept as uint8, one after the other.
+An image is processed in chunks of pixels that fit the L1 cache; all steps run on one chunk before the next is read. A
+step that needs the whole image (contrast, blur, warp) ends a sweep, which then stores the channels as uint8 planes.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from cedar.operators.image.pixels_steps import FLOAT_PLANES, FLOATS, KEEP, NOTHI
 from cedar.operators.image.warp_kernels import sharpen_plane, warp_planes
 from cedar.operators.jit import kernel, numba
 
-CHUNK = 1024  # pixels of a stretch: three channels of float32 and of results are 24 KiB
+CHUNK = 1024  # pixels per chunk: three float32 channels and their results take 24 KiB
 
 _NONE, _BRIGHTNESS, _SATURATION, _HUE = _codes.NONE, _codes.BRIGHTNESS, _codes.SATURATION, _codes.HUE
 _GRAY, _GRAY_ONE, _SPREAD = _codes.GRAY, _codes.GRAY_ONE, _codes.SPREAD
 _SOLARIZE, _POSTERIZE, _PERMUTE = _codes.SOLARIZE, _codes.POSTERIZE, _codes.PERMUTE
 _BLEND, _STRETCH, _TABLE = _codes.BLEND, _codes.STRETCH, _codes.TABLE
 _WHOLE, _CONTRAST, _AUTOCONTRAST, _EQUALIZE = _codes.WHOLE, _codes.CONTRAST, _codes.AUTOCONTRAST, _codes.EQUALIZE
-_BLUR, _SHARPEN, _WARP = _codes.BLUR, _codes.SHARPEN, _codes.WARP  # the last ones: in place, on what is kept
+_BLUR, _SHARPEN, _WARP = _codes.BLUR, _codes.SHARPEN, _codes.WARP  # these work in place on the stored planes
 _carray = numba().carray
 
 
 @kernel("int64(int64, float64[::1], float32[:, ::1], int64, int64, float32[:, ::1], float32[:, ::1])")
-def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
+def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
     code: Any, numbers: Any, planes: Any, channels: Any, n: Any, ranges: Any, tables: Any
 ) -> Any:
-    """One step on a stretch; how many channels there are then."""
+    """Run one step on a chunk of ``n`` pixels; return the number of channels after it."""
     first = np.float32(numbers[0])
     rest = np.float32(1.0 - numbers[0])
     if code == _BRIGHTNESS:
@@ -102,7 +102,7 @@ def step(  # noqa: C901, PLR0912 - compiled as one: a case for each instruction
 
 @kernel("int64(int64, float32[:, ::1], int64, int64, float32[:, ::1], int64[:, ::1])")
 def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: Any) -> Any:
-    """What a step must know of the whole image, of one stretch of it."""
+    """Collect what a whole-image step needs from one chunk: a sum (returned), ``limits`` or ``counts``."""
     if code == _CONTRAST:
         if channels == 3:
             return gray_sum(planes, n)
@@ -127,7 +127,7 @@ def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: An
 def settle(
     code: Any, total: Any, pixels: Any, channels: Any, numbers: Any, limits: Any, counts: Any, ranges: Any, tables: Any
 ) -> Any:
-    """The step that a step on the whole image becomes, once that is known."""
+    """Return the per-pixel step that replaces a whole-image step, and set its parameters from the collected values."""
     if code == _CONTRAST:
         numbers[1] = np.float32(total) / np.float32(pixels)
         return _BLEND
@@ -155,7 +155,7 @@ def settle(
 
 @kernel("void(float32[::1], float32[::1], int64, float32[:, :, ::1], float32, int64)")
 def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
-    """To floats from 0 to 1, and normalized, in ``target``."""
+    """Convert a plane to floats from 0 to 1, and normalize them; write to ``target``."""
     if norms.shape[0] == 0:
         to_unit(plane, target, n)
     elif inverse != np.float32(0):
@@ -171,16 +171,16 @@ def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) ->
     " int64, float32[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, :, ::1], float32[::1], int64,"
     " uint8[::1], float32[::1], float32[:, ::1])"
 )
-def sweep(  # noqa: C901, PLR0912, PLR0913 - compiled as one
+def sweep(  # noqa: C901, PLR0912, PLR0913 - numba compiles it as one function
     image: Any, kept: Any, work: Any, channels: Any, codes: Any, numbers: Any, begin: Any, end: Any, seen: Any,
     limits: Any, counts: Any, ranges: Any, tables: Any, norms: Any, inverses: Any, writes: Any, out: Any, floats: Any,
     planes: Any,
 ) -> Any:  # fmt: skip
-    """Steps ``begin`` to ``end`` on lines of an image: from its rows, or from what was kept; to ``writes``.
+    """Run steps ``begin`` to ``end`` on lines of an image, or on stored planes if ``kept``; write as ``writes`` says.
 
-    The number of channels then, and the sum that the step after needs. ``image``: where the lines begin, bytes from one
-    to the next, how many, pixels of each; in what is kept and written: the first one's place, pixels from one to the
-    next, pixels in all.
+    Returns the number of channels and the sum for the step ``seen``. ``image`` holds the address of the first line,
+    bytes between lines, number of lines, pixels per line; and in stored planes and results: the index of the first
+    pixel, pixels between lines, total pixels.
     """
     address, stride, lines, length, place, pitch, pixels = image
     total, left = 0, channels
@@ -208,7 +208,7 @@ def sweep(  # noqa: C901, PLR0912, PLR0913 - compiled as one
                     write_plane(planes[c], out[c * pixels + at :], n)
             elif writes != NOTHING:
                 for c in range(left):
-                    target = planes[4 + c]  # not in place: loops over one array alone become vector instructions
+                    target = planes[4 + c]  # numba vectorizes this loop only if it writes to another array
                     if writes == FLOAT_PLANES:
                         target = floats[c * pixels + at : c * pixels + at + n]
                     finish(planes[c], target, n, norms, inverses[c], c)
@@ -221,7 +221,7 @@ def sweep(  # noqa: C901, PLR0912, PLR0913 - compiled as one
 def in_place(
     code: Any, numbers: Any, work: Any, channels: Any, height: Any, width: Any, weights: Any, lengths: Any
 ) -> None:
-    """A step on the channels of the whole image, as they are kept."""
+    """Run a blur, sharpen or warp step on the stored planes of the whole image."""
     first, second = np.int64(numbers[0]), np.int64(numbers[1])
     if code == _WARP:
         warp_planes(work, channels, height, width, weights[first], second)
@@ -236,7 +236,7 @@ def in_place(
 
 @kernel()
 def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
-    """The steps that change an image of so many channels; how many they are."""
+    """Copy the steps that affect an image with ``channels`` channels; return how many there are."""
     count = 0
     for k in range(codes.shape[0]):
         code = codes[k]
@@ -257,20 +257,20 @@ def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_number
     "void(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], float64[:, :, ::1], float32[:, ::1], int64[::1],"
     " float32[:, :, ::1], int64, int64[::1], uint8[:, ::1])"
 )
-def apply(  # noqa: PLR0913 - compiled code takes no structures
+def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
     addresses: Any, layouts: Any, parts: Any, steps: Any, values: Any, weights: Any, lengths: Any, norms: Any,
     writes: Any, targets: Any, work: Any,
 ) -> None:  # fmt: skip
-    """All steps on the images at some addresses; the results go to the addresses ``targets``.
+    """Run all steps on the images at ``addresses``; write the results to the addresses ``targets``.
 
-    ``layouts`` holds, for each image, its height, width and channels, the bytes from row to row, and the values of the
-    result; ``parts`` what is needed of the result, top, left, height and width: the rest is not written. ``norms`` are
-    (how many, 2, 4): means and standard deviations. ``work`` (4, pixels) holds the channels of any of the images;
-    nothing where no step needs a whole image.
+    ``layouts`` holds each image's height, width, channels, bytes between rows, and number of values of the result.
+    ``parts`` holds top, left, height and width of the needed part of each result; the rest is not written. ``norms``
+    (count, 2, 4) holds means and standard deviations. ``work`` (4, pixels) stores the planes of the largest image; it
+    is empty if no step needs a whole image.
     """
     planes = np.empty((8, CHUNK), np.float32)
-    limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # of the sweep that looks
-    ranges = np.empty((4, 2), np.float32)  # and tables: of the step that follows from it
+    limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # collected by ``watch``
+    ranges = np.empty((4, 2), np.float32)  # ``ranges`` and ``tables`` are set by ``settle``
     tables = np.empty((4, 256), np.float32)
     codes, numbers = np.empty(steps.shape[1] + 1, np.int64), np.empty((steps.shape[1] + 1, 2), np.float64)
     inverses = np.zeros(4, np.float32)
@@ -310,7 +310,7 @@ def apply(  # noqa: PLR0913 - compiled code takes no structures
             counts[:] = 0
             changed = begin < end or (code >= _BLUR and not kept)
             if changed or code < _BLUR:
-                # What nothing changes is read again from where it is.
+                # If no step changed the image, nothing is stored: the next sweep reads it from its source again.
                 channels, total = sweep(
                     image, kept, work, channels, codes, numbers, begin, end, code, limits, counts, ranges, tables,
                     norms, inverses, KEEP if changed else NOTHING, out, floats, planes,

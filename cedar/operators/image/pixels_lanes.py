@@ -1,9 +1,9 @@
-"""What numba has no word for: one rounding for a product and a sum, rounding float32 as float32, bytes at an address.
+"""Operations that numba lacks: fused multiply-add, rounding of float32 without conversion, pointers from addresses.
 
-Loops over these become vector instructions, as loops over plain arithmetic do.
+LLVM vectorizes loops over these, like loops over plain arithmetic.
 """
 
-# ruff: noqa: ARG001 - what numba hands to every intrinsic
+# ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
 from __future__ import annotations
 
 from typing import Any
@@ -31,12 +31,12 @@ def _unary(name: str) -> Any:
 
 
 floor32 = _unary("floor")
-even32 = _unary("rint")  # to the nearest integer, halves to the even one
+even32 = _unary("rint")  # rounds to the nearest integer, halves to even
 
 
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]
 def fma32(typing: Any, x: Any, y: Any, z: Any) -> Any:
-    """The float32 x * y + z, rounded once: torch's ``z.add(x, alpha=y)`` on processors of the last ten years."""
+    """Return x * y + z in float32, rounded once, as torch's ``z.add(x, alpha=y)`` does on processors with FMA."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -56,11 +56,11 @@ def _pointer(kind: Any, element: Any) -> Any:
     return _nb.extending.intrinsic(declare)
 
 
-pointer = _pointer(_types.uint8, _ir.IntType(8))  # an address as one, for ``numba.carray``
+pointer = _pointer(_types.uint8, _ir.IntType(8))  # converts an address to a pointer for ``numba.carray``
 float_pointer = _pointer(_types.float32, _ir.FloatType())
 
 
 @kernel()
 def address(array: Any) -> Any:
-    """Where its data begins, as a signed number: numba makes a float of an unsigned one and a signed one."""
+    """Return the address of an array's data as int64; numba would convert sums of uint64 and int64 to float."""
     return np.int64(array.ctypes.data)
