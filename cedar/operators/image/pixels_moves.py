@@ -1,4 +1,4 @@
-"""Pixels between images and channels, compiled: bytes side by side to rows of float32, and back."""
+"""Compiled conversions between interleaved pixels (uint8 or float32) and one float32 row per channel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.operators.jit import kernel
 
 @kernel()
 def read_pixels(source: Any, channels: Any, planes: Any, n: Any) -> None:
-    """``n`` pixels, their channels side by side, to a row for each channel."""
+    """Split ``n`` interleaved pixels into one row per channel."""
     if channels == 3:
         red, green, blue = planes[0], planes[1], planes[2]
         for i in range(n):
@@ -45,7 +45,7 @@ def write_floats(plane: Any, target: Any, n: Any) -> None:
 
 @kernel()
 def write_pixels(planes: Any, channels: Any, target: Any, n: Any) -> None:
-    """The inverse of ``read_pixels``."""
+    """Interleave channels as uint8; the inverse of ``read_pixels``."""
     if channels == 3:
         red, green, blue = planes[0], planes[1], planes[2]
         for i in range(n):
@@ -61,7 +61,7 @@ def write_pixels(planes: Any, channels: Any, target: Any, n: Any) -> None:
 
 @kernel()
 def write_float_pixels(planes: Any, channels: Any, target: Any, n: Any) -> None:
-    """As float32, channels side by side."""
+    """Interleave channels as float32."""
     if channels == 3:
         red, green, blue = planes[0], planes[1], planes[2]
         for i in range(n):

@@ -1,7 +1,7 @@
-"""The pass over an image in NumPy, an array operation at a time: the bits of the compiled one, while that is created.
+"""The pass over an image in NumPy, used while the kernels are being compiled. Both give identical bits.
 
-What ``pixels_kernels`` does in stretches is done to whole channels here. Channels are float32 of the integers
-0 .. 255, as there, and a product and a sum that are rounded once there are rounded once here.
+This module processes whole channels, while ``pixels_kernels`` processes chunks of pixels. In both, channels are float32
+with integer values 0 .. 255, and fused multiply-adds are rounded once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)
 _UNIT, _BACK, _TINY = _F(1 / 255), _F(255 + 1 - 1e-3), _F(1e-30)
 _TOP, _ZERO, _ONE = _F(255), _F(0), _F(1)
 _COLORED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GRAY, steps.GRAY_ONE)
-_BELOW, _HALF = (1 << 29) - 1, 1 << 28  # of a float64: the bits that float32 has no room for, and just half of them
+_BELOW, _HALF = (1 << 29) - 1, 1 << 28  # the float64 mantissa bits that float32 drops, and half their range
 
-Plane = npt.NDArray[Any]  # of float32
+Plane = npt.NDArray[Any]  # float32
 Image = npt.NDArray[Any]
 
 
@@ -33,15 +33,15 @@ def apply(
     norms: npt.NDArray[np.float32],
     channels_first: bool,
 ) -> None:
-    """All steps on one image.
+    """Run all steps on one image.
 
     Args:
         image: uint8 (height, width, channels).
-        out: uint8, or float32 for values from 0 to 1, normalized: where the result goes.
-        codes, numbers: of the steps, (steps,) and (steps, 2).
+        out: receives the result: uint8, or float32 from 0 to 1 and then normalized.
+        codes, numbers: the steps, (steps,) and (steps, 2).
         tables: weights of blurs, matrices of warps.
-        norms: (how many, 2, 4): means and standard deviations.
-        channels_first: ``out`` is (channels, height, width).
+        norms: (count, 2, 4): means and standard deviations.
+        channels_first: whether ``out`` is (channels, height, width).
     """
     planes = [image[:, :, c].astype(_F) for c in range(image.shape[2])]
     for code, (first, second) in zip(codes.tolist(), numbers.tolist(), strict=True):
@@ -87,10 +87,10 @@ def _step(
 
 
 def _fma(x: Any, y: Any, z: Any) -> Plane:
-    """The float32 x * y + z, rounded once.
+    """Return x * y + z in float32, rounded once.
 
-    A product of two float32 is exact as float64. Rounding the sum to float64 and then to float32 is rounding once,
-    unless the first leaves it right between two float32: there, what was lost decides.
+    The product of two float32 is exact in float64. Rounding the sum first to float64 and then to float32 gives the same
+    result as one rounding, unless the float64 is exactly between two float32: then the error of the sum decides.
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = np.asarray(product + z)
@@ -116,7 +116,7 @@ def _gray(planes: list[Plane]) -> Plane:
 
 
 def _turned(planes: list[Plane], shift: np.float32) -> list[Plane]:
-    """See ``pixels_points.turn_hue``."""
+    """Shift the hue; see ``pixels_points.turn_hue``."""
     r, g, b = (plane * _UNIT for plane in planes)
     high, low = np.maximum(np.maximum(r, g), b), np.minimum(np.minimum(r, g), b)
     span = high - low
@@ -166,7 +166,7 @@ def _equalized(plane: Plane) -> Plane:
 
 
 def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.float32]) -> Plane:
-    """Columns, then rows; borders are mirrored."""
+    """Blur along columns, then along rows, with mirrored borders."""
     reach, rise = len(across) // 2, len(down) // 2
     height, width = plane.shape
     tall = np.pad(plane, ((rise, rise), (0, 0)), mode="reflect")
@@ -192,7 +192,7 @@ def _sharpened(plane: Plane, rest: np.float32) -> Plane:
 
 
 def _warped(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> list[Plane]:
-    """See ``pixels_steps.WARP``."""
+    """Resample channels by a matrix; see ``pixels_steps.WARP``."""
     height, width = planes[0].shape
     y, x = np.mgrid[:height, :width] + 0.5
     a, b, c, d, e, f, g, h = table[:8]
@@ -221,9 +221,9 @@ def _warped(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> l
 
 
 def _finished(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
-    """From 0 to 1, and normalized."""
+    """Scale a plane to 0 .. 1 and normalize it."""
     made: Plane = plane * _UNIT
-    with np.errstate(all="ignore"):  # as in compiled code: what overflows is infinite
+    with np.errstate(all="ignore"):  # overflow gives infinity, as in the compiled pass
         for mean, std in norms:
             made = (made - mean) / std
     return made

@@ -1,7 +1,7 @@
-"""Operators on single pixels, compiled: each works in place on a stretch of the channels of an image.
+"""Compiled operators on single pixels. Each works in place on a chunk of the channels of an image.
 
-Channels are rows of float32 that hold the integers 0 .. 255 which a uint8 image would hold at that place: so every
-operator rounds and clamps as if it were alone, and nothing is converted in between. The arithmetic is torchvision's.
+Channels are float32 rows of the integers 0 .. 255 that a uint8 image would hold. So every operator rounds and clamps as
+if it ran separately, and no conversion is needed between operators. The arithmetic is torchvision's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _TO_RED, _TO_GREEN, _TO_BLUE = _F(2.5), _F(1.5), _F(3.5)
 
 @kernel()
 def brighten(plane: Any, n: Any, factor: Any) -> None:
-    """Times a factor from 0 on, down to an integer."""
+    """Multiply by a factor of at least 0, clamp to 255 and round down."""
     for i in range(n):
         plane[i] = floor32(min(plane[i] * factor, _TOP))
 
 
 @kernel()
 def blend(plane: Any, n: Any, other: Any, factor: Any, rest: Any) -> None:
-    """``factor`` of the value and ``rest`` of one other value."""
+    """Replace each value by value * ``factor`` + ``other`` * ``rest``."""
     for i in range(n):
         plane[i] = floor32(max(min(fma32(other, rest, plane[i] * factor), _TOP), _ZERO))
 
 
 @kernel()
 def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
-    """``factor`` of each channel and ``rest`` of the pixel's gray."""
+    """Replace each channel by channel * ``factor`` + gray * ``rest``, where gray is the pixel's gray value."""
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
         r, g, b = red[i], green[i], blue[i]
@@ -48,10 +48,10 @@ def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
 
 @kernel()
 def turn_hue(planes: Any, n: Any, shift: Any) -> None:
-    """Add to the hue, in HSV, as a part of the circle.
+    """Add ``shift``, a fraction of the color circle, to the hue in HSV.
 
-    With the largest channel ``high``, the others are distinguished by where they follow it on the circle; going back, a
-    channel is the largest, the smallest or the middle one, by its distance from the sector.
+    ``before`` and ``after`` are the channels next to the largest one on the circle. Converting back, the distance
+    between the hue's sector and a channel decides whether that is the largest, middle or smallest one.
     """
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
@@ -84,7 +84,7 @@ def turn_hue(planes: Any, n: Any, shift: Any) -> None:
 
 @kernel()
 def gray(planes: Any, n: Any) -> None:
-    """The weighted sum of the three channels, in the first one."""
+    """Write the gray value, a weighted sum of the three channels, to the first channel."""
     red, green, blue = planes[0], planes[1], planes[2]
     for i in range(n):
         red[i] = floor32(fma32(blue[i], _BLUE, fma32(green[i], _GREEN, red[i] * _RED)))
@@ -92,7 +92,7 @@ def gray(planes: Any, n: Any) -> None:
 
 @kernel()
 def gray_sum(planes: Any, n: Any) -> Any:
-    """The sum of the pixels' grays."""
+    """Return the sum of the gray values of all pixels."""
     red, green, blue = planes[0], planes[1], planes[2]
     total: Any = 0
     for i in range(n):
@@ -102,7 +102,7 @@ def gray_sum(planes: Any, n: Any) -> Any:
 
 @kernel()
 def solarize(plane: Any, n: Any, threshold: Any) -> None:
-    """Invert from the threshold on."""
+    """Invert values of at least ``threshold``."""
     for i in range(n):
         value = plane[i]
         plane[i] = _TOP - value if value >= threshold else value
@@ -110,14 +110,14 @@ def solarize(plane: Any, n: Any, threshold: Any) -> None:
 
 @kernel()
 def posterize(plane: Any, n: Any, step: Any) -> None:
-    """Down to a multiple of ``step``, a power of two."""
+    """Round down to a multiple of ``step``, a power of two."""
     for i in range(n):
         plane[i] = floor32(plane[i] / step) * step
 
 
 @kernel()
 def stretch(plane: Any, n: Any, low: Any, scale: Any) -> None:
-    """From ``low`` on, divided by ``scale``."""
+    """Subtract ``low`` and divide by ``scale``; clamp to 0 .. 255 and round down."""
     for i in range(n):
         plane[i] = floor32(max(min((plane[i] - low) / scale, _TOP), _ZERO))
 
@@ -130,7 +130,7 @@ def look_up(plane: Any, n: Any, table: Any) -> None:
 
 @kernel()
 def to_unit(plane: Any, target: Any, n: Any) -> None:
-    """0 .. 255 to 0 .. 1, to ``target``."""
+    """Scale values from 0 .. 255 to 0 .. 1; write to ``target``."""
     for i in range(n):
         target[i] = plane[i] * _UNIT
 
@@ -143,14 +143,14 @@ def standardize(plane: Any, n: Any, mean: Any, std: Any) -> None:
 
 @kernel()
 def unit_standardize(plane: Any, target: Any, n: Any, mean: Any, std: Any) -> None:
-    """Both, to ``target``."""
+    """Scale to 0 .. 1 and normalize; write to ``target``."""
     for i in range(n):
         target[i] = (plane[i] * _UNIT - mean) / std
 
 
 @kernel()
 def unit_standardize_fast(plane: Any, target: Any, n: Any, mean: Any, std: Any, inverse: Any) -> None:
-    """The same by a product and a correction (Markstein, IBM J. Res. Dev. 34, 1990), where ``inverse_of`` allows it."""
+    """Do the same as ``unit_standardize``, with Markstein's division by an inverse (IBM J. Res. Dev. 34, 1990)."""
     for i in range(n):
         value = plane[i] * _UNIT - mean
         near = value * inverse
@@ -159,7 +159,7 @@ def unit_standardize_fast(plane: Any, target: Any, n: Any, mean: Any, std: Any, 
 
 @kernel()
 def inverse_of(mean: Any, std: Any) -> Any:
-    """1 / std, if dividing by way of it is exact for each of the 256 values that there are; else 0."""
+    """Return 1 / std if Markstein's division gives the exact quotient for all 256 pixel values, else 0."""
     inverse = _ONE / std
     for i in range(256):
         value = np.float32(i) * _UNIT - mean

@@ -1,4 +1,4 @@
-"""What pixel operators ask of the kernel: steps, a code and two numbers each, for every row its own."""
+"""Steps: the instructions that pixel operators give the kernel for each row, each a code and two numbers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ Codes = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
 
-NONE = 0  # the row is left unchanged
+NONE = 0  # leaves the row unchanged; the comments below name each step's numbers
 BRIGHTNESS = 1  # factor
 SATURATION = 2  # factor
 HUE = 3  # shift
-GRAY = 4  # as many channels as before
-GRAY_ONE = 5  # one channel
-SPREAD = 6  # one channel to three
+GRAY = 4  # keeps the number of channels
+GRAY_ONE = 5  # leaves one channel
+SPREAD = 6  # copies one channel to three
 SOLARIZE = 7  # threshold
 POSTERIZE = 8  # step
-PERMUTE = 9  # places of the channels, a digit of base 4 each, the first lowest
-BLEND = 10  # factor, mean: what CONTRAST becomes
-STRETCH = 11  # what AUTOCONTRAST becomes
-TABLE = 12  # what EQUALIZE becomes
-WHOLE = 20  # from here on a step needs the whole image as the steps before leave it
+PERMUTE = 9  # source channel of each channel, one base-4 digit each, the first channel's lowest
+BLEND = 10  # factor, mean; replaces CONTRAST once the mean is known
+STRETCH = 11  # replaces AUTOCONTRAST once the range is known
+TABLE = 12  # replaces EQUALIZE once the histogram is known
+WHOLE = 20  # steps from this code on need the whole image as the previous steps leave it
 CONTRAST = 20  # factor
 AUTOCONTRAST = 21
 EQUALIZE = 22
-BLUR = 23  # tables of weights: of the row, of the column
+BLUR = 23  # indices of two tables of weights: along rows, along columns
 SHARPEN = 24  # factor
-WARP = 25  # table: where pixels come from, and fill; mode
+WARP = 25  # index of a table, mode
 
-# The table of a WARP: a .. h and the fill of four channels. The pixel whose middle is at (x, y) becomes that at
-# ((ax + by + c) / (gx + hy + 1), (dx + ey + f) / (gx + hy + 1)). The mode: 0 takes the nearest pixel; 1 interpolates,
-# pixels outside being 0; 2 also mixes with the fill by how much of the weights was outside.
-
-KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4  # what a sweep writes; KEEP is for a next sweep
-NOTHING = 5  # what a sweep writes that only looks
+# The table of a WARP holds a .. h and the fill of four channels. The result at (x, y) is taken from the source at
+# ((ax + by + c) / (gx + hy + 1), (dx + ey + f) / (gx + hy + 1)). Mode 0 takes the nearest pixel; 1 interpolates with 0
+# outside the image; 2 interpolates and blends with the fill by the weight of the pixels outside.
+# What a sweep writes: KEEP stores planes for the next sweep, NOTHING only collects values.
+KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4
+NOTHING = 5
 
 _AMOUNTS = {
     BRIGHTNESS: "brightness", CONTRAST: "contrast", SATURATION: "saturation", HUE: "hue", SOLARIZE: "threshold",
@@ -48,12 +48,12 @@ _AMOUNTS = {
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of an operator for some rows.
+    """The steps of an operator for each row.
 
     Attributes:
         codes: int64 (rows, steps).
-        numbers: float64 (rows, steps, 2).
-        tables: weights that numbers of the steps point to, by their place in this list.
+        numbers: float64 (rows, steps, 2): the parameters of each step.
+        tables: weights and matrices; numbers of BLUR and WARP steps are indices into this list.
     """
 
     codes: Codes
@@ -61,7 +61,7 @@ class Steps:
     tables: list[Weights] = field(default_factory=list)
 
     def describe(self) -> list[dict[str, Any]]:
-        """The amounts of each row in the order in which they are applied, by name; or that nothing is."""
+        """Return, per row, whether any step applies, and the amounts by name in the order of the steps."""
         rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
         reported: list[dict[str, Any]] = []
         for codes, amounts in rows:
@@ -71,24 +71,24 @@ class Steps:
         return reported
 
     def _amount(self, code: int, amount: float) -> Any:
-        """A step's number; the order of the channels, and a matrix, as a tuple."""
+        """Return a step's amount: a number, or a tuple for the order of channels or a matrix."""
         if code == WARP:
             return tuple(self.tables[int(amount)][:8].tolist())
         return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
 
     def then(self, after: Steps) -> Steps:
-        """These steps and those."""
+        """Return these steps followed by the steps ``after``."""
         codes, numbers = np.concatenate([self.codes, after.codes], axis=1), after.numbers_behind(len(self.tables))
         return Steps(codes, np.concatenate([self.numbers, numbers], axis=1), self.tables + after.tables)
 
     def numbers_behind(self, tables: int) -> Numbers:
-        """The numbers, where so many tables come before: some are places of tables."""
+        """Return the numbers with indices of tables shifted by ``tables``, the number of tables before these."""
         places = np.stack([(self.codes == BLUR) | (self.codes == WARP), self.codes == BLUR], axis=2)
         return np.asarray(self.numbers + places * tables, dtype=np.float64)
 
 
 def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
-    """A single step: one code for all rows, or for those where it is applied."""
+    """Return a single step per row: ``code``, or NONE where ``applied`` is False."""
     codes = np.full((rows, 1), code, dtype=np.int64)
     if applied is not None:
         codes[~applied] = NONE
@@ -98,7 +98,7 @@ def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDAr
 
 
 def joined(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Codes]:
-    """One operator's steps after the other's: codes, numbers, tables (padded to one length) and their lengths."""
+    """Concatenate the steps of several operators: codes, numbers, tables padded to one length, and table lengths."""
     codes = np.concatenate([np.zeros((rows, 0), dtype=np.int64), *(step.codes for step in steps)], axis=1)
     numbers = [np.zeros((rows, 0, 2))]
     tables: list[Weights] = []

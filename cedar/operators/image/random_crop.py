@@ -1,4 +1,4 @@
-"""random_resized_crop: a random part of each image, resampled to one size."""
+"""random_resized_crop: cut out a random part of each image and resample it to one size."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ TRIES = 10
 class RandomResizedCrop(Spatial):
     """Cut out a random part of each image and resample it: torchvision.transforms.v2.RandomResizedCrop, on PIL images.
 
-    The part's share of the area is uniform, the logarithm of its width : height is uniform, its place is uniform; of
-    ten tries the first that fits into the image is taken, else the largest middle part of an allowed ratio.
+    The part's fraction of the area, the logarithm of its width / height, and its position are drawn uniformly. The
+    first of ten draws that fits into the image is used; otherwise the largest centered part with an allowed ratio.
 
     Args:
         size: (height, width) of the result, or one number for both.
-        scale: the smallest and the largest share of the image's area.
-        ratio: the smallest and the largest width : height.
+        scale: (min, max) fraction of the image's area.
+        ratio: (min, max) of width / height.
         interpolation: "bilinear", "nearest" or "bicubic", as Pillow computes them.
-        antialias: when shrinking, weigh all the pixels that an output covers, as Pillow always does.
+        antialias: when shrinking, average all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
     Examples:
         >>> image = np.zeros((40, 60, 3), dtype=np.uint8)
@@ -78,14 +78,14 @@ class RandomResizedCrop(Spatial):
         return RowMoves(cut=self._cuts(sizes, drawn(draws)), size=to, filter=Filter(self.interpolation, self.antialias))
 
     def _cuts(self, sizes: Sizes, draws: Draws) -> Sizes:
-        """int64 (rows, 4): top, left, height, width."""
+        """Return the part of each image, int64 (rows, 4): top, left, height, width."""
         cuts, misfits = random_parts(sizes, draws, self.scale, self.ratio)
         if misfits.any():
             cuts[misfits] = self._middles(sizes[misfits])
         return cuts
 
     def _middles(self, sizes: Sizes) -> Sizes:
-        """The largest parts in the middle, of the ratio that is allowed and nearest to the image's."""
+        """Return the largest centered parts with the allowed ratio that is closest to the image's ratio."""
         height, width = sizes[:, 0], sizes[:, 1]
         ratio = width / height
         flat, steep = ratio > self.ratio[1], ratio < self.ratio[0]
@@ -98,16 +98,16 @@ class RandomResizedCrop(Spatial):
 def random_parts(
     sizes: Sizes, draws: Draws, scale: Sequence[float], ratio: Sequence[float], *, larger: int = 0, first: int = 0
 ) -> tuple[Sizes, npt.NDArray[np.bool_]]:
-    """A part of each image, of a random share of its area and a random ratio of width to height, at a random place.
+    """Draw a part of each image, with random fraction of its area, random width / height and random position.
 
     Args:
-        scale: the smallest and the largest share.
-        ratio: the smallest and the largest ratio; it is uniform in its logarithm.
-        larger: by how many pixels the image must be larger.
-        first: of the numbers drawn.
+        scale: (min, max) fraction of the area.
+        ratio: (min, max) of width / height; its logarithm is drawn uniformly.
+        larger: number of pixels by which the image must exceed the part on both axes.
+        first: index of the first random number to use.
 
     Returns:
-        int64 (rows, 4): top, left, height, width; and the rows for which none of ten parts was within the image.
+        int64 (rows, 4): top, left, height, width; and a mask of the rows for which none of ten parts fits.
     """
     numbers = draws.uniform(4 * TRIES, first).reshape(len(sizes), TRIES, 4)
     height, width = sizes[:, :1], sizes[:, 1:]

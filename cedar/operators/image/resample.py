@@ -1,4 +1,4 @@
-"""Bilinear resizing, bit for bit as Pillow's: what resize and random_resized_crop work with."""
+"""Bilinear resizing with the same bits as Pillow, used by resize and random_resized_crop."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def resize_into(
 ) -> None:
     """Resize a part of an image into ``out``.
 
-    The arithmetic is that of ``PIL.Image.resize(size, BILINEAR, box)``, to the bit: weights of 22 bits, columns first,
-    rounded to uint8, then rows. (Pillow 13 takes rows first where the height shrinks much more than the width.) As
-    there, pixels just outside the box take part in its border; crop first, which copies nothing, where they must not:
+    The result equals ``PIL.Image.resize(size, BILINEAR, box)`` bit for bit: 22-bit weights, columns first, rounded to
+    uint8, then rows. (Pillow 13 starts with rows if the height shrinks much more than the width.) As in Pillow, pixels
+    just outside the box contribute to its border. To exclude them, crop first, which copies nothing:
     ``resize_into(image[top:bottom, left:right], None, out)``.
 
     Args:
-        source: uint8 (height, width, channels), any strides; nothing is copied where pixels of a row lie side by side.
-        box: (top, left, height, width) of the part, in pixels, may be fractions; None for all of it.
-        out: uint8 (height, width, channels), contiguous: where the result goes.
-        antialias: when shrinking, sum all the pixels that an output covers. False: the four nearest alone, with the
-            centers of pixels at halves, as torch's ``interpolate(..., align_corners=False)``.
-        flip: write it mirrored, left to right; costs nothing.
+        source: uint8 (height, width, channels), any strides; copied only if the pixels of a row are not contiguous.
+        box: (top, left, height, width) of the part in pixels, possibly fractional; None for the whole image.
+        out: uint8 (height, width, channels), contiguous: receives the result.
+        antialias: when shrinking, average all source pixels that an output pixel covers. False uses only the four
+            nearest, with pixel centers at halves, as torch's ``interpolate(..., align_corners=False)``.
+        flip: mirror the result left to right, at no cost.
 
     Raises:
-        ValueError: shapes or a box that do not fit.
+        ValueError: the shapes or the box are invalid.
 
     Examples:
         >>> image = np.arange(0, 160, 10, dtype=np.uint8).reshape(4, 4, 1)
@@ -56,7 +56,7 @@ def resize_into(
         raise ValueError(f"the box {(top, left, tall, wide)} is not within an image of {height} x {width}")
     if not rows or not columns:
         return
-    stop, end = np.float32(top + tall), np.float32(left + wide)  # as Pillow: a box is of 32-bit floats
+    stop, end = np.float32(top + tall), np.float32(left + wide)  # Pillow stores the box as float32, too
     kernels = compiled("resample")
     if kernels is None:
         with in_turn:

@@ -1,4 +1,4 @@
-"""Bilinear resizing in Pillow's arithmetic, compiled: weights, then rows, then columns."""
+"""Compiled bilinear resizing in Pillow's arithmetic: weights, then sums along rows, then sums along columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _carray = numba().carray
 
 @kernel("Tuple((int64[:, ::1], int32[:, ::1]))(int64, float32, float32, int64, boolean, boolean)")
 def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip: Any) -> Any:
-    """Which inputs every output sums (first, count), and their weights, for outputs over ``start`` to ``stop``."""
+    """Return (first, count) of the inputs that each output sums, and their weights; outputs span start .. stop."""
     scale = np.float64(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
     bounds = np.empty((outputs, 2), np.int64)
@@ -34,7 +34,7 @@ def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip
         for k in range(count):
             weight = max(1.0 - abs((k + first - center + 0.5) * shrink), 0.0)
             whole = int(0.5 + (weight / total if total != 0.0 else weight) * _ONE)
-            if whole == 0 and used == 0:  # what weighs nothing at the ends is left out
+            if whole == 0 and used == 0:  # skip leading zero weights
                 zeros += 1
                 continue
             weights[place, k - zeros] = whole
@@ -42,7 +42,7 @@ def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip
                 used = k - zeros + 1
         bounds[place, 0] = first + zeros
         bounds[place, 1] = used
-    # One count for all, by weights of 0: loops whose length does not change are guessed right by the processor.
+    # Pad with weights of 0 to one count for all outputs: the processor predicts loops of constant length better.
     most = 0
     for i in range(outputs):
         most = max(most, bounds[i, 1])
@@ -61,20 +61,20 @@ def resize(
     source: Any, stride: Any, shape: Any, top: Any, bottom: Any, left: Any, right: Any, antialias: Any, flip: Any,
     target: Any,
 ) -> None:  # fmt: skip
-    """A part of an image (height, width, channels) at address ``source`` into ``target`` (rows, columns * channels)."""
+    """Resize a part of the image (height, width, channels) at address ``source`` into ``target`` (rows, values)."""
     height, width, channels = shape
     rows, length = target.shape
     columns = length // channels
     ys, yw = windows(height, top, bottom, rows, antialias, False)
     xs, xw = windows(width, left, right, columns, antialias, flip)
-    lefts = xs[:, 0] * channels  # where in a row each column's pixels begin
+    lefts = xs[:, 0] * channels  # index in a row of the first value of each output column
     taps = xs[0, 1]
     chunks = (length + LINE - 1) // LINE
     pitch = (chunks + 1) * LINE
-    slots = (yw.shape[1] + 2 * GROUP) // GROUP * GROUP  # a group never lies across the end of the ring
+    slots = (yw.shape[1] + 2 * GROUP) // GROUP * GROUP  # a multiple of GROUP, so that groups never wrap around
     ring = np.empty((slots, pitch), np.uint8)
     line = np.empty(pitch, np.uint8)
-    # A copy of the rows from the last full group on, with four bytes more: pixels are read beyond their end.
+    # Copy the rows of the last group with four bytes of padding, since four bytes are read per pixel.
     tail = (height - 1) // GROUP * GROUP
     ends = np.zeros((GROUP, width * channels + 4), np.uint8)
     for y in range(tail, height):
@@ -83,7 +83,7 @@ def resize(
             ends[y - tail, x] = line_there[x]
     made = 0
     for y in range(rows):
-        base = address(ring)  # asked for in each turn: an array that is not named any more is given back
+        base = address(ring)  # in the loop, so that numba keeps ``ring`` alive
         first, count = ys[y, 0], ys[y, 1]
         made = max(made, first // GROUP * GROUP)
         while made < first + count:
@@ -91,7 +91,7 @@ def resize(
                 begin, apart = source + made * stride, stride
             else:
                 begin, apart = address(ends), width * channels + 4
-            for c in range((channels - 1) // 4 * 4, -1, -4):  # what is written beyond a pixel is written over
+            for c in range((channels - 1) // 4 * 4, -1, -4):  # bytes written past a pixel are overwritten later
                 weigh_pixels(
                     begin + c, apart, base + made % slots * pitch + c, pitch, channels, columns, address(lefts), taps,
                     address(xw), np.int64(xw.shape[1] * 4),
@@ -107,7 +107,7 @@ def resize(
 def resize_all(
     addresses: Any, stride: Any, channels: Any, parts: Any, antialias: Any, flips: Any, places: Any, targets: Any
 ) -> None:
-    """Parts (top, left, height, width) of images at some addresses, each cut out first, to places of ``targets``."""
+    """Cut parts (top, left, height, width) out of images, and resize each to ``targets`` at its index in ``places``."""
     for i in range(len(addresses)):
         top, left, height, width = parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3]
         resize(

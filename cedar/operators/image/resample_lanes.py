@@ -1,20 +1,20 @@
-"""The two inner loops of resizing, written in LLVM's vectors: sums of pixels and of lines, weighted.
+"""The two inner loops of resizing in LLVM vector instructions: weighted sums of pixels and of lines.
 
-A pixel of three bytes is read as four, so that it fills four lanes: compilers do not find this by themselves, and it is
-several times as fast as what they make of the plain loop.
+A three-byte pixel is read as four bytes, so that it fills four vector lanes. This is several times as fast as the code
+that compilers generate from a plain loop.
 """
 
-# ruff: noqa: ARG001 - what numba hands to every intrinsic
+# ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
 from __future__ import annotations
 
 from typing import Any
 
 from cedar.operators.jit import numba, part
 
-BITS = 22  # of a weight's fraction, as in Pillow: 32 bits less 8 of the pixel and 2 to spare
-LINE = 32  # bytes of a line that are worked on at once
-GROUP = 4  # rows that are worked on at once
-_UNROLLED = 6  # up to so many inputs per output, the loop over them is written out
+BITS = 22  # fractional bits of a weight, as in Pillow: 32 bits minus 8 for the pixel and 2 for overflow
+LINE = 32  # bytes of a line that are processed together
+GROUP = 4  # rows that are processed together
+_UNROLLED = 6  # maximum number of inputs per output for which the loop is unrolled
 
 _nb = numba()
 _ir, _cgutils = part("llvmlite.ir"), part("numba.core.cgutils")
@@ -54,7 +54,7 @@ def _add(builder: Any, total: Any, values: Any, weight: Any) -> None:
 
 
 def _rounded(builder: Any, total: Any) -> Any:
-    """The totals, of which none is below 0, as integers up to 255."""
+    """Round non-negative totals to integers, and clamp them to 255."""
     kind = total.type.pointee
     whole = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
     top = _ir.Constant(kind, [255] * kind.count)
@@ -67,14 +67,14 @@ def _joined(builder: Any, first: Any, second: Any) -> Any:
 
 
 @_nb.extending.intrinsic  # type: ignore[untyped-decorator]
-def weigh_pixels(  # noqa: PLR0913 - compiled code takes no structures
+def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
     typing: Any, source: Any, stride: Any, target: Any, pitch: Any, step: Any, columns: Any, lefts: Any, count: Any,
     weights: Any, spacing: Any,
 ) -> Any:  # fmt: skip
-    """GROUP rows, ``stride`` bytes apart, into rows ``pitch`` apart: each pixel the sum of ``count``, weighted.
+    """Sum ``count`` weighted pixels into each output pixel, for GROUP rows at once. Four bytes per pixel are accessed.
 
-    Pixels are ``step`` bytes apart; four bytes are read and written wherever one begins. ``lefts`` is the address of an
-    int64 per column, where its first pixel begins; its weights are ``spacing`` bytes apart.
+    Distances in bytes: ``stride`` between source rows, ``pitch`` between target rows, ``step`` between pixels,
+    ``spacing`` between the weights of two outputs. ``lefts`` is the address of each output's int64 source offset.
     """
 
     def pixel(builder: Any, args: Any, x: Any, count: Any) -> None:
@@ -132,7 +132,7 @@ def weigh_pixels(  # noqa: PLR0913 - compiled code takes no structures
 def weigh_lines(
     typing: Any, ring: Any, stride: Any, slots: Any, first: Any, count: Any, weights: Any, target: Any, chunks: Any
 ) -> Any:
-    """``chunks`` times LINE bytes at ``target``: sums of ``count`` lines of a ring of lines, from slot ``first`` on."""
+    """Write ``chunks`` times LINE bytes: weighted sums of ``count`` lines of the ring buffer from ``first`` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         ring, stride, slots, first, count, weights, target, chunks = args

@@ -1,4 +1,4 @@
-"""Bilinear resizing in NumPy: the bits of the compiled one, while that is created."""
+"""Bilinear resizing in NumPy, used while the kernels are being compiled; both give identical bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_BITS = 22  # of a weight's fraction, as in Pillow
+_BITS = 22  # fractional bits of a weight, as in Pillow
 _ONE = 1 << _BITS
 
 
@@ -19,7 +19,7 @@ def resize(
     antialias: bool,
     flip: bool,
 ) -> None:
-    """A part (top, bottom, left, right) of an image (height, width, channels) into ``out``; see ``resize_into``."""
+    """Resize the part ``box`` (top, bottom, left, right) of an image into ``out``; see ``resize_into``."""
     top, bottom, left, right = box
     places, weights = _windows(source.shape[0], top, bottom, out.shape[0], antialias)
     first, stop = int(places.min()), int(places.max()) + 1
@@ -31,7 +31,7 @@ def resize(
 def _windows(
     size: int, start: np.float32, stop: np.float32, outputs: int, antialias: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Which inputs every output sums, and their weights: (outputs, inputs); those of weight 0 may be any."""
+    """Return the indices and weights of each output's inputs, (outputs, inputs); indices of weight 0 are arbitrary."""
     scale = float(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
     center = float(start) + (np.arange(outputs) + 0.5) * scale
@@ -40,7 +40,7 @@ def _windows(
     taps = np.arange(min(math.ceil(support) * 2 + 1, size))
     weights = np.maximum(1.0 - np.abs((taps + first - center[:, None] + 0.5) * (1.0 / support)), 0.0)
     weights[taps >= count] = 0.0
-    total = np.cumsum(weights, axis=1)[:, -1:]  # in order: one added to the sum of those before it
+    total = np.cumsum(weights, axis=1)[:, -1:]  # adds in order, as the kernel does
     whole = (0.5 + np.where(total != 0.0, weights / np.where(total != 0.0, total, 1.0), weights) * _ONE).astype(
         np.int32
     )
@@ -50,7 +50,7 @@ def _windows(
 def _summed(
     pixels: npt.NDArray[np.uint8], axis: int, places: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.uint8]:
-    """Weighted sums along an axis, rounded to bytes."""
+    """Return weighted sums along an axis, rounded to uint8."""
     shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
     total: Any = np.int32(1 << (_BITS - 1))
     for place, weight in zip(places.T, weights.T, strict=True):

@@ -1,4 +1,4 @@
-"""resize: every image to one size, or its shorter side to one length."""
+"""resize: resample images to one size, or their shorter side to one length."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from cedar.operators.image.spatial import Spatial, pair
 @resampling
 @dataclass(frozen=True)
 class Resize(Spatial):
-    """Resample images, and scale boxes next to them: torchvision.transforms.v2.Resize, on PIL images.
+    """Resample images and scale their boxes: torchvision.transforms.v2.Resize, on PIL images.
 
     Args:
-        size: (height, width); or one number for the shorter side, the other follows in proportion, rounded down.
+        size: (height, width), or one number for the shorter side; the longer side is scaled and rounded down.
         interpolation: "bilinear", "nearest" or "bicubic", as Pillow computes them.
-        max_size: the longest that the longer side may become, where ``size`` is one number.
-        antialias: when shrinking, weigh all the pixels that an output covers, as Pillow always does.
+        max_size: maximum length of the longer side, if ``size`` is one number.
+        antialias: when shrinking, average all source pixels that an output pixel covers, as Pillow always does.
 
     Raises:
-        PipelineError: arguments that do not fit, or a column of anything but images.
+        PipelineError: an argument is invalid, or the column does not hold images.
 
-    Images of uint8 (height, width, channels); of float32 too, with ``antialias``.
+    Takes uint8 images (height, width, channels), and with ``antialias`` also float32.
 
     Examples:
         >>> image = np.arange(0, 160, 10, dtype=np.uint8).reshape(4, 4, 1)

@@ -1,4 +1,4 @@
-"""Resampling one image: bilinear by our own kernel, the other filters by Pillow."""
+"""Resamples one image: uint8 images with a bilinear filter by cedar's kernel, all others by Pillow."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Filter:
-    """How images are resampled."""
+    """The filter to resample images with."""
 
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
 
 
 def check_filter(name: str, interpolation: str, antialias: bool) -> None:
-    """Refuse what no kernel does.
+    """Check that a filter is supported.
 
     Raises:
-        PipelineError: an unknown filter, or bicubic without antialiasing.
+        PipelineError: the filter is unknown, or bicubic without antialiasing.
     """
     if interpolation not in get_args(Interpolation):
         raise PipelineError(
@@ -50,13 +50,13 @@ def resized(
     out: Image | None = None,
     flip: bool = False,
 ) -> Image:
-    """An image, or a part of it (top, left, height, width; may be fractions), at another height and width; mirrored
-    afterwards, if asked; written to ``out`` where that is given.
+    """Resample an image, or its part ``box`` (top, left, height, width; may be fractional), to a height and width.
+    With ``flip``, the result is mirrored left to right. It is written to ``out`` if given.
     """
     if image.dtype == np.uint8 and how.interpolation == "bilinear":
         if out is None:
             out = np.empty((*size, image.shape[2]), dtype=np.uint8)
-        # Mirrored pixels run backwards: the kernel wants them side by side.
+        # A mirrored view has negative strides, but the kernel needs contiguous pixels.
         source = image if image.strides[1] > 0 else np.ascontiguousarray(image)
         resize_into(source, box, out, antialias=how.antialias, flip=flip)
         return out
@@ -73,10 +73,10 @@ def _by_pillow(image: Image, size: tuple[int, int], how: Filter, box: Box) -> Im
     pillow = library("PIL.Image", "images", "resize")
     filters = pillow.Resampling
     method = {"nearest": filters.NEAREST, "bilinear": filters.BILINEAR, "bicubic": filters.BICUBIC}[how.interpolation]
-    # Channel by channel: Pillow would multiply by the last one, as transparency.
+    # Resize each channel separately, since Pillow would premultiply by the last channel as alpha.
     planes = [pillow.fromarray(np.ascontiguousarray(image[..., i])) for i in range(image.shape[2])]
     top, left, tall, wide = box
-    if how.interpolation != "nearest":  # Pillow 13 chooses which way to go first, others go along the rows
+    if how.interpolation != "nearest":  # Pillow 13 may start with columns; force rows first, as in other versions
         height = image.shape[0]
         planes = [plane.resize((size[1], height), method, (left, 0, left + wide, height)) for plane in planes]
         left, wide = 0, size[1]

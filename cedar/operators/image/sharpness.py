@@ -1,4 +1,4 @@
-"""sharpness: sharper, or softer."""
+"""sharpness: make images sharper or softer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cedar.operators.image.spatial import check_share
 class Sharpness(PixelTransform):
     """Make an image sharper or softer: torchvision.transforms.v2.RandomAdjustSharpness.
 
-    Images (height, width, 1 or 3) of uint8. Each pixel but those at the border becomes value * factor + mean * (1 -
-    factor), rounded down, of the mean around it: nine pixels, itself five times. Images with a side below 3 stay.
+    Takes uint8 images (height, width, 1 or 3). Inner pixels become value * factor + mean * (1 - factor), rounded down.
+    The mean is of 3 x 3 pixels, with the central one counted five times. Images with a side below 3 stay unchanged.
 
     Args:
-        sharpness_factor: from 0 on: 0 is the mean, 1 changes nothing, 2 is sharper.
-        p: the probability that a row is changed.
+        sharpness_factor: at least 0; 0 gives the mean, 1 changes nothing, 2 sharpens.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but such images.
+        PipelineError: an argument is invalid, or the column does not hold such images.
 
     Examples:
         >>> image = np.array([[[0], [0], [0]], [[0], [13], [0]], [[0], [0], [0]]], dtype=np.uint8)

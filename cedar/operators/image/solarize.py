@@ -1,4 +1,4 @@
-"""solarize, invert, posterize, autocontrast, equalize: each value by a table, of its own or of the image's making."""
+"""solarize, invert, posterize, autocontrast, equalize: map each value by a fixed rule or by the image's histogram."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cedar.operators.image.spatial import check_share
 @pointwise
 @dataclass(frozen=True)
 class Solarize(PixelTransform):
-    """Invert values from ``threshold`` on: torchvision.transforms.v2.RandomSolarize.
+    """Invert values of at least ``threshold``: torchvision.transforms.v2.RandomSolarize.
 
-    Images (height, width, channels) of uint8, any channels.
+    Takes uint8 images (height, width, channels) with any number of channels.
 
     Args:
-        threshold: up to 255.
-        p: the probability that a row is changed.
+        threshold: smallest value to invert, at most 255.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> Solarize(128, p=1.0)(np.array([[[0], [127], [128], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -52,15 +52,15 @@ class Solarize(PixelTransform):
 @pointwise
 @dataclass(frozen=True)
 class Invert(PixelTransform):
-    """255 - value: torchvision.transforms.v2.RandomInvert.
+    """Replace each value by 255 - value: torchvision.transforms.v2.RandomInvert.
 
-    Images (height, width, channels) of uint8, any channels.
+    Takes uint8 images (height, width, channels) with any number of channels.
 
     Args:
-        p: the probability that a row is changed.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: another probability, or a column of anything but images of uint8.
+        PipelineError: ``p`` is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> Invert(p=1.0)(np.array([[[0], [127], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -81,16 +81,16 @@ class Invert(PixelTransform):
 @pointwise
 @dataclass(frozen=True)
 class Posterize(PixelTransform):
-    """Keep the highest ``bits`` of each value: torchvision.transforms.v2.RandomPosterize.
+    """Keep the highest ``bits`` bits of each value: torchvision.transforms.v2.RandomPosterize.
 
-    Images (height, width, channels) of uint8, any channels.
+    Takes uint8 images (height, width, channels) with any number of channels.
 
     Args:
-        bits: 0 .. 8.
-        p: the probability that a row is changed.
+        bits: number of bits to keep, 0 .. 8.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> Posterize(2, p=1.0)(np.array([[[63], [64], [255]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -117,14 +117,14 @@ class Posterize(PixelTransform):
 class Autocontrast(PixelTransform):
     """Stretch each channel to 0 .. 255: torchvision.transforms.v2.RandomAutocontrast.
 
-    Images (height, width, 1 or 3) of uint8. (value - lowest) / ((highest - lowest) / 255) in float32, rounded down; a
-    channel of one value stays.
+    Takes uint8 images (height, width, 1 or 3). Values become (value - min) / ((max - min) / 255) in float32, rounded
+    down. A channel of equal values stays unchanged.
 
     Args:
-        p: the probability that a row is changed.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: another probability, or a column of anything but such images.
+        PipelineError: ``p`` is invalid, or the column does not hold such images.
 
     Examples:
         >>> Autocontrast(p=1.0)(np.array([[[50], [60], [100]]], dtype=np.uint8))[0, :, 0].tolist()
@@ -143,15 +143,15 @@ class Autocontrast(PixelTransform):
 
 @dataclass(frozen=True)
 class Equalize(PixelTransform):
-    """Make the values of each channel equally frequent: torchvision.transforms.v2.RandomEqualize, which is Pillow's.
+    """Equalize the histogram of each channel: torchvision.transforms.v2.RandomEqualize, which equals Pillow's equalize.
 
-    Images (height, width, channels) of uint8, any channels.
+    Takes uint8 images (height, width, channels) with any number of channels.
 
     Args:
-        p: the probability that a row is changed.
+        p: probability that a row is changed.
 
     Raises:
-        PipelineError: another probability, or a column of anything but images of uint8.
+        PipelineError: ``p`` is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> image = np.repeat(np.array([10, 20, 30], dtype=np.uint8), 255).reshape(1, -1, 1)

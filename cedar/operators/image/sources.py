@@ -1,4 +1,4 @@
-"""Where the images of a block come from: files in memory, or arrays."""
+"""Sources of the images of a block: files in memory, or arrays."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cedar.operators.image.resizing import resized
 
 
 class Source(Protocol):
-    """The images of a block, row by row.
+    """The images of a block, one per row.
 
     Attributes:
-        kind: their type.
-        sizes: int64 (rows, 2): heights and widths, 1 if there is no image.
-        bad: rows without one.
-        late: ``image`` may fail too.
+        kind: the type of the images.
+        sizes: int64 (rows, 2): heights and widths; 1 for rows without an image.
+        bad: the error of each row without an image.
+        late: whether ``image`` may raise BadImage for further rows.
     """
 
     kind: ColumnType
@@ -34,21 +34,21 @@ class Source(Protocol):
     late: bool
 
     def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
-        """The image of a row, or at least all that the steps need of it, and the steps that are left to take.
+        """Return the image of a row, at least the part that the steps need, and the steps that remain to be applied.
 
         Raises:
-            BadImage: there is none after all.
+            BadImage: the image cannot be decoded.
         """
 
     def reuse(self) -> None:
-        """From now on an image is needed until the next one is asked for, no longer."""
+        """Allow the source to reuse memory: from now on, an image is only needed until the next one is requested."""
 
     def column(self) -> Column:
-        """All images; rows that failed hold anything."""
+        """Return all images as a column; the values of failed rows are arbitrary."""
 
 
 class Files:
-    """Image files in memory, decoded when they are needed."""
+    """Image files in memory; each file is decoded when its image is requested."""
 
     late = True
 
@@ -82,7 +82,7 @@ class Files:
         image = decode_image(
             self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by, room=self._room
         )
-        if by == 1 or image.shape[1] == width:  # Pillow, which takes what libjpeg-turbo does not, scales nothing
+        if by == 1 or image.shape[1] == width:  # Pillow was the fallback and did not reduce the image
             return image, steps
         down, right = flipped(header.orientation)
         start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
@@ -96,7 +96,7 @@ class Files:
 
 
 class PixelSource:
-    """The images of another source behind a pass over their pixels, each made when it is needed."""
+    """The images of another source after a pass over their pixels; each is computed when it is requested."""
 
     def __init__(self, below: Source, made: PreparedPass, kind: ColumnType) -> None:
         self._below, self._made = below, made
@@ -120,11 +120,11 @@ class PixelSource:
 
 
 class Arrays:
-    """Images that are arrays already.
+    """Images that are already arrays.
 
     Args:
-        images: a tensor column, or objects; None if there is none.
-        kind: their type, where it is known.
+        images: a tensor column, or a sequence of images, with None for rows without one.
+        kind: the type of the images, if known.
     """
 
     late = False
@@ -147,39 +147,39 @@ class Arrays:
 
     @property
     def tensor(self) -> bool:
-        """They are one array."""
+        """Whether all images are in one array."""
         return isinstance(self.kind, TensorType)
 
     def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         return self.images[row], steps
 
     def reuse(self) -> None:
-        """They are there already."""
+        """Do nothing, since no image is decoded."""
 
     def column(self) -> Column:
         return self.images if self.tensor else objects([_apart(image) for image in self.images])
 
 
 def _apart(image: Image | None) -> Image | None:
-    """An image that keeps no larger one in memory."""
+    """Copy an image if it is a view of a larger array, which it would otherwise keep in memory."""
     if image is None or (image.flags.c_contiguous and (image.base is None or image.base.size <= image.size)):
         return image
     return image.copy()
 
 
-# ---- decoding at a part of the size ----------------------------------------------------------------------------------
+# ---- decoding at reduced size ----------------------------------------------------------------------------------------
 
-# A JPEG decoder makes blocks of 4 x 4, 2 x 2 or 1 x 1 pixels out of those of 8 x 8 for a fraction of the time. Values
-# differ a little from those of the whole image resampled, so it happens with ``exact=False`` alone.
+# A JPEG decoder can turn each coded block of 8 x 8 pixels into 4 x 4, 2 x 2 or 1 x 1 pixels in a fraction of the time.
+# Results differ slightly from resampling the full image, so this is done only with ``exact=False``.
 
 
 FACTORS = (8, 4, 2)
 
 
 def shrinks(steps: Steps, height: int, width: int) -> int:
-    """To 1/2, 1/4 or 1/8 of which sides an image may be decoded: no smaller than its part is resampled to. Else 1.
+    """Return the factor (8, 4, 2 or 1) by which to reduce an image while decoding, so that resampling still shrinks it.
 
-    Without antialias an output is of the four nearest pixels alone, and a smaller image has others.
+    It is 1 without antialiasing: an output then depends on four exact pixels, which a reduced image does not have.
     """
     resampling = steps.resampling(height, width)
     if resampling is None:
@@ -195,11 +195,11 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class ScaledMoves:
-    """The moves of one row, ready to be applied to its image decoded at ``1 / by`` of its sides.
+    """The moves of one row, to be applied to an image that was decoded at ``1 / by`` of its size.
 
     Args:
-        size: height and width that the image has by right.
-        start: where in the decoded image it begins: above 0 if a side that is not a multiple was turned around.
+        size: height and width of the full image.
+        start: (y, x) of the image's corner in the decoded one: above 0 if a side was flipped and not a multiple of by.
     """
 
     steps: Steps
@@ -208,14 +208,14 @@ class ScaledMoves:
     start: tuple[float, float] = (0.0, 0.0)
 
     def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
-        """See ``Steps.apply``."""
+        """Return the moved image; see ``Steps.apply``."""
         resampling = self.steps.resampling(*self.size)
         assert resampling is not None
         at, (top, left, tall, wide), mirrored = resampling
         move = self.steps.moves[at]
         size = move.row(self.steps.row).size
         assert size is not None
-        # Cut first: what is outside the part does not show at its border.
+        # Cut first, so that pixels outside the part do not contribute to its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])
         x, wide_at = self._cut(left, wide, 1, image.shape[1])
         box = (y[0], x[0], y[1], x[1])
@@ -226,7 +226,7 @@ class ScaledMoves:
         return self.steps.behind(at).apply(resized(part, size, move.filter, box=box, flip=mirrored), out, canvas)
 
     def _cut(self, begin: int, length: int, axis: int, extent: int) -> tuple[tuple[float, float], slice]:
-        """Along one axis: the part within the pixels that it touches, and which those are."""
+        """Return, along one axis, the part's ends relative to the pixels it touches, and the slice of these pixels."""
         first = begin / self.by + self.start[axis]
         last = min(first + length / self.by, float(extent))
         low = math.floor(first)

@@ -1,4 +1,4 @@
-"""What the spatial operators share: they say how each image moves, and boxes next to it move along."""
+"""Base class of spatial operators, which describe how each image moves; boxes follow these moves."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from cedar.operators.transform import Transform
 
 
 class Spatial(ImageTransform):
-    """Reads a column of images, and if it likes one of boxes that follow them, and others; writes as many."""
+    """Base class: reads and writes an image column, and optionally columns of boxes and of entries per box."""
 
     arity: ClassVar[int | None] = None
     outputs: ClassVar[int | None] = None
-    drops: ClassVar[bool] = False  # some boxes go
+    drops: ClassVar[bool] = False  # whether the operator may drop boxes
 
     @property
     def averages(self) -> bool:
-        """Where it makes images smaller, each pixel is a mean of all that it stands for."""
+        """Whether pixels of a reduced image are averages of all source pixels that they cover."""
         return False
 
     @abstractmethod
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
-        """How the images of a block move.
+        """Return the moves of the images of a block.
 
         Args:
-            sizes: int64 (rows, 2): their heights and widths, at least 1.
-            boxes: of each row, float32 (boxes, 4), if there is such a column.
-            draws: of the rows, where it is random.
+            sizes: int64 (rows, 2): heights and widths of the images, at least 1.
+            boxes: the boxes of each row, float32 (boxes, 4); None without a column of boxes.
+            draws: the random draws of the rows; None if the operator is not random.
         """
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Height and width of every result for images of one size (None: they differ); None if results differ.
+        """Return height and width of all results, or None if they differ. By default the size does not change.
 
-        By default the size stays.
+        ``shape`` is the height and width of all images, or None if these differ.
         """
         return shape
 
@@ -85,7 +85,7 @@ class Spatial(ImageTransform):
 
 
 def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
-    """Height and width, from both or from one number for both; ValueError for anything else."""
+    """Return (height, width); one number stands for both. Raise ValueError for anything else."""
     both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)
     if len(both) != 2 or not all(isinstance(v, int | np.integer) and not isinstance(v, bool) and v > 0 for v in both):
         raise ValueError(f"{parameter} is {value!r}, not one or two integers above 0")
@@ -93,15 +93,15 @@ def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
 
 
 def tuple_of(value: Any) -> tuple[Any, ...]:
-    """What an iterable holds; nothing for what is none, or a text."""
+    """Return the items of an iterable; an empty tuple for strings and for values that are not iterable."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
 
 
 def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
-    """Refuse images that the ``fill`` of a transform does not suit.
+    """Check that the ``fill`` of a transform matches the images.
 
     Raises:
-        PipelineError: it has a value for each of other channels, or values that the images cannot hold.
+        PipelineError: it has a different number of channels, or values that the dtype cannot hold.
     """
     parameter = "value" if hasattr(transform, "value") else "fill"
     fill = (getattr(transform, parameter, None) or ()) if getattr(transform, "mode", "constant") == "constant" else ()
@@ -116,10 +116,10 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
 
 
 def check_share(name: str, parameter: str, value: float) -> None:
-    """Refuse a probability outside 0 .. 1.
+    """Check that a value is a number from 0 to 1.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise PipelineError(f"{name}({parameter}={value!r}): a probability is between 0 and 1", site=user_site())
@@ -128,10 +128,10 @@ def check_share(name: str, parameter: str, value: float) -> None:
 def check_range(
     name: str, parameter: str, value: Sequence[float], low: float, high: float = float("inf")
 ) -> tuple[float, float]:
-    """The two ends of a range of numbers from ``low`` on, up to ``high``.
+    """Return the ends (min, max) of a range after checking that they lie between ``low`` and ``high``.
 
     Raises:
-        PipelineError: they are no such range.
+        PipelineError: the value is not such a range.
     """
     ends = tuple(value) if isinstance(value, Sequence) else ()
     bounds = f"from {low:g} on" if high == float("inf") else f"{low:g} .. {high:g}"
@@ -143,10 +143,10 @@ def check_range(
 
 
 def drawn(draws: Draws | None) -> Draws:
-    """The draws of a random operator.
+    """Return the draws of a random operator.
 
     Raises:
-        PipelineError: it was called without.
+        PipelineError: the operator was called without draws.
     """
     if draws is None:
         raise PipelineError("a random operator is called with draws=", site=user_site())
@@ -154,5 +154,5 @@ def drawn(draws: Draws | None) -> Draws:
 
 
 def mark_spatial(transform: Transform) -> None:
-    """Mark one instance as index-only, where others of its class are not."""
+    """Mark this instance as spatial (it only selects and moves pixels), if others of its class are not."""
     mark(transform, "spatial")

@@ -1,4 +1,4 @@
-"""rotation, affine and perspective: each pixel is taken from where a matrix says, of one kernel for all three."""
+"""rotation, affine and perspective: one kernel for all three takes each pixel from the position that a matrix gives."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Fill: TypeAlias = float | tuple[float, ...] | None
 Taken: TypeAlias = Literal["nearest", "bilinear"]
 Numbers = npt.NDArray[np.float64]
 
-_CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.int64)  # of an image: x and y
+_CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.int64)  # (x, y) of an image's corners
 
 
 class Warp(PixelTransform):
-    """Takes the pixels of an image from other places of it; the size stays."""
+    """Base class: takes each pixel from another position of the same image, and keeps the size."""
 
     takes: ClassVar[tuple[int, ...]] = ()
     random: ClassVar[bool] = True
@@ -45,17 +45,17 @@ class Warp(PixelTransform):
 class Rotation(Warp):
     """Rotate by a random angle, counter-clockwise: torchvision.transforms.v2.RandomRotation.
 
-    Images (height, width, channels) of uint8, which keep their size. Places are computed in float64 from a matrix of
-    float32; torchvision computes in float32, so that a value may differ by one here and there.
+    Takes uint8 images (height, width, channels), which keep their size. Positions are computed in float64 from a
+    float32 matrix; torchvision computes them in float32, so a few values may differ by one.
 
     Args:
-        degrees: uniform from -degrees to degrees, or between two numbers.
+        degrees: x draws the angle uniformly from -x to x; (min, max) from that range.
         interpolation: "nearest" or "bilinear".
-        center: x and y in pixels from the top left; by default the middle of the image.
-        fill: of pixels from outside the image: one number, or one for each channel.
+        center: (x, y) in pixels from the top left; by default the center of the image.
+        fill: value of pixels from outside the image: one number, or one per channel.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> image = np.array([[[1], [2]], [[3], [4]]], dtype=np.uint8)
@@ -83,19 +83,19 @@ class Rotation(Warp):
 class Affine(Warp):
     """Rotate, shift, scale and shear by random amounts: torchvision.transforms.v2.RandomAffine.
 
-    Images (height, width, channels) of uint8, which keep their size. See ``rotation`` for the arithmetic.
+    Takes uint8 images (height, width, channels), which keep their size. See ``rotation`` for the arithmetic.
 
     Args:
-        degrees: of a rotation, clockwise: uniform from -degrees to degrees, or between two numbers.
-        translate: shares of the width and of the height: shifts are uniform up to so much either way, in whole pixels.
-        scale: uniform between two factors.
-        shear: degrees along x, as ``degrees``; four numbers: between two along x, between two along y.
+        degrees: clockwise angle; x draws it uniformly from -x to x; (min, max) from that range.
+        translate: (x, y): maximum shift as fractions of width and height; shifts are uniform, rounded to whole pixels.
+        scale: (min, max) of the scaling factor, drawn uniformly.
+        shear: angle along x, as for ``degrees``; or (x min, x max, y min, y max).
         interpolation: "nearest" or "bilinear".
-        fill: of pixels from outside the image: one number, or one for each channel.
-        center: x and y in pixels from the top left; by default the middle of the image.
+        fill: value of pixels from outside the image: one number, or one per channel.
+        center: (x, y) in pixels from the top left; by default the center of the image.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> image = np.arange(1, 5, dtype=np.uint8).reshape(1, 4, 1)
@@ -141,19 +141,19 @@ class Affine(Warp):
 @resampling
 @dataclass(frozen=True)
 class Perspective(Warp):
-    """Move the corners inwards by random amounts: torchvision.transforms.v2.RandomPerspective.
+    """Move the corners inward by random amounts: torchvision.transforms.v2.RandomPerspective.
 
-    Images (height, width, channels) of uint8, which keep their size. See ``rotation`` for the arithmetic. An image
-    of which a side is one pixel stays unchanged.
+    Takes uint8 images (height, width, channels), which keep their size. See ``rotation`` for the arithmetic. An image
+    with a side of one pixel stays unchanged.
 
     Args:
-        distortion_scale: up to which share of half a side, 0 .. 1.
-        p: the probability that a row is changed.
+        distortion_scale: maximum movement of a corner, as a fraction of half a side, 0 .. 1.
+        p: probability that a row is changed.
         interpolation: "nearest" or "bilinear".
-        fill: of pixels from outside the image: one number, or one for each channel.
+        fill: value of pixels from outside the image: one number, or one per channel.
 
     Raises:
-        PipelineError: other arguments, or a column of anything but images of uint8.
+        PipelineError: an argument is invalid, or the column does not hold uint8 images.
 
     Examples:
         >>> image = np.full((20, 20, 1), 9, dtype=np.uint8)
@@ -196,22 +196,22 @@ def matrices(
     tangents: npt.ArrayLike = 0.0,
     center: npt.ArrayLike | None = None,
 ) -> Numbers:
-    """For each row where pixels come from, float64 (rows, 8): see ``pixels_steps.WARP``.
+    """Return the matrix of each row that maps results to sources, float64 (rows, 8): see ``pixels_steps.WARP``.
 
     Args:
         sizes: heights and widths of the images.
-        angles: degrees, clockwise.
-        shifts: along x and y, in pixels.
-        scales: factors.
-        tangents: of shears along x and y, which come before the rotation.
-        center: x and y of the point that stays; by default the middle.
+        angles: rotation in degrees, clockwise.
+        shifts: translation along x and y in pixels.
+        scales: scaling factors.
+        tangents: tangents of the shear angles along x and y; shears are applied before the rotation.
+        center: (x, y) of the fixed point; by default the center of the image.
     """
     rows = len(sizes)
     angle = np.radians(np.broadcast_to(np.asarray(angles, dtype=np.float64), rows))
     slant, lean = np.broadcast_to(np.asarray(tangents, dtype=np.float64), (rows, 2)).T
     scale = np.broadcast_to(np.asarray(scales, dtype=np.float64), rows)
     cos, sin = np.cos(angle), np.sin(angle)
-    # Forth: a rotation of [[1, -slant], [-lean, 1 + slant * lean]], scaled; back: its inverse, determinants being 1.
+    # The image moves by rotation @ [[1, -slant], [-lean, 1 + slant * lean]] * scale. ``back`` is the inverse.
     right, down = cos + sin * lean, sin - cos * lean
     back = np.stack([cos - down * slant, sin + right * slant, -down, right], axis=1) / scale[:, None]
     middle = np.broadcast_to(sizes[:, ::-1] / 2 if center is None else np.asarray(center, dtype=np.float64), (rows, 2))
@@ -224,19 +224,19 @@ def matrices(
 
 
 def _between(start: Sizes, end: Sizes) -> Numbers:
-    """The perspective that takes four points to four others: int64 (rows, 4, 2) both, float64 (rows, 8)."""
+    """Return the perspectives that map four points, int64 (rows, 4, 2), to four others: float64 (rows, 8)."""
     x, y = start.astype(np.float64).transpose(2, 0, 1)
     equations = np.zeros((len(start), 4, 2, 8))
     for axis in (0, 1):
         to = end[:, :, axis].astype(np.float64)
         equations[:, :, axis, 3 * axis : 3 * axis + 3] = np.stack([x, y, np.ones_like(x)], axis=2)
         equations[:, :, axis, 6:] = np.stack([-x * to, -y * to], axis=2)
-    inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # corners may lie on a line
+    inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # corners may be collinear
     return np.asarray((inverse @ end.astype(np.float64).reshape(-1, 8, 1))[:, :, 0], dtype=np.float64)
 
 
 def warps(made: Numbers, interpolation: Taken, fill: Any, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
-    """A step for each row to whose pixels a matrix is applied."""
+    """Return a WARP step with its matrix for each row, or for those where ``applied`` is True."""
     rows = np.arange(len(made)) if applied is None else np.flatnonzero(applied)
     codes, numbers = np.full((len(made), 1), NONE, dtype=np.int64), np.zeros((len(made), 1, 2))
     codes[rows] = WARP
@@ -251,10 +251,10 @@ def warps(made: Numbers, interpolation: Taken, fill: Any, applied: npt.NDArray[n
 
 
 def check_warp(name: str, transform: Any) -> None:
-    """Refuse arguments that warps share.
+    """Check the arguments that all warps share.
 
     Raises:
-        PipelineError: at the user's line.
+        PipelineError: an argument is invalid; the error names the user's line.
     """
     if transform.interpolation not in get_args(Taken):
         raise PipelineError(
@@ -269,7 +269,7 @@ def check_warp(name: str, transform: Any) -> None:
 
 
 def _ends(name: str, parameter: str, value: Any) -> tuple[float, float]:
-    """The range of an angle in degrees: from -value to value, or between two numbers."""
+    """Return the range of an angle in degrees: (-value, value) for one number, or the two numbers."""
     low, high = pair(name, parameter, value)
     if isinstance(value, int | float | np.number):
         low = -high

@@ -1,4 +1,4 @@
-"""Steps that look around in one image, compiled: warping all channels by a matrix, sharpening one."""
+"""Compiled steps that read other pixels of the image: warping all channels by a matrix, sharpening one channel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ZERO, _TOP = np.float32(0), np.float32(255)
 
 @kernel("void(uint8[:, ::1], int64, int64, int64, float32[::1], int64)")
 def warp_planes(planes: Any, channels: Any, height: Any, width: Any, table: Any, mode: Any) -> None:
-    """Take each pixel of the channels from where a matrix says; see ``pixels_steps.WARP``.
+    """Take each pixel of all channels from the position that a matrix gives; see ``pixels_steps.WARP``.
 
-    In float64 from the coefficients of float32 on, so that each sum is rounded as in the plain one.
+    All arithmetic after reading the float32 coefficients is in float64, so that ``pixels_plain`` rounds identically.
     """
     source = planes[:channels, : height * width].copy()
     a, b, c = np.float64(table[0]), np.float64(table[1]), np.float64(table[2])
@@ -56,7 +56,7 @@ def warp_planes(planes: Any, channels: Any, height: Any, width: Any, table: Any,
 
 @kernel("void(uint8[:, ::1], float32)")
 def sharpen_plane(plane: Any, rest: Any) -> None:
-    """Mix each pixel but those at the border with ``rest`` of the mean around it, in which it counts five times."""
+    """Blend each inner pixel with ``rest`` of the mean of its 3 x 3 pixels, in which it counts five times."""
     height, width = plane.shape
     source = plane.copy()
     for y in range(1, height - 1):
@@ -66,5 +66,5 @@ def sharpen_plane(plane: Any, rest: Any) -> None:
                 for j in range(x - 1, x + 2):
                     total += np.int64(source[i, j])
             value = np.float32(source[y, x])
-            mean = np.float32((2 * total + 13) // 26)  # to the nearest integer: 13ths are never halves
+            mean = np.float32((2 * total + 13) // 26)  # rounds to nearest; multiples of 1/13 are never halfway
             plane[y, x] = np.uint8(np.int32(floor32(max(min(fma32(mean - value, rest, value), _TOP), _ZERO))))
