@@ -1,7 +1,7 @@
 """Transforms of recommendation data: the sixteen of DPP (Zhao et al., ISCA 2022, arXiv 2108.09373), on whole columns.
 
-``p.map(recsys.FirstX(20), "history").map(recsys.SigridHash(salt=1, max_value=1_000_000), "history")``. Sampling is an
-operator: ``p.apply(recsys.Sampling(0.1))``.
+``p.map(recsys.FirstX(20), "history").map(recsys.SigridHash(salt=1, max_value=1_000_000), "history")``. Sampling is a
+row operator: ``p.apply(recsys.Sampling(0.1))``.
 """
 
 from cedar.operators.recsys.dense import BoxCox, Bucketize, Clamp, Logit, Onehot

@@ -1,4 +1,4 @@
-"""Transforms of dense features, each number by itself: buckets, limits, and what makes distributions even."""
+"""Transforms of dense features, one number at a time: bucketize, clamp, one-hot, Box-Cox and logit."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cedar.operators.transform import BadValues, Transform
 @per_value
 @dataclass(frozen=True)
 class Bucketize(Items):
-    """Numbers to the number of their bucket, 0 .. len(borders): how many borders are less than the value.
+    """Replace each number by the index of its bucket, 0 .. len(borders): the number of borders less than the value.
 
-    A border belongs to the bucket below it. One that stands twice makes a bucket for itself alone: with (1, 5, 5, 9) a
-    5 is in bucket 2, a 4 in 1 and a 6 in 3. NaN is in the last bucket. Nulls and empty lists stay.
+    A value equal to a border belongs to the bucket below it. A repeated border gets a bucket of its own: with
+    (1, 5, 5, 9), 4 is in bucket 1, 5 in 2 and 6 in 3. NaN is in the last bucket. Nulls and empty lists stay unchanged.
 
     Args:
-        borders: numbers that do not descend, at least one, none more than twice.
+        borders: at least one number, in ascending order; each may occur at most twice.
 
     Raises:
-        PipelineError: other borders.
+        PipelineError: the borders are invalid.
 
     Examples:
         >>> Bucketize((1.0, 5.0, 5.0, 9.0))([0.0, 1.0, 4.0, 5.0, 6.0, 10.0])
@@ -55,10 +55,10 @@ class Bucketize(Items):
 @per_value
 @dataclass(frozen=True)
 class Clamp(Items):
-    """Numbers below ``low`` become ``low``, those above ``high`` become ``high``; NaN, nulls and empty lists stay.
+    """Clamp numbers to the range ``low`` .. ``high``. NaN, nulls and empty lists stay unchanged.
 
     Raises:
-        PipelineError: ``low`` above ``high``, or limits that the column's type does not hold.
+        PipelineError: ``low`` is above ``high``, or the column's type cannot hold a limit.
 
     Examples:
         >>> Clamp(0, 5)([-3, 2, 9])
@@ -95,10 +95,10 @@ class Clamp(Items):
 @per_value
 @dataclass(frozen=True)
 class BoxCox(Items):
-    """The power transform of Box and Cox (1964): ln x for ``lam`` 0, else (x ** lam - 1) / lam.
+    """Apply the power transform of Box and Cox (1964): ln x if ``lam`` is 0, else (x ** lam - 1) / lam.
 
-    float32 and float16 stay unchanged, integers become float64. NaN, nulls and empty lists stay; a value that is
-    not above 0 has no result: its row fails.
+    Floats keep their dtype, integers become float64. NaN, nulls and empty lists stay unchanged. Rows with a value
+    of 0 or less fail.
 
     Examples:
         >>> BoxCox(2.0)(3.0), BoxCox(0.0)(1.0)
@@ -115,9 +115,9 @@ class BoxCox(Items):
 
     def change(self, values: Array) -> Array:
         x = values.astype(np.float64, copy=False)
-        with np.errstate(all="ignore"):  # of the places of nulls
+        with np.errstate(all="ignore"):  # the values at nulls are arbitrary
             power = self.lam * np.log(x)
-            small = np.abs(power) < 0.5  # where the power less 1 would lose digits
+            small = np.abs(power) < 0.5  # here x**lam - 1 would lose digits
             transformed = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
         return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
@@ -128,10 +128,10 @@ class BoxCox(Items):
 @per_value
 @dataclass(frozen=True)
 class Logit(Items):
-    """ln(p / (1 - p)), after ``p`` was moved into [eps, 1 - eps].
+    """Compute ln(p / (1 - p)) after clamping ``p`` to [eps, 1 - eps].
 
-    float32 and float16 stay unchanged, integers become float64. NaN, nulls and empty lists stay. With ``eps`` 0
-    nothing is moved: 0 and 1 become infinite, and a row with a value outside 0 .. 1 fails.
+    Floats keep their dtype, integers become float64. NaN, nulls and empty lists stay unchanged. With ``eps`` 0,
+    nothing is clamped: 0 and 1 become infinite, and rows with a value outside 0 .. 1 fail.
 
     Examples:
         >>> Logit()(0.5), round(Logit(eps=0.01)(0.0), 3)
@@ -161,13 +161,13 @@ class Logit(Items):
 
 @dataclass(frozen=True)
 class Onehot(Transform):
-    """Numbers to a vector with a 1 at the number of their bucket, as ``Bucketize`` gives it: (rows, len(borders) + 1).
+    """One-hot encode the bucket of each number, as given by ``Bucketize``: (rows, len(borders) + 1).
 
-    A null has no bucket: its row fails. NaN is in the last one. The numbers are their own column, no lists.
+    NaN is in the last bucket. Rows with a null fail. Columns of lists are not supported.
 
     Args:
-        borders: see ``Bucketize``.
-        dtype: of the vectors.
+        borders: the borders of the buckets; see ``Bucketize``.
+        dtype: dtype of the vectors.
 
     Examples:
         >>> Onehot((0.0, 1.0))(0.5).tolist()
@@ -198,14 +198,14 @@ class Onehot(Transform):
         return encoded
 
 
-# ---- what they share -------------------------------------------------------------------------------------------------
+# ---- shared helpers --------------------------------------------------------------------------------------------------
 
 
 def buckets(borders: Sequence[float], values: Array) -> Array:
-    """int64: the bucket of each value; see ``Bucketize``."""
+    """Return the bucket of each value, int64; see ``Bucketize``."""
     below = 0
     edges: Array = np.asarray(borders, np.float64)
-    if values.dtype.kind in "iu":  # floats do not hold all of them; one above a border is above its floor
+    if values.dtype.kind in "iu":  # compare as integers, since float64 is not exact for all
         limits = np.iinfo(values.dtype)
         below = sum(border < limits.min for border in borders)
         borders = borders[below:]
@@ -219,7 +219,7 @@ def buckets(borders: Sequence[float], values: Array) -> Array:
 
 
 def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
-    """Borders as a tuple, if they are some."""
+    """Return borders as a tuple after checking them; raise PipelineError if they are invalid."""
     values = tuple(borders)
     if any(math.isnan(_float(border)) for border in values or (None,)):
         raise PipelineError(f"{name}: the borders {values!r:.60} are not numbers", site=user_site(), fix="give some")
@@ -244,7 +244,7 @@ def check_finite(name: str, parameter: str, value: Any) -> None:
 
 
 def _float(value: Any) -> float:
-    """A number as a float; NaN for what is none, or beyond all floats."""
+    """Return a number as a float; NaN for other values and for integers beyond the range of floats."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The published hash functions behind SigridHash, Cartesian and NGram, on whole arrays, and remainders."""
+"""The published hash functions behind SigridHash, Cartesian and NGram, vectorized, and a fast remainder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MULTIPLIER = np.uint64(0x9DDFEA08EB382D69)
 
 
 def twang_mix64(values: npt.NDArray[Any]) -> Words:
-    """Thomas Wang's 64-bit mix: a bijection, so different ids never collide here; as in Folly's ``hash/Hash.h``.
+    """Thomas Wang's 64-bit mix, as in Folly's ``hash/Hash.h``. It is a bijection, so different ids never collide.
 
     Args:
-        values: integers, signed ones as their 64 bits in two's complement.
+        values: integers; negative ones are hashed as their 64 bits in two's complement.
 
     Examples:
         >>> import numpy as np
@@ -24,9 +24,9 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
         '0x77cfa1eef01bca90'
     """
     key = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype != np.uint64 else values
-    # Shifts of a key that are added to it are one multiplication; in place, as fresh memory costs more than the work.
+    # Sums of shifted keys are computed as one multiplication, in place, as allocating memory would cost more time.
     mixed: Words = key * np.uint64((1 << 21) - 1)
-    mixed -= np.uint64(1)  # so far ~key + (key << 21)
+    mixed -= np.uint64(1)  # now equal to ~key + (key << 21)
     room = mixed >> np.uint64(24)
     mixed ^= room
     mixed *= np.uint64(1 + (1 << 3) + (1 << 8))
@@ -38,7 +38,7 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
 
 
 def hash_combine(first: Words | np.uint64, second: Words) -> Words:
-    """Two words as one: Folly's ``hash_combine`` of two integers, which is CityHash's Hash128to64. Order counts."""
+    """Combine two hashes as Folly's ``hash_combine`` does (CityHash's Hash128to64). The order matters."""
     mixed: Words = second ^ first
     mixed *= _MULTIPLIER
     room = mixed >> np.uint64(47)
@@ -51,10 +51,10 @@ def hash_combine(first: Words | np.uint64, second: Words) -> Words:
 
 
 def remainders(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
-    """``values % divisor`` of signed or unsigned integers, from 0 to ``divisor`` - 1: NumPy divides faster than that.
+    """Return ``values % divisor``, from 0 to ``divisor`` - 1, by a division, which is faster than NumPy's remainder.
 
     Args:
-        divisor: positive, and in the range of the dtype.
+        divisor: a positive integer that the dtype can hold.
 
     Examples:
         >>> import numpy as np

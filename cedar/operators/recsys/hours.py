@@ -1,4 +1,4 @@
-"""GetLocalHour: the hour of the day where something happened."""
+"""GetLocalHour: the local hour of the day of a time in a time zone."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 @dataclass(frozen=True)
 class GetLocalHour(Transform):
-    """The hour, 0 .. 23 (int64), of a time in a time zone; of a null it is null.
+    """Return the hour, 0 .. 23 (int64), of a time in a time zone; null for a null.
 
-    Reads one column, the time: a timestamp (one without a zone is UTC) or an integer of ``unit`` since 1970 in UTC.
-    With ``zone`` None it reads a second one, of the names of zones: a row's own, which must be known ones. A row with a
-    time outside the years 1 .. 9999 fails.
+    Reads a column of timestamps (without a time zone, they are UTC) or integers that count ``unit`` since 1970 in UTC.
+    With ``zone=None``, a second column gives the name of each row's time zone. Rows with an unknown time zone or a time
+    outside the years 1 .. 9999 fail.
 
     Args:
-        zone: a name such as "Europe/Berlin", with its summer times up to 2037: Arrow knows none of later years.
-        unit: of integers: "s", "ms", "us" or "ns".
+        zone: a name such as "Europe/Berlin". Arrow applies daylight saving time only up to 2037.
+        unit: unit of integer times: "s", "ms", "us" or "ns".
 
     Raises:
-        PipelineError: no such zone or unit.
+        PipelineError: the time zone or the unit is unknown.
 
     Examples:
         >>> GetLocalHour("Asia/Tokyo")(0), GetLocalHour(None)(0, "America/New_York")
@@ -41,7 +41,7 @@ class GetLocalHour(Transform):
 
     zone: str | None = "UTC"
     unit: Literal["s", "ms", "us", "ns"] = "s"
-    _most: ClassVar[int] = 10_000  # zones in the world are some hundred
+    _most: ClassVar[int] = 10_000  # limit of the cache of time zones, of which a few hundred exist
 
     def __post_init__(self) -> None:
         if self.unit not in ("s", "ms", "us", "ns"):
@@ -85,7 +85,7 @@ class GetLocalHour(Transform):
 
 
 def _check_years(times: pa.Array, unit: str) -> None:
-    """Far times overflow, and would have any hour."""
+    """Raise BadValues for times outside the years 1 to 9999, which would overflow to a wrong hour."""
     values, per_second = values_of(times), _PER_SECOND[unit]
     far = (values < _FIRST * per_second) | (values > _LAST * per_second + per_second - 1)
     rows = np.flatnonzero(far & times.is_valid().to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""Transforms of each id by itself: hash, remainder, table."""
+"""Transforms of single ids: hash, remainder, lookup in a table."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from cedar.operators.transform import BadValues, Transform
 @per_value
 @dataclass(frozen=True)
 class SigridHash(Items):
-    """Ids to 0 .. ``max_value`` - 1 by a hash: h = hash_combine(salt, twang_mix64(id)) as int64, modulo ``max_value``.
+    """Hash ids to 0 .. ``max_value`` - 1: hash_combine(salt, twang_mix64(id)) as int64, modulo ``max_value``.
 
-    The hashes are those of Folly's ``hash/Hash.h``, the rule is that of ``sigrid_hash`` in torcharrow; the remainder is
-    never negative. Different ids may meet. With ``max_value`` 1 everything is 0. Each id is hashed by itself: order
-    and length of a list stay, an empty list stays empty, nulls stay null.
+    The hash functions are those of Folly's ``hash/Hash.h``; the formula is ``sigrid_hash`` of torcharrow. The remainder
+    is never negative. Different ids may collide; with ``max_value`` 1, every result is 0. Lists keep their order and
+    length; nulls and empty lists stay unchanged. uint64 ids are hashed by their bits.
 
     Args:
-        salt: an integer of 64 bits; other salts give other hashes.
-        max_value: rows of the table, at least 1.
+        salt: a 64-bit integer; different salts give different hashes.
+        max_value: number of rows of the embedding table, at least 1.
 
     Raises:
-        PipelineError: numbers out of range, or a column of anything but integers or lists of them. uint64 ids
-            count by their bits.
+        PipelineError: an argument is out of range, or the column does not hold integers or lists of them.
 
     Examples:
         >>> SigridHash(salt=0, max_value=100)([1, 2, 3])
@@ -63,7 +62,7 @@ class SigridHash(Items):
 @per_value
 @dataclass(frozen=True)
 class PositiveModulus(Items):
-    """((x % m) + m) % m: the remainder of a division by ``m``, never negative. Nulls and empty lists stay.
+    """Return the non-negative remainder of a division by ``m``: ((x % m) + m) % m. Nulls and empty lists stay.
 
     Examples:
         >>> PositiveModulus(7)([-1, 7, 8])
@@ -81,7 +80,7 @@ class PositiveModulus(Items):
         return kind
 
     def change(self, values: Array) -> Array:
-        if self.m > np.iinfo(values.dtype).max:  # no value is as large, and a negative one may not fit any more
+        if self.m > np.iinfo(values.dtype).max:  # only negative values change, and ``bad`` rejects them
             return values
         return remainders(values, self.m)
 
@@ -95,17 +94,17 @@ class PositiveModulus(Items):
 @per_value
 @dataclass(frozen=True)
 class MapId(Transform):
-    """Ids, or strings, to integers by a table.
+    """Map ids or strings to integers by a table.
 
-    Each id by itself: order and length of a list stay, an empty list stays empty.
+    Lists keep their order and length, and empty lists stay empty.
 
     Args:
-        table: from what to what (int64).
-        default: of what is not in the table; None: its row fails.
-        null: of nulls, inside lists too, and a null list becomes an empty one; None: nulls stay null.
+        table: maps keys (all integers or all strings) to int64 values.
+        default: the value of keys that are not in the table; with None, rows with such keys fail.
+        null: the value of nulls, also inside lists; null lists become empty. With None, nulls stay null.
 
     Raises:
-        PipelineError: keys that are not all integers or all strings, or a column of another type.
+        PipelineError: the keys are neither all integers nor all strings, or the column has another type.
 
     Examples:
         >>> MapId({7: 0, 9: 1}, default=-1)([9, 8, 7])
@@ -148,7 +147,7 @@ class MapId(Transform):
 
     def _mapped(self, array: pa.Array, lists: Lists | None) -> pa.Array:
         keys, values = self._arrays  # type: ignore[attr-defined]
-        if pt.is_null(array.type) or pt.is_null(keys.type):  # no value is known, or none is in the table
+        if pt.is_null(array.type) or pt.is_null(keys.type):  # all values are null, or the table is empty
             array, keys = (array.cast(keys.type), keys) if pt.is_null(array.type) else (array, keys.cast(array.type))
         elif is_ids(array.type) and array.type != keys.type:
             wide = pa.uint64() if array.type == pa.uint64() else pa.int64()
@@ -168,7 +167,7 @@ class MapId(Transform):
 
 
 def _fitting(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """The part of a table whose keys a type can hold."""
+    """Return the keys that a type can hold, cast to it, and their values."""
     low, high = (0, (1 << 64) - 1) if kind == pa.uint64() else (-(1 << 63), (1 << 63) - 1)
     fits = pa.array([low <= key <= high for key in keys.to_pylist()], pa.bool_())
     return keys.filter(fits).cast(kind), values.filter(fits)

@@ -1,4 +1,4 @@
-"""Columns of lists as flat items and offsets, and back; what the transforms here have in common."""
+"""Converts columns of lists to flat items with offsets and back, for the transforms of this package."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Lists:
     """A column of lists.
 
     Args:
-        items: an Arrow array of the items of all rows, one after the other; null rows have none.
-        offsets: int64[rows + 1], from 0.
-        missing: the null rows; None if there are none.
+        items: an Arrow array with the items of all rows concatenated; null rows have none.
+        offsets: int64[rows + 1], starting at 0: where each row's items begin, and the end.
+        missing: a mask of null rows; None if no row is null.
     """
 
     items: pa.Array
@@ -42,7 +42,7 @@ class Lists:
             bounds = array.offsets.to_numpy()
             start = int(bounds[0])
             return Lists(array.values.slice(start, int(bounds[-1]) - start), bounds - start, None)
-        items = array.flatten()  # without what is behind null rows
+        items = array.flatten()  # skips items of null rows
         lengths = np.where(missing, 0, np.diff(array.offsets.to_numpy()))
         return Lists(items, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), missing)
 
@@ -54,25 +54,25 @@ class Lists:
         return len(self.offsets) - 1
 
     def rows(self) -> npt.NDArray[np.int64]:
-        """The row of each item."""
+        """Return the row number of each item."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def places(self) -> npt.NDArray[np.int64]:
-        """The place of each item in its row."""
+        """Return the index of each item in its list."""
         return np.arange(len(self.items)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def parts(self, starts: Array, lengths: Array) -> pa.Array:
-        """A part of each list, as a column: from which of the items on, and how many."""
+        """Return a column with a part of each list. ``starts`` are indices into ``items``."""
         places, offsets = stretches(starts, lengths)
         plain = is_numbers(self.items.type) and not self.items.null_count
         items = values_of(self.items)[places] if plain else self.items.take(of_numbers(places))
         return lists_from(items, offsets, self.missing)
 
     def numbers(self, name: str) -> Array:
-        """The items as numbers.
+        """Return the items as a NumPy array.
 
         Raises:
-            BadValues: nulls inside lists.
+            BadValues: a list contains a null.
         """
         if self.items.null_count:
             rows = np.unique(self.rows()[self.items.is_null().to_numpy(zero_copy_only=False)])
@@ -83,7 +83,7 @@ class Lists:
 
 
 def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -> pa.Array:
-    """Items and offsets as a column; rows missing in any of the inputs are null."""
+    """Return a column of lists from items and offsets. Rows in any of the masks ``missing`` are null."""
     gone = [mask for mask in missing if mask is not None]
     null = pa.array(np.logical_or.reduce(gone)) if gone else None
     items = items if isinstance(items, pa.Array) else of_numbers(items, pa.from_numpy_dtype(items.dtype))
@@ -91,12 +91,12 @@ def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -
 
 
 def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
-    """Where rows of these lengths begin and end."""
+    """Return the offsets of rows of these lengths: [0, len 0, len 0 + len 1, ...]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def values_of(array: pa.Array) -> Array:
-    """Numbers as they are in memory; the value at a null is undefined."""
+    """Return a view of an Arrow array of numbers; values at nulls are undefined."""
     kind = np.dtype(array.type.to_pandas_dtype())
     data = array.buffers()[1]
     if data is None or not len(array):
@@ -109,7 +109,7 @@ def is_lists(kind: Any) -> bool:
 
 
 def is_ids(kind: Any) -> bool:
-    """Integers."""
+    """Return whether a type is an integer type."""
     return isinstance(kind, pa.DataType) and pt.is_integer(kind)
 
 
@@ -118,20 +118,20 @@ def is_numbers(kind: Any) -> bool:
 
 
 def as_int64(values: Array) -> npt.NDArray[np.int64]:
-    """The same 64 bits; smaller numbers keep their value."""
+    """Return uint64 values reinterpreted as int64, and all others converted to int64."""
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
 def check_whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
-    """Refuse a parameter that is not an integer, or out of range."""
+    """Raise PipelineError if a parameter is not an integer from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise PipelineError(f"{name}({parameter}={value!r}): an integer from {low} to {high}", site=user_site())
 
 
 class Items(Transform):
-    """A transform of each number by itself: of a column of numbers, or of the items of a column of lists.
+    """Base class of transforms of single numbers, in a column of numbers or in the lists of a column of lists.
 
-    Nulls stay nulls, empty lists stay empty.
+    Nulls stay null, and empty lists stay empty.
     """
 
     def result(self, *types: Any) -> ColumnType:
@@ -159,14 +159,14 @@ class Items(Transform):
 
     @abstractmethod
     def item(self, kind: Any) -> pa.DataType:
-        """The type of a result for a number of this type; PipelineError where it takes none such."""
+        """Return the result type for numbers of type ``kind``; raise PipelineError if the type is not supported."""
 
     @abstractmethod
     def change(self, values: Array) -> Array:
-        """The results; what it makes of the places of nulls does not count."""
+        """Return the results. Values at nulls are arbitrary, and their results are ignored."""
 
     def bad(self, values: Array) -> Mask | None:
-        """Which values have no result; None if all have one."""
+        """Return a mask of the values that have no result; None if all have one."""
         return None
 
     def why(self, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Sampling: keeps a random part of the rows, or of the sessions."""
+"""Sampling: keep a random fraction of the rows or sessions."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _TWO_53 = float(1 << 53)
 
 @dataclass(frozen=True)
 class Sampling(RowOperator):
-    """Keeps each row with probability ``rate``: ``p.apply(Sampling(0.1))``.
+    """Keep each row with probability ``rate``: ``p.apply(Sampling(0.1))``.
 
-    The draw of a row is fixed by seed, epoch and row key, whatever the plan; another epoch keeps other rows. With
-    ``by``, rows of equal values of that column (a session) stay or go together: so a log that is thinned out keeps its
-    repetition. ``keep`` names a column of booleans (or integers): rows where it is true (not 0) always stay, such
-    as clicks where only other rows are to be thinned out; with both, a session stays with all rows if it is drawn.
+    The draw of a row depends only on seed, epoch and row key, not on the plan; each epoch keeps different rows. With
+    ``by``, all rows with the same value in that column (a session) are kept or dropped together, so a sampled log keeps
+    its repetition. Rows for which the column ``keep`` is true (or a nonzero integer) are always kept, for example to
+    keep all clicks and sample only the other rows. With both, rows of dropped sessions stay if ``keep`` is true.
 
     Args:
-        rate: 0 .. 1.
-        by: a column of integers or strings; null is a value like any other.
-        keep: see above; a null counts as false.
-        named: keys the draws instead of the operator's place in the pipeline.
+        rate: probability of keeping a row or session, 0 .. 1.
+        by: name of a column of integers or strings; null is a value like any other.
+        keep: name of a column of booleans or integers; null counts as false.
+        named: a name that seeds the draws instead of the operator's position in the pipeline.
 
     Raises:
-        PipelineError: a rate outside 0 .. 1, or columns of other types.
+        PipelineError: the rate is outside 0 .. 1, or a column has the wrong type.
 
     Examples:
         >>> import cedar
@@ -89,14 +89,14 @@ class Sampling(RowOperator):
 
 @dataclass(frozen=True)
 class SampleRows:
-    """The kernel of ``Sampling``."""
+    """The function that samples the rows of a block for ``Sampling``."""
 
     rate: float
     by: str | None
     keep: str | None
     draw: int
     blame: ErrorContext
-    row_wise: ClassVar[bool] = True  # a block may be cut
+    row_wise: ClassVar[bool] = True  # the engine may split blocks
 
     def __call__(self, block: Block, env: Env) -> Block:
         stays = self._drawn(block, env) < self.rate
@@ -105,7 +105,7 @@ class SampleRows:
         return block.filter(stays)
 
     def _drawn(self, block: Block, env: Env) -> npt.NDArray[np.float64]:
-        """A number for each row, from 0 to below 1; those below the rate stay."""
+        """Return a number in [0, 1) for each row; rows with a number below ``rate`` are kept."""
         seed = env.draw_seed(self.draw)
         if self.by is None:
             words = block.live_keys().hash(seed)
@@ -116,7 +116,7 @@ class SampleRows:
         return np.asarray((words >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
-        """What each row draws."""
+        """Return the number that each row draws."""
         return [{"drawn": number} for number in self._drawn(block, env).tolist()]
 
 
@@ -134,7 +134,7 @@ def _flags(column: Column) -> npt.NDArray[np.bool_]:
 
 
 def _words(column: Column) -> npt.NDArray[np.int64]:
-    """An int64 for each value, equal for equal ones, in every block and on every machine."""
+    """Return an int64 for each value. Equal values get the same number in every block and on every machine."""
     if is_ids(column.type):
         words = as_int64(values_of(column))
     else:

@@ -1,4 +1,4 @@
-"""ComputeScore: one number of how two lists of ids have to do with each other."""
+"""ComputeScore: a score of how similar two lists of ids are."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Score = Literal[
     "has_id_overlap", "id_overlap_count", "max_count", "jaccard_similarity", "cosine_similarity", "score_sum",
     "score_min", "score_max",
 ]  # fmt: skip
-_SCORED = {  # which columns a score reads: ids, their scores, matching ids, their scores
+_SCORED = {  # the columns that a score reads: i(ds), s(cores), m(atching ids), s(cores) of these
     "cosine_similarity": "isms", "score_sum": "isms", "score_min": "ims", "score_max": "ims",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ComputeScore(Transform):
-    """A float32 per row from lists of ids, with the meanings of torcharrow's functions of these names.
+    """Compute a float32 score per row from lists of ids, defined as torcharrow's functions of the same names.
 
-    Of columns (ids, matching ids):
+    From columns (ids, matching ids):
 
     * "has_id_overlap": 1 if some id is in both lists, else 0.
-    * "id_overlap_count": ids in both, as often as in the list that has them less often.
-    * "max_count": of each id in both, how often it is in the list that has it more often, added up.
-    * "jaccard_similarity": c / (n + m - c), c being "id_overlap_count" and n and m the lengths.
+    * "id_overlap_count": the sum, over ids in both lists, of the smaller number of occurrences.
+    * "max_count": the sum, over ids in both lists, of the larger number of occurrences.
+    * "jaccard_similarity": c / (n + m - c), where c is "id_overlap_count" and n and m are the lengths.
 
-    Of (ids, scores, matching ids, matching scores); a score for each id, those of equal ids added up:
+    From columns (ids, scores, matching ids, matching scores), one score per id; scores of repeated ids are added up:
 
-    * "cosine_similarity": of the two vectors of scores.
-    * "score_sum": of each id in both, its matching scores, added up; ``scores`` must fit, but do not count.
+    * "cosine_similarity": the cosine of the two vectors of scores.
+    * "score_sum": the sum of the matching scores of ids in both lists; ``scores`` are ignored, but must be valid.
 
-    Of (ids, matching ids, matching scores):
+    From columns (ids, matching ids, matching scores):
 
-    * "score_min", "score_max": the least, or greatest, matching score of an id in both.
+    * "score_min", "score_max": the smallest or largest matching score of an id in both lists.
 
-    Where nothing matches, lists are empty, or a vector of scores is zero, the result is 0. Where a list is null, so is
-    the result; nulls inside lists are refused, and so are scores that are not as many as their ids. The order of ids
-    does not count. Sums are made in float64.
+    The result is 0 if no id matches, a list is empty, or a vector of scores is zero. It is null if a list is null. Rows
+    fail if a list contains a null, or if there is not one score per id. The order of ids does not matter. Sums are
+    computed in float64.
 
     Examples:
         >>> ComputeScore("jaccard_similarity")([1, 2, 2], [2, 2, 3])
@@ -129,7 +129,7 @@ class ComputeScore(Transform):
 
 
 class _Counted:
-    """The different keys of a side, in order, with the row and the number of occurrences of each."""
+    """The distinct keys of one column in ascending order, with the row and number of occurrences of each."""
 
     def __init__(self, keys: Array, rows: Array) -> None:
         self.keys, first, inverse, self.counts = np.unique(

@@ -1,4 +1,4 @@
-"""Transforms of whole lists: cut, number, join and cross them."""
+"""Transforms of whole lists: truncation, enumeration, set operations, cross products and n-grams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cedar.operators.transform import BadValues, Transform
 @length_changing
 @dataclass(frozen=True)
 class FirstX(Transform):
-    """The first ``x`` items of each list, all of a shorter one. Lists of anything; nulls in and around lists stay.
+    """Keep the first ``x`` items of each list, of any type. Shorter lists and nulls stay unchanged.
 
     Examples:
         >>> FirstX(2)([5, 6, 7])
@@ -56,7 +56,7 @@ class FirstX(Transform):
 
 @dataclass(frozen=True)
 class Enumerate(Transform):
-    """The place of each item in its list, from ``start``: int64 lists of the same lengths. A null list stays null.
+    """Replace each item by its index in the list, counted from ``start``, as int64. Null lists stay null.
 
     Examples:
         >>> Enumerate()([7, 8, 9])
@@ -79,7 +79,7 @@ class Enumerate(Transform):
 
 
 class _Ids(Transform):
-    """A transform of lists of ids into lists of ids."""
+    """Base class of transforms from lists of ids to lists of ids."""
 
     def result(self, *types: Any) -> ColumnType:
         for kind in types:
@@ -99,10 +99,10 @@ class _Ids(Transform):
 
 @dataclass(frozen=True)
 class IdListTransform(_Ids):
-    """A set operation on two lists of ids; every id once, in the order of its first occurrence.
+    """Apply a set operation to two lists of ids. The result has each id once, in order of first occurrence.
 
-    "intersection": the ids of the first list that are in the second; "difference": those that are not; "union": the
-    ids of the first, then the others of the second. Where a list is null, so is the result; nulls inside are refused.
+    "intersection" keeps ids of the first list that are in the second, "difference" those that are not. "union" takes
+    the first list, then the other ids of the second. The result is null if a list is null. Rows with nulls inside fail.
 
     Examples:
         >>> IdListTransform("intersection")([3, 1, 3, 2], [2, 3])
@@ -124,7 +124,7 @@ class IdListTransform(_Ids):
         rows = [each.rows() for each in lists]
         keys = keys_of(rows, ids)
         if self.operation == "union":
-            order = np.argsort(np.concatenate(rows), kind="stable")  # by row; of one, the first list's come first
+            order = np.argsort(np.concatenate(rows), kind="stable")  # by row, the first list's ids first
             items, row, key = np.concatenate(ids)[order], np.concatenate(rows)[order], np.concatenate(keys)[order]
         else:
             shared = np.isin(keys[0], keys[1])
@@ -136,14 +136,14 @@ class IdListTransform(_Ids):
 
 @dataclass(frozen=True)
 class Cartesian(_Ids):
-    """The cross product of two lists of ids: an id for each pair, those of the first item of the first list first.
+    """Return an id for each pair of the cross product of two lists of ids, in the order of the first list.
 
-    The id of (a, b) is hash_combine(twang_mix64(a), twang_mix64(b)) as int64 (the functions of ``SigridHash``): apply
-    ``SigridHash`` or ``PositiveModulus`` to it for a table. With an empty list the product is empty; with a null one it
-    is null; nulls inside lists are refused.
+    The id of (a, b) is hash_combine(twang_mix64(a), twang_mix64(b)) as int64, with the functions of ``SigridHash``. Map
+    the ids to an embedding table with ``SigridHash`` or ``PositiveModulus``. The result is empty if a list is empty,
+    and null if a list is null. Rows with nulls inside lists fail.
 
     Args:
-        most: pairs that a row may have: one with more fails. None sets no limit.
+        most: maximum number of pairs per row; rows with more fail. None sets no limit.
 
     Examples:
         >>> len(Cartesian()([1, 2, 3], [4, 5]))
@@ -171,11 +171,11 @@ class Cartesian(_Ids):
 
 @dataclass(frozen=True)
 class NGram(_Ids):
-    """An id for each ``n`` consecutive ids; of several columns, the lists of a row are laid one after the other.
+    """Return an id for every ``n`` consecutive ids. With several columns, the lists of a row are concatenated first.
 
-    The id of (a, b, c) is hash_combine(twang_mix64(a), hash_combine(twang_mix64(b), twang_mix64(c))) as int64, and of
-    (a) alone twang_mix64(a): order counts. A list of fewer than ``n`` ids has none; where a list is null, so is the
-    result; nulls inside lists are refused.
+    The id of (a, b, c) is hash_combine(twang_mix64(a), hash_combine(twang_mix64(b), twang_mix64(c))) as int64; the id
+    of (a) is twang_mix64(a). The order matters. A list of fewer than ``n`` ids gives an empty list. The result is null
+    if a list is null. Rows with nulls inside lists fail.
 
     Examples:
         >>> len(NGram(2)([1, 2, 3])), NGram(4)([1, 2, 3])
@@ -206,7 +206,7 @@ def _places(lengths: Array) -> Array:
 
 
 def keys_of(rows: list[Array], ids: list[Array]) -> list[Array]:
-    """A number for each (row, id), equal for equal ones in all of the lists."""
+    """Return a number for each (row, id) of each list; equal pairs get the same number in all lists."""
     values, codes = np.unique(np.concatenate(ids), return_inverse=True)
     keys = np.concatenate(rows) * max(len(values), 1) + codes.reshape(-1)
     return np.split(keys, np.cumsum([len(each) for each in ids])[:-1])

@@ -1,7 +1,7 @@
-"""Transforms of video: files to frames.
+"""Video transforms: decode files to frames.
 
-``p.map(video.decode(frames=16, fps=8), "bytes", into="frames")``: uint8 arrays (frames, height, width, 3). Needs the
-extra ``cedar-data[video]``.
+``p.map(video.decode(frames=16, fps=8), "bytes", into="frames")`` gives uint8 arrays (frames, height, width, 3). This
+module needs the extra ``cedar-data[video]``.
 """
 
 # ruff: noqa: N813 - lower case is what users write: video.decode(...)

@@ -1,4 +1,4 @@
-"""decode: bytes of video files to frames, by PyAV, whose wheels bring FFmpeg along."""
+"""decode: turn the bytes of video files into frames with PyAV, whose wheels include FFmpeg."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from cedar.operators.audio.clips import BadClip, ClipTransform
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.spatial import pair
 
-# Demuxers of files that hold all their frames themselves: others (playlists, lists of files) open what they name.
+# Only demuxers of self-contained files are allowed: others (playlists, lists of files) would open other files and URLs.
 _FORMATS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
 
 
 @dataclass(frozen=True)
 class Decode(ClipTransform):
-    """A video file's bytes (MP4, MOV, MKV, WebM, AVI, MPEG, ...) to frames: uint8 (frames, height, width, 3), RGB.
+    """Decode a video file (MP4, MOV, MKV, WebM, AVI, MPEG, ...) to frames: uint8 (frames, height, width, 3), RGB.
 
-    At a time, the frame that is shown then is taken: the last one that is not later. A rotation in the file's header
-    is not applied.
+    For each requested time, the result has the frame that is shown at that time: the last one that is not later. A
+    rotation in the file's header is not applied. Without ``frames`` and ``fps``, all frames are decoded.
 
     Args:
-        frames: how many; where the file has fewer of them, its last one is repeated. Without ``fps``, they are spread
-            evenly: one from the middle of each of so many parts.
-        fps: so many frames of a second, from the first frame on. Neither: all frames.
-        size: height and width, or both as one number, that frames are resized to, bilinear, by FFmpeg. With ``frames``
-            too, the column is one array; else it holds an array for each row.
+        frames: number of frames; if the file has fewer, frames are repeated. Without ``fps``, the video is divided into
+            this many equal parts, and the middle frame of each part is taken.
+        fps: number of frames per second to take, from the first frame on.
+        size: (height, width), or one number for both; FFmpeg resizes frames with a bilinear filter. With both
+            ``frames`` and ``size``, the column is one array; otherwise it holds one array per row.
 
     Raises:
-        PipelineError: other arguments, a column of anything but bytes, or PyAV is not installed.
+        PipelineError: an argument is invalid, the column does not hold bytes, or PyAV is not installed.
 
-    A file that is empty, cut off, damaged or holds no video has no result, nor has one with more pixels in a frame
-    than ``CEDAR_MAX_PIXELS``. What FFmpeg conceals it conceals here, and formats that do not say how long they are
-    (MKV, MPEG) give the frames that are there.
+    A row fails if its file is empty, truncated or damaged, has no video, or has frames of more than
+    ``CEDAR_MAX_PIXELS`` pixels. Damage that FFmpeg conceals is not reported. Truncated files of formats without a
+    length in their header (MKV, MPEG) give the frames up to the cut.
 
     Examples:
         >>> Decode(frames=8, fps=4, size=(112, 112)).makes()
@@ -79,7 +79,7 @@ class Decode(ClipTransform):
         return self.makes()
 
     def makes(self) -> ColumnType:
-        """The type of the frames."""
+        """Return the type of the result."""
         if self.frames is None or self.size is None:
             return OBJECT
         return TensorType((self.frames, *self.size, 3), "uint8")  # type: ignore[misc]
@@ -98,19 +98,19 @@ class Decode(ClipTransform):
             count = self._count(times, stream.time_base)
             take(count * height * width * 3, f"{count:,} frames of {height} x {width}")
             wanted = self._wanted(times, stream.time_base, count)
-        with _opened(values[0]) as (file, stream):  # to seek back would not do for all formats
+        with _opened(values[0]) as (file, stream):  # reopen the file, since not all formats can seek back
             made = np.empty((len(wanted), height, width, 3), dtype=np.uint8) if out is None else out
             _fill(made, wanted, file.decode(stream))
         return made
 
     def _count(self, times: Sequence[int], unit: Fraction) -> int:
-        """How many frames there will be; ``times`` of those in the file, in its units, ascending."""
+        """Return the number of frames of the result. ``times`` are the file's frame times, ascending, in ``unit``."""
         if self.frames is not None:
             return int(self.frames)
         return len(times) if self.fps is None else math.floor((times[-1] - times[0]) * unit * Fraction(self.fps)) + 1
 
     def _wanted(self, times: Sequence[int], unit: Fraction, count: int) -> Sequence[int]:
-        """The times at which they are shown."""
+        """Return the times, in ``unit``, at which to take frames."""
         if self.fps is not None:
             step = 1 / (Fraction(self.fps) * unit)
             return [times[0] + math.floor(k * step) for k in range(count)]
@@ -119,10 +119,10 @@ class Decode(ClipTransform):
 
 @contextmanager
 def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
-    """A file and its first video stream.
+    """Open a file; yield it and its first video stream.
 
     Raises:
-        BadClip: it cannot be read, there or in the body.
+        BadClip: the file cannot be read, here or in the body of the ``with`` statement.
     """
     av = library("av", "video", "video.decode")
     try:
@@ -135,17 +135,17 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
             if stream.width * stream.height > max_pixels():
                 why = f"frames of {stream.width} x {stream.height} pixels"
                 raise BadClip(why, f"more than {max_pixels():,} need CEDAR_MAX_PIXELS")
-            stream.codec_context.thread_count = 1  # rows are worked on side by side
+            stream.codec_context.thread_count = 1  # several rows are already decoded in parallel
             yield file, stream
     except av.FFmpegError as error:
         raise BadClip(f"FFmpeg cannot read it: {error.strerror}") from error
 
 
 def _fill(made: npt.NDArray[np.uint8], wanted: Sequence[int], frames: Iterator[Any]) -> None:
-    """Put the frame that is shown at each of the wanted times, ascending, in its place.
+    """Write the frame that is shown at each of the ``wanted`` times (ascending) to ``made``.
 
     Raises:
-        BadClip: there is no frame.
+        BadClip: no frame can be decoded, or a frame has no time.
     """
     height, width = made.shape[1:3]
     shown: Any = None
