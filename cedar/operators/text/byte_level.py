@@ -1,4 +1,4 @@
-"""byte_level: a tokenizer that needs no file."""
+"""byte_level: a tokenizer of bytes, which needs no vocabulary file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class ByteLevel(Transform):
-    """Strings to the bytes of their UTF-8: ids 0 to 255 (int32), and special tokens from 256 on.
+    """Tokenize strings to their UTF-8 bytes: int32 ids 0 to 255, with special tokens from 256 on.
 
-    Bytes that are not UTF-8 are bytes as any others, in a column of bytes. Null strings stay null.
+    In a column of bytes, invalid UTF-8 is allowed. Null strings stay null.
 
     Args:
-        specials: the names of the special tokens, in the order of their ids.
-        begin: a name to begin each text with.
-        end: a name to end each text with.
+        specials: names of the special tokens, in the order of their ids.
+        begin: name of the special token to put before each text.
+        end: name of the special token to put after each text.
 
     Raises:
-        PipelineError: a name that is not among the specials, or is there twice.
+        PipelineError: ``begin`` or ``end`` is not in ``specials``, or a name occurs twice.
 
     Examples:
         >>> tokenizer = ByteLevel(end="<eos>")
@@ -56,22 +56,22 @@ class ByteLevel(Transform):
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return _BYTES + len(self.specials)
 
     @property
     def digest(self) -> str:
-        """Equal where the ids are."""
+        """A string that is equal for tokenizers that give equal ids."""
         return repr(self)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a special token by its name, or of a byte by its character below 128; None: there is none."""
+        """Return the id of a special token by name, or of an ASCII character; None for others."""
         if token in self.specials:
             return _BYTES + self.specials.index(token)
         return ord(token) if len(token) == 1 and token.isascii() else None
 
     def decode(self, ids: Any, errors: str = "replace") -> str:
-        """The text of ids; special tokens are left out."""
+        """Return the text of ids, without special tokens."""
         return bytes(i for i in np.asarray(ids).tolist() if 0 <= i < _BYTES).decode("utf-8", errors)
 
     def result(self, *types: Any) -> ColumnType:

@@ -1,7 +1,7 @@
-"""Encoders: strings to ids, by whatever tokenizer a user has.
+"""Encoders: turn strings into ids with any supported tokenizer.
 
-A *spec* is a plain value that travels to workers and is compared; the *encoder* that it makes is there once per
-process, with the words that it knows.
+A *spec* is a plain value that is sent to workers and can be compared. It makes an *encoder*, of which each process has
+one, with a cache of the words it has seen.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cedar.operators.constructing import constructed
 from cedar.operators.text.recognize import TokenizerTraits, known_pattern, known_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
 
-_KEPT = 8  # encoders in a process
+_KEPT = 8  # maximum number of encoders per process
 _making = forks.Lock()
 _made: OrderedDict[str, Encoder] = OrderedDict()
 
 
 class UnfitIds(Exception):
-    """What a tokenizer gave for some strings is not a list of ids: why, by their numbers among the strings."""
+    """Raised if a tokenizer returns no list of ids for some strings; ``reasons`` maps indices of strings to reasons."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(next(iter(reasons.values()), ""))
@@ -43,46 +43,46 @@ class UnfitIds(Exception):
 
 
 class Encoder(ABC):
-    """Strings to ids; made once per process."""
+    """Turns strings into ids; constructed once per process."""
 
     def __init__(self, known: TokenizerTraits, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
         self.known = known
-        self.around = around  # the ids it puts before and after each text where it is asked to; None: who knows
+        self.around = around  # the special ids before and after each text; None if unknown
 
     @cached_property
     def words(self) -> TokenCache:
-        """What this process knows of it."""
+        """The ids of the words that this process has seen."""
         return TokenCache()
 
     @abstractmethod
     def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        """int32 ids of all strings, one after the other, and how many each has: int64.
+        """Return the concatenated ids of all strings, int32, and the number of ids of each string, int64.
 
         Raises:
-            UnfitIds: a function gave something else.
+            UnfitIds: the tokenizer failed, or returned something else for some strings.
         """
 
     def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
-        """The same of pieces of strings, if there is a cutter."""
+        """Do the same as ``encode`` for pieces of strings, without special ids. Requires a cutter."""
         return self.encode(strings, False)
 
 
 class Spec(ABC):
-    """A tokenizer as a plain value."""
+    """A tokenizer as a plain value that can be sent to workers."""
 
     digest: str
-    pooled: ClassVar[bool] = False  # the library works in threads of its own
+    pooled: ClassVar[bool] = False  # whether the library uses its own threads
 
     @abstractmethod
     def make(self) -> Encoder:
-        """The encoder; costs what loading a tokenizer costs."""
+        """Construct the encoder, which may load a tokenizer."""
 
     @abstractmethod
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token by its name; None if there is none."""
+        """Return the id of a token by its name, or None if there is no such token."""
 
     def encoder(self) -> Encoder:
-        """The one encoder of this process."""
+        """Return the encoder of this process; construct it at the first call."""
         with _making:
             if self.digest not in _made:
                 while len(_made) >= _KEPT:
@@ -93,15 +93,15 @@ class Spec(ABC):
 
 
 def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
-    """Lists of ids, one after the other, and the length of each.
+    """Concatenate lists of ids; return the ids and the length of each list.
 
     Raises:
-        UnfitIds: an entry that is not a list of integers of 32 bits.
+        UnfitIds: an entry is not a list of 32-bit integers.
     """
     id_lists = list(lists)
     try:
         counts = np.fromiter(map(len, id_lists), dtype=np.int64, count=len(id_lists))
-        flat = array("i", chain.from_iterable(id_lists))  # takes integers alone, and is as fast as NumPy
+        flat = array("i", chain.from_iterable(id_lists))  # accepts only integers, and is as fast as NumPy
         return np.frombuffer(flat, dtype=np.int32), counts
     except (TypeError, ValueError, OverflowError):
         unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit(ids))}
@@ -124,17 +124,17 @@ def _unfit(ids: Any) -> str | None:
 
 @dataclass(frozen=True)
 class HuggingFace(Spec):
-    """A tokenizer of Hugging Face's ``tokenizers``, as the text of its tokenizer.json, without padding."""
+    """A tokenizer of Hugging Face's ``tokenizers``, stored as the text of its tokenizer.json without padding."""
 
     text: str = field(repr=False, compare=False)
     digest: str
 
     @staticmethod
     def of(text: str) -> HuggingFace:
-        """Refuses what is not a tokenizer, or draws at random.
+        """Make a spec from the text of a tokenizer.json.
 
         Raises:
-            PipelineError: at the user's line.
+            PipelineError: the text is not a tokenizer, or the tokenizer uses dropout.
         """
         library = tokenizers()
         try:
@@ -178,17 +178,17 @@ class _HuggingFaceEncoder(Encoder):
 def _encoded(tokenizer: Any, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
     try:
         encodings = tokenizer.encode_batch_fast(list(strings), add_special_tokens=special)
-    except Exception:  # noqa: BLE001 - such as a word that is unknown if there is no token for that
+    except Exception:  # noqa: BLE001 - for example an unknown word without a token for unknown words
         return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, strings))
     return flat_ids(encoding.ids for encoding in encodings)
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """The ids that a tokenizer puts before and after each text; None if that is not all it does."""
+    """Return the special ids that a tokenizer puts before and after each text; None if it does anything else."""
     around = tokenizer.encode("").ids
     splits = set(range(len(around) + 1))
     for probe in ("a", "b c", "The quick, brown 12"):
-        with suppress(Exception):  # it may have no such words
+        with suppress(Exception):  # the tokenizer may not know these words
             inside, full = tokenizer.encode(probe, add_special_tokens=False).ids, tokenizer.encode(probe).ids
             splits = {at for at in splits if around[:at] + inside + around[at:] == full}
     empty = tokenizer.encode("", add_special_tokens=False).ids
@@ -212,7 +212,7 @@ def _without_prefix(text: str) -> str:
 
 @dataclass(frozen=True)
 class Tiktoken(Spec):
-    """An encoding of tiktoken. Names of special tokens inside a text are text."""
+    """An encoding of tiktoken. Names of special tokens inside a text are encoded as plain text."""
 
     encoding: Any = field(repr=False, compare=False)
     digest: str
@@ -245,7 +245,7 @@ class _TiktokenEncoder(Encoder):
 
 @dataclass(frozen=True)
 class Function(Spec):
-    """A function, or a class whose instances are one: made once per worker, and used by one thread at a time."""
+    """A function, or a class of callables that is instantiated per worker; one thread uses an instance at a time."""
 
     fn: Callable[..., Any]
     batched: bool
@@ -253,14 +253,14 @@ class Function(Spec):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """Equal for functions that do the same, as far as can be known."""
+        """A string that is equal for functions with equal code and state, as far as that can be determined."""
         return _digest("function", digest_of(self.fn), str(self.batched))
 
     def make(self) -> Encoder:
         return _FunctionEncoder(self)
 
     def encoder(self) -> Encoder:
-        """One that is not shared by its digest, which does not tell every state."""
+        """Return a new encoder, since functions with equal digests may differ in their state."""
         return self.make()
 
     def token_to_id(self, token: str) -> int | None:
@@ -271,7 +271,7 @@ class Function(Spec):
 
     @contextmanager
     def ready(self) -> Iterator[Callable[..., Any]]:
-        """The function, while nothing else uses it if it is an instance."""
+        """Yield the function, or an instance of the class that no other thread uses meanwhile."""
         if not isinstance(self.fn, type):
             yield self.fn
             return
@@ -290,7 +290,7 @@ class _FunctionEncoder(Encoder):
                 return flat_ids(_each(fn, strings))
             try:
                 id_lists = list(fn(list(strings)))
-            except raised():  # which of the strings it is shows one by one
+            except raised():  # call it for each string to find the ones that fail
                 return flat_ids(_each(lambda text: _only(fn([text])), strings))
         if len(id_lists) != len(strings):
             why = f"the tokenizer gave {len(id_lists)} lists for {len(strings)} strings"
@@ -316,10 +316,10 @@ def _only(lists: Iterable[Any]) -> Any:
 
 
 def tokenizers() -> Any:
-    """The library.
+    """Import the library ``tokenizers``.
 
     Raises:
-        PipelineError: it is not installed.
+        PipelineError: the library is not installed.
     """
     try:
         import tokenizers as library

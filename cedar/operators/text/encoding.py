@@ -1,4 +1,4 @@
-"""Columns of text to ids: cut into words that are known where an encoder allows it, else row by row."""
+"""Encodes columns of text to ids: in cached words if the tokenizer allows it, otherwise row by row."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from cedar.operators.text.string_column import Mask, StringColumn, joined, picke
 from cedar.operators.text.words import Ids
 from cedar.operators.transform import BadValues
 
-_STRETCH = 1 << 18  # bytes worked on at a time, so that what is made of them stays in the processor's cache
+_STRETCH = 1 << 18  # bytes per iteration, so that intermediate arrays stay in the processor's cache
 _SPACE = ord(" ")
 
 
 def encode(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """The ids of all rows, one after the other, and where each row's begin: int64[rows + 1].
+    """Return the concatenated ids of all rows, and the offsets of the rows, int64[rows + 1].
 
     Args:
-        special: with what the tokenizer puts around a text.
-        longest: bytes that the tokenizer may be given at once.
+        special: whether to add the special ids that the tokenizer puts around a text.
+        longest: maximum number of bytes to pass to the tokenizer at once.
 
     Raises:
-        BadValues: rows with more that cannot be cut, or for which a function gave no ids.
+        BadValues: rows have a longer part that cannot be cut, or the tokenizer returned no ids for them.
     """
     known = encoder.known
     if known.cutter is None or (special and encoder.around is None):
         return _whole(encoder, strings, special, longest)
     try:
         return _pieced(encoder, strings, special, longest)
-    except UnfitIds:  # of some pieces: which rows it is shows row by row
+    except UnfitIds:  # encode row by row to find the rows that fail
         return _whole(encoder, strings, special, longest)
 
 
 def _pieced(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """Each row cut into words, but for those that name special tokens."""
+    """Encode rows in pieces, except for rows that contain names of special tokens, which are encoded as a whole."""
     blocked = _blocked(strings, encoder.known.whole)
     if blocked is None:
         return _around(encoder, *_cut(encoder, strings, longest), special)
@@ -59,7 +59,7 @@ def _rows(strings: StringColumn, rows: Index) -> StringColumn:
 
 @contextmanager
 def _told(rows: Index) -> Iterator[None]:
-    """Bad rows among ``rows``, by their numbers in the column."""
+    """Translate row numbers of BadValues, which count within ``rows``, to row numbers of the column."""
     try:
         yield
     except BadValues as bad:
@@ -72,7 +72,7 @@ def _around(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[
 
 
 def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
-    """Rows in which one of the names occurs; None if there are none."""
+    """Return a mask of the rows in which one of the names occurs; None if there is no such row."""
     if not names or not len(strings.bytes):
         return None
     firsts = {name.encode()[0] for name in names if name}
@@ -90,7 +90,7 @@ def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
 
 
 def _whole(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
-    """Each row as a whole; equal ones once."""
+    """Encode each row as a whole; equal rows are encoded once."""
     long = np.flatnonzero(strings.lengths > longest)
     if len(long):
         raise _too_long({int(row): int(strings.lengths[row]) for row in long}, longest, "as a whole")
@@ -116,7 +116,7 @@ def _cut(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, In
         strings = _with_prefix(strings)
     offsets = np.zeros(len(strings) + 1, dtype=np.int64)
     parts: list[Ids] = []
-    row, tokens = 0, 0  # the first row that ends later than what is done
+    row, tokens = 0, 0  # the first row whose end is not reached yet
     for bounds in _stretches(cutter, strings):
         _check(bounds, strings, longest)
         ids, counts = encoder.words.ids(strings.data, bounds, encoder.pieces)
@@ -129,10 +129,10 @@ def _cut(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, In
 
 
 def _stretches(cutter: Cutter, strings: StringColumn) -> Iterator[Index]:
-    """Where pieces begin and the last one ends, some at a time; a row's edge is a cut."""
+    """Yield the bounds of consecutive pieces, some at a time. Row boundaries are always cuts."""
     data, offsets = strings.data, strings.offsets
     start, end = int(offsets[0]), int(offsets[-1])
-    begun = at = start  # of a piece whose end is not found yet; of what was not looked at
+    begun = at = start  # start of the unfinished piece; start of the unscanned data
     while at < end:
         stop = min(at + _STRETCH, end)
         mask = cutter.cuts(data, at, stop)
@@ -163,7 +163,7 @@ def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
 
 
 def _with_prefix(strings: StringColumn) -> StringColumn:
-    """A space in front of each row that does not begin with one, and is not empty."""
+    """Put a space before each row that is not empty and does not begin with one."""
     starts, own = strings.offsets[:-1], strings.lengths > 0
     wants = own.copy()
     wants[own] = strings.data[starts[own]] != _SPACE

@@ -1,4 +1,4 @@
-"""truncate and special_tokens: lists of ids cut to a length, and with tokens around them."""
+"""truncate and special_tokens: limit the length of lists of ids, and add tokens around them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Tokens: TypeAlias = "int | str | Iterable[int | str] | None"
 @length_changing
 @dataclass(frozen=True)
 class Truncate(Transform):
-    """At most ``length`` items of each list, the first or the last; lists of anything. Nulls in and around lists stay.
+    """Keep at most ``length`` items of each list, of any type. Nulls stay unchanged.
 
     Args:
-        length: items.
-        keep: "first" or "last".
+        length: maximum number of items, at least 0.
+        keep: which items to keep, "first" or "last".
 
     Raises:
-        PipelineError: another side, a length below 0, or a column of no lists.
+        PipelineError: an argument is invalid, or the column does not hold lists.
 
     Examples:
         >>> Truncate(2)([5, 6, 7]), Truncate(2, keep="last")([5, 6, 7])
@@ -61,16 +61,16 @@ class Truncate(Transform):
 
 @dataclass(frozen=True)
 class SpecialTokens(Transform):
-    """The same ids before and after each list of integers; empty lists get them too, null lists stay null.
+    """Add the same ids before and after each list of integers, also to empty lists. Null lists stay null.
 
     Args:
-        begin: ids, or names that ``tokenizer`` knows, one or several, to begin each list with.
-        end: to end it with.
-        tokenizer: as for ``tokenize``; only needed if there are names.
+        begin: one or several ids, or names of tokens, to put before each list.
+        end: one or several ids, or names of tokens, to put after each list.
+        tokenizer: a tokenizer as for ``tokenize``; only needed for names.
 
     Raises:
-        PipelineError: a name that the tokenizer does not know, or a column of something else, or of numbers that cannot
-            hold an id.
+        PipelineError: the tokenizer does not know a name, the column does not hold lists of integers, or its integer
+            type cannot hold an id.
 
     Examples:
         >>> SpecialTokens(end=0)([5, 6])
@@ -88,7 +88,7 @@ class SpecialTokens(Transform):
         spec = None if self.tokenizer is None else spec_of(self.tokenizer)
         object.__setattr__(self, "begin", _ids(self.begin, spec))
         object.__setattr__(self, "end", _ids(self.end, spec))
-        object.__setattr__(self, "tokenizer", None)  # all that is needed of it is known
+        object.__setattr__(self, "tokenizer", None)  # not needed after the names are looked up
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -101,7 +101,7 @@ class SpecialTokens(Transform):
         return kind
 
     def columns(self, *columns: Column) -> Column:
-        self.result(columns[0].type)  # called manually, nothing has asked
+        self.result(columns[0].type)  # check types here too, as direct calls skip ``result``
         lists = Lists.of(columns[0])
         items, offsets = with_ends(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
         return lists_from(items, offsets, lists.missing)

@@ -1,4 +1,4 @@
-"""normalize: strings in one form."""
+"""normalize: convert strings to one form."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _RUNS = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    r"""Strings in one form: Unicode form, lower case, runs of white space, ends; in this order.
+    r"""Normalize strings: Unicode form, lower case, runs of white space, ends; in this order.
 
-    What Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and ``str.strip`` make of a
-    text, with the Unicode tables of the Python that runs. Rows that are plain ASCII are worked on as whole columns.
-    Null strings stay null; a string may become empty.
+    Results equal those of Python's ``unicodedata.normalize``, ``str.lower``, ``re.sub(r"\s+", " ", text)`` and
+    ``str.strip``, with the Unicode tables of the running Python. ASCII rows are processed as whole columns. Null
+    strings stay null; a string may become empty.
 
     Args:
-        form: "NFC", "NFD", "NFKC", "NFKD", or None for none of them.
-        lower: lower case.
-        collapse: each run of white space becomes one space.
-        strip: white space at both ends goes.
-        errors: what to do about bytes that are not UTF-8, in a column of bytes: "strict", the row fails; "replace".
+        form: "NFC", "NFD", "NFKC", "NFKD", or None to keep the Unicode form.
+        lower: whether to convert to lower case.
+        collapse: whether to replace each run of white space by one space.
+        strip: whether to remove white space at both ends.
+        errors: for invalid UTF-8 in a column of bytes: "strict" fails the row, "replace" inserts U+FFFD.
 
     Raises:
-        PipelineError: another form.
+        PipelineError: an argument is invalid.
 
     Examples:
         >>> Normalize("NFKC", lower=True, collapse=True)("  The  \u2177\tNotes ")
@@ -82,7 +82,7 @@ class Normalize(Transform):
         return pc.if_else(pa.array(~values.missing), made, pa.scalar(None, pa.large_string()))
 
     def text(self, text: str) -> str:
-        """One text."""
+        """Normalize one string."""
         if self.form is not None:
             text = unicodedata.normalize(self.form, text)
         if self.lower:
@@ -92,14 +92,14 @@ class Normalize(Transform):
         return text.strip() if self.strip else text
 
     def _plain(self, values: StringColumn) -> pa.Array:
-        """Strings that are plain ASCII, and so in all four forms."""
+        """Normalize ASCII strings, for which all Unicode forms are equal."""
         data, offsets = values.bytes, values.offsets - values.offsets[0]
         if self.collapse and len(data):
-            spaces = (data == _SPACE) | (data - np.uint8(9) < 5) | (data - np.uint8(28) < 4)  # as _ASCII_SPACES
+            spaces = (data == _SPACE) | (data - np.uint8(9) < 5) | (data - np.uint8(28) < 4)  # see _ASCII_SPACES
             data = np.where(spaces, np.uint8(_SPACE), data)
             follows = spaces[1:] & spaces[:-1]
             edges = offsets[(offsets > 0) & (offsets < len(data))]
-            follows[edges - 1] = False  # a row's first follows none
+            follows[edges - 1] = False  # the first byte of a row follows no other
             places = np.flatnonzero(follows) + 1
             if len(places):
                 data = np.delete(data, places)

@@ -1,4 +1,4 @@
-"""What is known of a tokenizer: whether, and how, strings may be cut before it sees them."""
+"""Recognizes tokenizers for which strings may be cut into words before encoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedar.operators.text.cuts import Cutter
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# The expressions that published tokenizers split by, each with the family of cuts that it allows.
+# The regular expressions of published tokenizers, each with the family of cuts that it allows.
 PATTERNS: dict[str, str] = {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
@@ -27,22 +27,22 @@ PATTERNS: dict[str, str] = {
     rf"{_CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "o200k",
 }  # fmt: skip
 _GPT2 = next(iter(PATTERNS))
-_LOCAL = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # character by character, up to the next ASCII one
-_KEEPING = {("Isolated", False), ("Removed", True)}  # matches are pieces; these expressions match everything
+_LOCAL = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # no effect across ASCII characters
+_KEEPING = {("Isolated", False), ("Removed", True)}  # (behavior, invert) with which matches are pieces
 _WITHIN = frozenset(
     "ByteLevel Digits Punctuation Split Whitespace WhitespaceSplit BertPreTokenizer CharDelimiterSplit".split()
-)  # functions of one piece
+)  # pre-tokenizers whose result depends only on the piece
 
 
 @dataclass(frozen=True)
 class TokenizerTraits:
-    """How a tokenizer may be fed.
+    """How strings may be cut for a tokenizer.
 
     Args:
-        cutter: where strings may be cut; None: nowhere.
-        why: why nowhere.
-        prefix: a space is put before a text that begins with none.
-        whole: strings in which one of these occurs are not cut.
+        cutter: finds the positions at which strings may be cut; None if strings must not be cut.
+        why: why strings must not be cut.
+        prefix: whether the tokenizer puts a space before a text that does not begin with one.
+        whole: strings that contain one of these are not cut.
     """
 
     cutter: Cutter | None
@@ -52,7 +52,7 @@ class TokenizerTraits:
 
 
 def known_pattern(pattern: str) -> TokenizerTraits:
-    """Of a tokenizer that splits strings by a regular expression alone."""
+    """Return the traits of a tokenizer that splits strings only by a regular expression."""
     family = PATTERNS.get(pattern)
     return (
         TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analyzed")
@@ -60,7 +60,7 @@ def known_pattern(pattern: str) -> TokenizerTraits:
 
 
 def known_tokenizer(text: str) -> TokenizerTraits:
-    """Of a Hugging Face tokenizer, from its JSON."""
+    """Return the traits of a Hugging Face tokenizer, from its JSON."""
     spec = json.loads(text)
     if spec.get("truncation"):
         return _unknown("it truncates")
@@ -69,7 +69,7 @@ def known_tokenizer(text: str) -> TokenizerTraits:
     splits = _flat(spec.get("pre_tokenizer"), "pretokenizers")
     if normalizers and any(token.get("normalized") for token in added):
         return _unknown("it looks for added tokens in the normalized text")
-    while len(splits) > 1 and splits[0]["type"] == "Digits":  # by neighboring characters: neutral to any cut
+    while len(splits) > 1 and splits[0]["type"] == "Digits":  # splits between adjacent characters, so any cut is safe
         splits = splits[1:]
     if not splits:
         return _unknown("it splits no text before its model sees it")
@@ -91,7 +91,7 @@ def _unknown(why: str) -> TokenizerTraits:
 
 
 def _flat(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:
-    """A pre-tokenizer or normalizer as a list, sequences opened."""
+    """Return a pre-tokenizer or normalizer as a list, with nested sequences flattened."""
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -100,17 +100,17 @@ def _flat(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]
 
 
 def _family(split: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """The family of a pre-tokenizer, and whether it puts a space in front."""
+    """Return the family of a pre-tokenizer, and whether it adds a space before a text."""
     kind = split["type"]
     if kind == "ByteLevel" and split.get("use_regex", True):
         return PATTERNS[_GPT2], bool(split.get("add_prefix_space"))
     if kind == "Split" and (split.get("behavior"), bool(split.get("invert"))) in _KEEPING:
         return PATTERNS.get(split["pattern"].get("Regex", "")), False
     if kind == "Metaspace" and split.get("split", True):
-        return "spaces", False  # a piece after a cut begins with a space, and gets none in front
+        return "spaces", False  # pieces after a cut begin with a space, so none is added
     return {"BertPreTokenizer": "bert", "Whitespace": "words", "WhitespaceSplit": "white"}.get(kind), False
 
 
 def _unaware(split: Mapping[str, Any]) -> bool:
-    """A Metaspace that does not ask for the place of a piece in the text."""
+    """Return whether this is a Metaspace that ignores the position of a piece in the text."""
     return bool(split["type"] == "Metaspace" and split.get("prepend_scheme", "always") != "first")

@@ -1,4 +1,4 @@
-"""Columns of text as flat bytes and offsets; what the transforms here have in common."""
+"""Converts columns of text to flat bytes with offsets and back, for the transforms of this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Errors: TypeAlias = Literal["strict", "replace"]
 
-ASCII = 128  # bytes from here on belong to other characters
+ASCII = 128  # bytes from 128 on belong to other characters
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class StringColumn:
     """A column of valid UTF-8.
 
     Args:
-        data: the bytes of all rows, one after the other.
-        offsets: int64[rows + 1]; the first need not be 0. Null rows have none.
-        missing: the null rows; None if there are none.
+        data: the concatenated bytes of all rows.
+        offsets: int64[rows + 1]: start of each row in ``data``, and the end. It may start above 0; null rows are empty.
+        missing: a mask of null rows; None if no row is null.
     """
 
     data: Bytes
@@ -36,10 +36,10 @@ class StringColumn:
 
     @staticmethod
     def of(column: Column, errors: Errors = "strict") -> StringColumn:
-        """A column of large strings or large binaries.
+        """Convert a column of large strings or large binaries.
 
         Raises:
-            BadValues: rows that are not valid UTF-8, where ``errors`` is "strict".
+            BadValues: ``errors`` is "strict" and some rows are not valid UTF-8.
         """
         column = _valid(column, errors)
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -56,20 +56,20 @@ class StringColumn:
 
     @property
     def lengths(self) -> Index:
-        """int64[rows], in bytes."""
+        """The length of each row in bytes, int64[rows]."""
         return np.diff(self.offsets)
 
     @property
     def bytes(self) -> Bytes:
-        """The bytes of these rows alone."""
+        """The bytes of the rows, without any before or after them in ``data``."""
         return self.data[int(self.offsets[0]) : int(self.offsets[-1])]
 
     def array(self) -> pa.Array:
-        """The column, nulls as empty strings."""
+        """Return an Arrow column, with nulls as empty strings."""
         return strings(self.data, self.offsets)
 
     def beyond_ascii(self) -> Mask | None:
-        """Which rows have a character that is not ASCII; None if all are plain ASCII."""
+        """Return a mask of rows with a non-ASCII character; None if all rows are ASCII."""
         data = self.bytes
         if not len(data) or int(data.max()) < ASCII:
             return None
@@ -80,7 +80,7 @@ class StringColumn:
 
 
 def strings(data: Bytes, offsets: Index, missing: Mask | None = None) -> pa.Array:
-    """Flat bytes, which are valid UTF-8, as a column of large strings."""
+    """Return a column of large strings from flat bytes, which must be valid UTF-8."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(np.ascontiguousarray(data))]
     if missing is not None:
         buffers[0] = pa.array(~missing).buffers()[1]
@@ -88,7 +88,7 @@ def strings(data: Bytes, offsets: Index, missing: Mask | None = None) -> pa.Arra
 
 
 def is_text(kind: Any) -> bool:
-    """Strings, or bytes that hold UTF-8."""
+    """Return whether a type is large strings or large binaries."""
     return isinstance(kind, pa.DataType) and (pt.is_large_string(kind) or pt.is_large_binary(kind))
 
 
@@ -114,7 +114,7 @@ def _fault(value: bytes) -> str | None:
 
 
 def picked(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
-    """The lists at ``rows``, in that order."""
+    """Return the lists at ``rows``, in that order."""
     starts = offsets[:-1][rows]
     lengths = offsets[1:][rows] - starts
     ends = np.cumsum(lengths)
@@ -124,12 +124,12 @@ def picked(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
 
 
 def joined(one: tuple[Any, Index], other: tuple[Any, Index]) -> tuple[Any, Index]:
-    """Lists after lists."""
+    """Concatenate two columns of lists."""
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1][1:] + one[1][-1]])
 
 
 def with_ends(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any, Index]:
-    """Every list with the same items before and after it."""
+    """Add the items ``begin`` before, and ``end`` after, every list."""
     if not len(begin) and not len(end):
         return ids, offsets
     more = len(begin) + len(end)

@@ -1,4 +1,4 @@
-"""tokenize: strings to lists of ids."""
+"""tokenize: turn strings into lists of ids."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from cedar.operators.transform import Transform
 
 @dataclass(frozen=True)
 class Tokenize(Transform):
-    """Strings to lists of ids (int32): those that the tokenizer gives, text by text.
+    """Tokenize strings to lists of int32 ids, the same ids that the tokenizer gives for each text.
 
-    Most tokenizers split a text into words before they look at any of it. Where a tokenizer is known to, each worker
-    keeps the ids of the words it has seen, and the tokenizer sees new ones alone: the ids are the same, for a small
-    part of the time. ``tokenize(...).how`` tells whether that is so, and if not, why. Null strings stay null.
+    Most tokenizers split a text into words first. If cedar recognizes such a tokenizer, each worker caches the ids of
+    words it has seen and calls the tokenizer only for new words: the ids are the same, in a small fraction of the time.
+    ``tokenize(...).how`` says whether words are cached, and if not, why. Null strings stay null.
 
     Args:
-        tokenizer: a ``tokenizers.Tokenizer`` or the path of its tokenizer.json (or of the folder that holds it), a fast
-            tokenizer of ``transformers``, an encoding of ``tiktoken``, or a function of a text that gives its ids. A
-            class is made once per worker. The vocabulary is read here, and travels with the pipeline. None: one id per
-            byte, as ``byte_level()``.
-        special: whether the tokenizer adds the ids that it puts around each text, such as [CLS] and [SEP], where it has
-            some.
-        batched: the function takes a list of strings and gives a list of lists.
-        errors: what to do about bytes that are not UTF-8, in a column of bytes: "strict", the row fails; "replace".
-        longest: how much text the tokenizer may be given at once, in bytes or as "4MiB". A row that has more, with no
-            place to cut it, fails: memory and time of tokenizers grow with many times the length of a text.
+        tokenizer: a ``tokenizers.Tokenizer``, the path of its tokenizer.json or of the folder with it, a fast tokenizer
+            of ``transformers``, an encoding of ``tiktoken``, or a function that returns the ids of a text. A class is
+            instantiated once per worker. The vocabulary is read immediately and is part of the pipeline. None gives one
+            id per byte, as ``byte_level()``.
+        special: whether to add the special ids that the tokenizer puts around each text, such as [CLS] and [SEP], if it
+            has any.
+        batched: whether the function takes a list of strings and returns a list of lists.
+        errors: for invalid UTF-8 in a column of bytes: "strict" fails the row, "replace" inserts U+FFFD.
+        longest: maximum amount of text to pass to the tokenizer at once, in bytes or as "4MiB". Rows with a longer part
+            that cannot be cut fail, since a tokenizer's memory and time are many times the length of a text.
 
-    A tokenizer's own padding is left out (``p.pad`` pads), its own truncation is kept. tiktoken takes the names of
-    special tokens inside a text for text, ``tokenizers`` for the tokens that they name.
+    A tokenizer's own padding is disabled (use ``p.pad``), its own truncation applies. Names of special tokens inside a
+    text are encoded as plain text by tiktoken, and as the tokens they name by ``tokenizers``.
 
     Raises:
-        PipelineError: no tokenizer, or one that draws at random; a library that is missing.
+        PipelineError: the tokenizer is invalid or uses dropout, or its library is missing.
 
     Examples:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -59,7 +59,7 @@ class Tokenize(Transform):
     batched: bool = False
     errors: Errors = "strict"
     longest: int | str = 4 << 20
-    waits: ClassVar[bool] = True  # a tokenizer of the user's may do anything
+    waits: ClassVar[bool] = True  # a user's tokenizer may wait, for example for I/O
 
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):
@@ -74,7 +74,7 @@ class Tokenize(Transform):
 
     @property
     def how(self) -> str:
-        """How strings are tokenized here: word by word, or as a whole, and why."""
+        """How strings are tokenized: word by word with a cache, or text by text, and why."""
         if isinstance(self.tokenizer, ByteLevel):
             return "byte by byte"
         encoder = self.tokenizer.encoder()
@@ -86,12 +86,12 @@ class Tokenize(Transform):
 
     @property
     def identity(self) -> str:
-        """Equal where the ids are."""
+        """A string that is equal for transforms that give equal ids."""
         return f"{self.tokenizer.digest} {self.special} {self.errors}"
 
     @property
     def pooled(self) -> bool:
-        """Whether the library works in threads of its own."""
+        """Whether the library uses its own threads."""
         if not isinstance(self.tokenizer, HuggingFace) or self.tokenizer.encoder().known.cutter is not None:
             return False
         return os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in ("false", "f", "off", "no", "n", "0", "")
@@ -111,10 +111,10 @@ class Tokenize(Transform):
 
 
 def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
-    """What a user gave as a plain value.
+    """Return the spec of a tokenizer that a user passed.
 
     Raises:
-        PipelineError: it is not a tokenizer.
+        PipelineError: the value is not a tokenizer.
     """
     if tokenizer is None:
         return ByteLevel()
@@ -122,7 +122,7 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
         return tokenizer
     if isinstance(tokenizer, str | os.PathLike):
         return HuggingFace.of(_read(os.fspath(tokenizer)))
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of a fast tokenizer of transformers
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)  # fast tokenizers of transformers have one
     library = type(backend).__module__.partition(".")[0]
     if library == "tokenizers" and hasattr(backend, "to_str"):
         return HuggingFace.of(backend.to_str())

@@ -1,4 +1,4 @@
-"""Words: pieces of text whose ids are known, kept so that a tokenizer sees each only once."""
+"""A cache of the ids of words (pieces of text), so that the tokenizer encodes each word only once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cedar.operators.text.string_column import Bytes
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 Words64: TypeAlias = npt.NDArray[np.uint64]
-Encode: TypeAlias = "Callable[[Sequence[str]], tuple[Ids, Index]]"  # strings -> their ids one after the other, how many
+Encode: TypeAlias = "Callable[[Sequence[str]], tuple[Ids, Index]]"  # strings -> concatenated ids, counts per string
 
-_SLOTS = 16  # bits of the number of a slot
+_SLOTS = 16  # bits of a slot index of the hash table
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
-_WIDTH = 8  # bytes of a number
+_WIDTH = 8  # bytes per uint64
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(_WIDTH + 1)], dtype=np.uint64)
-_LONGEST = 64  # bytes of a word that is kept
-_MOST_WORDS, _MOST_IDS = 1 << 18, 1 << 21  # when so many are kept, they are forgotten: about 60 MB
+_LONGEST = 64  # maximum bytes of a cached word
+_MOST_WORDS, _MOST_IDS = 1 << 18, 1 << 21  # the cache is cleared at this size, about 60 MB
 
 
 class TokenCache:
-    """What one process knows of one tokenizer; its threads share it.
+    """The cached words of one tokenizer in one process, shared by its threads.
 
-    Words are only ever added, and published when they are complete, so that readers take no lock.
+    Words are only added, never changed, and become visible when they are complete, so that readers need no lock.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class TokenCache:
         self._known = Generation()
 
     def ids(self, data: Bytes, bounds: Index, encode: Encode) -> tuple[Ids, Index]:
-        """The ids of the pieces of ``data`` between ``bounds``, none of which is empty, and how many each has."""
+        """Return the concatenated ids of the (nonempty) pieces of ``data`` between ``bounds``, and each one's count."""
         known = self._known
         codes = known.codes(data, bounds)
         rest = np.flatnonzero(codes < 0)
@@ -54,7 +54,7 @@ class TokenCache:
             return known.gather(codes)
         new = [words[i] for i in unknown.tolist()]
         ids, counts = encode([word.decode() for word in new])
-        places[unknown] = -1 - np.arange(len(new))  # for now, they are known here alone
+        places[unknown] = -1 - np.arange(len(new))  # negative codes are local to this call
         codes[rest] = places[numbers(encoded.indices)]
         self._keep(known, new, ids, counts)
         return known.gather(codes, ids, counts)
@@ -68,7 +68,7 @@ class TokenCache:
 
 
 class Generation:
-    """Words until there are too many."""
+    """The words of a cache until it is full; then a new generation replaces it."""
 
     def __init__(self) -> None:
         self._codes: dict[bytes, int] = {}
@@ -86,7 +86,7 @@ class Generation:
         return self._codes.get(word, -1)
 
     def codes(self, data: Bytes, bounds: Index) -> Index:
-        """The codes of pieces; -1 if they are in no slot."""
+        """Return the code of each piece, or -1 if it is not in a slot."""
         keys = Keys.of(data, bounds)
         codes = self._short.find(keys.low, None)
         codes[keys.lengths > _WIDTH] = -1
@@ -102,7 +102,7 @@ class Generation:
         return codes
 
     def gather(self, codes: Index, ids: Ids | None = None, counts: Index | None = None) -> tuple[Ids, Index]:
-        """The ids of words, and how many each has. Codes below 0 count backwards from the first of ``counts``."""
+        """Return concatenated ids of words and each one's count. Codes -1, -2, ... refer to ``ids`` and ``counts``."""
         if ids is None or counts is None:
             lengths = self._counts.take(codes)
             return self._ids.take(_runs(self._starts.take(codes), lengths)), lengths
@@ -117,7 +117,7 @@ class Generation:
         return out, lengths
 
     def add(self, words: Sequence[bytes], ids: Ids, counts: Index) -> None:
-        """Keep words that are not long; called by one thread at a time."""
+        """Add words of at most ``_LONGEST`` bytes. Only one thread at a time may call this."""
         begins = np.cumsum(counts) - counts
         keep = [i for i, word in enumerate(words) if len(word) <= _LONGEST and word not in self._codes]
         if not keep:
@@ -129,12 +129,12 @@ class Generation:
         self._counts = _extended(self._counts, size, taken)
         self._ids = _extended(self._ids, self._used, chosen)
         self._used += len(chosen)
-        for code, i in enumerate(keep, size):  # from here on readers see them
+        for code, i in enumerate(keep, size):  # readers see the words from here on
             self._codes[words[i]] = code
         self._settle([words[i] for i in keep], size)
 
     def _settle(self, words: Sequence[bytes], first: int) -> None:
-        """Give words that are not long a slot."""
+        """Put words of at most 16 bytes into slots."""
         joined = np.frombuffer(b"".join(words), dtype=np.uint8)
         keys = Keys.of(joined, np.concatenate([[0], np.cumsum([len(word) for word in words])]).astype(np.int64))
         fits = keys.lengths <= 2 * _WIDTH
@@ -148,23 +148,23 @@ class Generation:
 
 @dataclass(frozen=True)
 class Keys:
-    """The first 16 bytes of pieces, as numbers of 8 bytes; what a piece has less is 0.
+    """The first 16 bytes of each piece as two uint64, padded with zeros.
 
     Args:
-        low: uint64, of the first 8.
-        lengths: int64, of the pieces.
-        zeros: the pieces that have a byte 0 in them, and no key; None if there are none.
+        low: uint64: the first 8 bytes of each piece.
+        lengths: int64: the length of each piece in bytes.
+        zeros: indices of pieces that contain a zero byte and so have no key; None if there are none.
     """
 
     low: Words64
     lengths: Index
     zeros: Index | None
     _starts: Index
-    _eights: Words64  # the 8 bytes from each byte on
+    _eights: Words64  # the 8 bytes that start at each byte
 
     @staticmethod
     def of(data: Bytes, bounds: Index) -> Keys:
-        """Of the pieces of ``data`` between ``bounds``."""
+        """Return the keys of the pieces of ``data`` between ``bounds``."""
         begin, end = int(bounds[0]), int(bounds[-1])
         padded = np.zeros(end - begin + 2 * _WIDTH, dtype=np.uint8)
         padded[: -2 * _WIDTH] = data[begin:end]
@@ -178,14 +178,14 @@ class Keys:
         return Keys(low, lengths, zeros, starts, eights)
 
     def high(self, which: Index) -> Words64:
-        """Of the second 8, of some of the pieces."""
+        """Return the second 8 bytes of the pieces at the indices ``which``."""
         more = np.clip(self.lengths.take(which) - _WIDTH, 0, _WIDTH)
         eights: Words64 = self._eights.take(self._starts.take(which) + _WIDTH) & _MASKS.take(more)
         return eights
 
 
 class Slots:
-    """Codes by keys, each in the one slot that its key says; a slot's owner never changes."""
+    """A hash table from keys to codes. Each key has one possible slot, and a slot never changes once it is filled."""
 
     def __init__(self) -> None:
         self._low = np.zeros(1 << _SLOTS, dtype=np.uint64)
@@ -193,7 +193,7 @@ class Slots:
         self._codes = np.full(1 << _SLOTS, -1, dtype=np.int64)
 
     def find(self, low: Words64, high: Words64 | None) -> Index:
-        """The code of each key, -1 if another one has its slot, or none."""
+        """Return the code of each key, or -1 if its slot is empty or holds another key."""
         places = _place(low, high)
         codes: Index = self._codes.take(places)
         codes[self._low.take(places) != low] = -1
@@ -202,14 +202,14 @@ class Slots:
         return codes
 
     def put(self, low: Words64, high: Words64 | None, codes: Index) -> Index:
-        """Which of the keys got their slot."""
+        """Put keys into their slots if these are empty; return the indices of the keys that were stored."""
         places, which = np.unique(_place(low, high), return_index=True)
         free = self._codes[places] < 0
         places, which = places[free], which[free]
         self._low[places] = low[which]
         if high is not None:
             self._high[places] = high[which]
-        self._codes[places] = codes[which]  # last: a reader that sees it sees the key
+        self._codes[places] = codes[which]  # last, so that a reader that sees the code also sees the key
         return which
 
 
@@ -223,14 +223,14 @@ def _place(low: Words64, high: Words64 | None) -> Index:
 
 
 def _pieces(data: Bytes, bounds: Index, which: Index) -> pa.Array:
-    """Some of the pieces, as an Arrow array."""
+    """Return the pieces at the indices ``which`` as an Arrow array."""
     offsets = pa.py_buffer(np.ascontiguousarray(bounds))
     every = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(data)])
     return every if len(which) == len(bounds) - 1 else every.take(of_numbers(which))
 
 
 def _runs(starts: Index, lengths: Index) -> Index:
-    """From each of ``starts`` on, as many numbers as ``lengths`` says."""
+    """Return the concatenated ranges start .. start + length - 1."""
     ends = np.cumsum(lengths)
     places = np.repeat(starts - (ends - lengths), lengths)
     places += np.arange(len(places), dtype=np.int64)
@@ -238,7 +238,7 @@ def _runs(starts: Index, lengths: Index) -> Index:
 
 
 def _extended(array: npt.NDArray, used: int, more: npt.NDArray) -> npt.NDArray:  # type: ignore[type-arg]
-    """``array`` with ``more`` after its first ``used`` entries; a new one if there is no room."""
+    """Return ``array`` with ``more`` after its first ``used`` entries, in a new array if there is no room."""
     if used + len(more) > len(array):
         larger = np.zeros(2 * (used + len(more)), dtype=array.dtype)
         larger[:used] = array[:used]
