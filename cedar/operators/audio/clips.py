@@ -42,35 +42,35 @@ class ClipTransform(Transform):
     per_row: ClassVar[bool] = True
 
     @abstractmethod
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Any:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Any:
         """Return the result for one row.
 
         Args:
             values: the row's values of the input columns.
-            draw: the row's element of ``drawn``; None if the transform is not random.
+            draw: the row's element of ``draw_rows``; None if the transform is not random.
             out: an array for a result of fixed shape. The transform may write into it and return it.
 
         Raises:
             BadClip: the row has no result.
         """
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         """Return one random draw per row. Only random transforms implement this."""
         raise NotImplementedError
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         """Return the row's random parameters by name, for ``describe``.
 
         Args:
-            draw: the row's element of ``drawn``.
+            draw: the row's element of ``draw_rows``.
             values: the row's values of the input columns.
         """
         del values
         return {"draw": draw}
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
-        rows = zip(self.drawn(draws), *map(_values, columns), strict=True)
-        return [self.tell(draw, *values) for draw, *values in rows]
+        rows = zip(self.draw_rows(draws), *map(_row_values, columns), strict=True)
+        return [self.describe_row(draw, *values) for draw, *values in rows]
 
     def columns(self, *columns: Column, draws: Draws | None = None) -> Column:
         names = tuple(map(str, range(len(columns))))
@@ -86,8 +86,8 @@ class ClipChain:
     """Runs audio transforms row by row, so that intermediate results are in memory for only one row at a time."""
 
     def joins(self, below: Sequence[Link], above: Link) -> bool:
-        made = {name for link in below for name in link.writes}
-        return isinstance(above.transform, ClipTransform) and not made.isdisjoint(above.reads)
+        written = {name for link in below for name in link.writes}
+        return isinstance(above.transform, ClipTransform) and not written.isdisjoint(above.reads)
 
     def run(
         self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
@@ -103,14 +103,14 @@ ClipTransform.chain = ClipChain()
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of a chain: a link, or a decode and a crop that run as one. ``kept`` collects its final results."""
+    """One step of a chain: a link, or a decode and a crop that run as one. ``results`` collects its final results."""
 
     link: int
     reads: tuple[str, ...]
     write: str
     run: Callable[..., Any]
     draws: Sequence[Any] | None
-    kept: _ClipColumn | None
+    results: _ClipColumn | None
 
 
 class _ClipColumn:
@@ -134,7 +134,7 @@ class _ClipColumn:
             value = value.copy()  # a view of a short part would keep the whole clip in memory
         self.column[row] = value
 
-    def done(self) -> Column:
+    def to_column(self) -> Column:
         return pa.array(self.column, self.kind) if isinstance(self.kind, pa.DataType) else self.column
 
 
@@ -147,61 +147,63 @@ def run_rows(
         PipelineError: a link does not support the type of a column.
     """
     rows = len(next(iter(columns.values())))
-    sources = {name: _values(column) for name, column in columns.items()}
-    steps = _steps(links, columns, draws, rows)
+    sources = {name: _row_values(column) for name, column in columns.items()}
+    steps = _plan_steps(links, columns, draws, rows)
     faults: dict[int, ChainFault] = {}
     with np.errstate(all="ignore"):  # transforms check for NaN and infinity themselves
         for row in range(rows):
             with Passing():
                 fault = _run_row(row, steps, sources)
-            kept = (step.kept.column[row] for step in steps if step.kept is not None and not step.kept.fixed)
-            take(sum(getattr(value, "nbytes", 0) for value in kept), f"clips up to the {row + 1:,}th of {rows:,}")
+            results = (
+                step.results.column[row] for step in steps if step.results is not None and not step.results.fixed
+            )
+            take(sum(getattr(value, "nbytes", 0) for value in results), f"clips up to the {row + 1:,}th of {rows:,}")
             if fault is not None:
                 faults[row] = fault
-    return {step.write: step.kept.done() for step in steps if step.kept is not None}, faults
+    return {step.write: step.results.to_column() for step in steps if step.results is not None}, faults
 
 
 def _run_row(row: int, steps: Sequence[_Step], sources: Mapping[str, Any]) -> ChainFault | None:
-    made: dict[str, Any] = {}
+    values_by_name: dict[str, Any] = {}
     for step in steps:
-        values = [made[name] if name in made else sources[name][row] for name in step.reads]
+        values = [values_by_name[name] if name in values_by_name else sources[name][row] for name in step.reads]
         draw = None if step.draws is None else step.draws[row]
-        out = step.kept.column[row] if step.kept is not None and step.kept.fixed else None
+        out = step.results.column[row] if step.results is not None and step.results.fixed else None
         try:
             value = step.run(*values, draw=draw, out=out)
         except BadClip as bad:
             return ChainFault(step.link, bad.why, bad.fix)
-        made[step.write] = value
-        if step.kept is not None:
-            step.kept.put(row, value)
+        values_by_name[step.write] = value
+        if step.results is not None:
+            step.results.put(row, value)
     return None
 
 
-def _steps(
+def _plan_steps(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None], rows: int
 ) -> list[_Step]:
     types = {name: type_of(column) for name, column in columns.items()}
-    last = {link.writes[0]: place for place, link in enumerate(links)}
+    last = {link.writes[0]: position for position, link in enumerate(links)}
     steps: list[_Step] = []
-    for place, link in enumerate(links):
+    for position, link in enumerate(links):
         transform, write = link.transform, link.writes[0]
         assert isinstance(transform, ClipTransform)
         types[write] = transform.result(*(types[name] for name in link.reads))
-        drawn = draws[place]
-        numbers = None if drawn is None else transform.drawn(drawn)
-        kept = _ClipColumn(types[write], rows) if last[write] == place else None
-        below = steps[-1] if steps else None
+        drawn = draws[position]
+        numbers = None if drawn is None else transform.draw_rows(drawn)
+        results = _ClipColumn(types[write], rows) if last[write] == position else None
+        previous = steps[-1] if steps else None
         part = getattr(transform, "part_of", None)
-        if part is not None and below is not None and link.reads == (below.write,) == link.writes:
-            run = part(links[place - 1].transform)
-            if run is not None and below.link == place - 1:
-                steps[-1] = _Step(below.link, below.reads, write, run, numbers, kept)
+        if part is not None and previous is not None and link.reads == (previous.write,) == link.writes:
+            run = part(links[position - 1].transform)
+            if run is not None and previous.link == position - 1:
+                steps[-1] = _Step(previous.link, previous.reads, write, run, numbers, results)
                 continue
-        steps.append(_Step(place, link.reads, write, transform.one, numbers, kept))
+        steps.append(_Step(position, link.reads, write, transform.transform_row, numbers, results))
     return steps
 
 
-def _values(column: Column) -> Any:
+def _row_values(column: Column) -> Any:
     """Return a sequence from which a row's value can be read by row number."""
     if isinstance(column, np.ndarray):
         return column
@@ -234,7 +236,7 @@ class _Bytes:
 # ---- input checks ----------------------------------------------------------------------------------------------------
 
 
-def clip_type(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
+def clip_shape(transform: Transform, kind: Any, dims: tuple[int, ...] = (1, 2)) -> tuple[int, ...] | None:
     """Return the shape that all rows of a clip column have, or None if the shape may differ between rows.
 
     Args:
@@ -271,14 +273,14 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
     return value if value.dtype == np.float32 else value.astype(np.float32)
 
 
-def by_channel(function: Callable[[Clip], Clip], clip: Clip) -> Clip:
+def apply_per_channel(function: Callable[[Clip], Clip], clip: Clip) -> Clip:
     """Apply a function of (samples,) to each channel of a clip."""
     if clip.ndim == 1:
         return function(clip)
     return np.stack([function(np.ascontiguousarray(clip[:, c])) for c in range(clip.shape[1])], axis=1)
 
 
-def finite(clip: Clip) -> Clip:
+def check_finite(clip: Clip) -> Clip:
     """Return the clip unchanged after checking it.
 
     Raises:

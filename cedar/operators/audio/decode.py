@@ -13,11 +13,11 @@ import pyarrow as pa
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.limits import take
-from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, check_count, check_number, finite
+from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, check_count, check_finite, check_number
 from cedar.operators.audio.flac import open_flac
-from cedar.operators.audio.libraries import installed, require
-from cedar.operators.audio.opened import AudioFile, most_samples, within
-from cedar.operators.audio.resample import check_quality, resampled
+from cedar.operators.audio.libraries import is_installed, require_libraries
+from cedar.operators.audio.opened import AudioFile, check_sample_limit, max_samples
+from cedar.operators.audio.resample import check_quality, resample_clip
 from cedar.operators.audio.sound_file import open_file
 from cedar.operators.audio.wav import open_wav
 from cedar.operators.draws import Draws
@@ -83,8 +83,8 @@ class Decode(_Files):
     def whole(self) -> bool:
         return not self.start and self.duration is None
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return _clip(self, open_audio(values[0]), self.window)
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return _read_clip(self, open_audio(values[0]), self.window)
 
     def window(self, frames: int, rate: int) -> tuple[int, int]:
         """Return the first frame to read, and the end (exclusive)."""
@@ -123,11 +123,11 @@ class DecodeRandom(_Files):
         _check_files(self, "decode_random")
         check_number("decode_random", "duration", self.duration, 0, open=True)
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(draws.uniform(1)[:, 0])
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return _clip(self, open_audio(values[0]), partial(self.window, draw))
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return _read_clip(self, open_audio(values[0]), partial(self.window, draw))
 
     def window(self, draw: float, frames: int, rate: int) -> tuple[int, int]:
         """Return the first frame to decode, and the end (exclusive)."""
@@ -135,7 +135,7 @@ class DecodeRandom(_Files):
         start = int(draw * (frames - length + 1))
         return start, start + length
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         opened = open_audio(values[0])
         return dict(zip(("start", "stop"), self.window(draw, opened.frames, opened.rate), strict=True))
 
@@ -153,16 +153,16 @@ class Rate(_Files):
     """
 
     def __post_init__(self) -> None:
-        require("rate", "soundfile")
+        require_libraries("rate", "soundfile")
 
     def makes(self) -> ColumnType:
         return pa.int64()
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> int:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> int:
         return open_audio(values[0]).rate
 
 
-def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -> Callable[..., Clip] | None:
+def part_reader(decode: Any, window_for: Callable[[int, Any], tuple[int, int]]) -> Callable[..., Clip] | None:
     """Return a function that decodes only the part a crop keeps, or None if ``decode`` is not a whole-file ``Decode``.
 
     Args:
@@ -174,32 +174,32 @@ def part_reader(decode: Any, window_of: Callable[[int, Any], tuple[int, int]]) -
 
     def run(data: Any, *, draw: Any = None, **_: Any) -> Clip:
         opened = open_audio(data)
-        if opened.parts and decode.rate in {None, opened.rate}:
-            within(opened.frames, opened.channels, decode.most or 0)
-            return _clip(decode, opened, lambda frames, _: window_of(frames, draw))
-        clip = _clip(decode, opened, decode.window)
-        start, stop = window_of(len(clip), draw)
+        if opened.exact_parts and decode.rate in {None, opened.rate}:
+            check_sample_limit(opened.frames, opened.channels, decode.most or 0)
+            return _read_clip(decode, opened, lambda frames, _: window_for(frames, draw))
+        clip = _read_clip(decode, opened, decode.window)
+        start, stop = window_for(len(clip), draw)
         return clip[start:stop]
 
     return run
 
 
-def _clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -> Clip:
+def _read_clip(transform: Decode | DecodeRandom, opened: AudioFile, window: Window) -> Clip:
     """Read a part of a file; mix it to mono and resample it as the transform asks."""
     start, stop = window(opened.frames, opened.rate)
     assert transform.most is not None
-    within(stop - start, opened.channels, transform.most)
+    check_sample_limit(stop - start, opened.channels, transform.most)
     take((stop - start) * opened.channels * 4, f"{stop - start:,} samples of {opened.channels} channels")
     frames = opened.read(start, stop)
-    if not opened.whole_numbers:
-        finite(frames)
-    clip = _mixed(frames) if transform.mono else frames[:, 0] if opened.channels == 1 else frames
+    if not opened.stores_integers:
+        check_finite(frames)
+    clip = _mix_to_mono(frames) if transform.mono else frames[:, 0] if opened.channels == 1 else frames
     if transform.rate is None or transform.rate == opened.rate:
         return clip
-    return resampled(clip, opened.rate, transform.rate, transform.quality, transform.most)
+    return resample_clip(clip, opened.rate, transform.rate, transform.quality, transform.most)
 
 
-def _mixed(frames: Clip) -> Clip:
+def _mix_to_mono(frames: Clip) -> Clip:
     """Return the mean of the channels, summed in channel order."""
     channels = frames.shape[1]
     if channels == 1:
@@ -212,21 +212,21 @@ def _mixed(frames: Clip) -> Clip:
 
 
 def _check_files(transform: Decode | DecodeRandom, name: str) -> None:
-    require(name, "soundfile", *(["soxr"] if transform.rate is not None else []))
+    require_libraries(name, "soundfile", *(["soxr"] if transform.rate is not None else []))
     if transform.rate is not None:
         check_count(name, "rate", transform.rate)
     if not isinstance(transform.mono, bool):
         raise PipelineError(f"audio.{name}(mono={transform.mono!r}): True or False is expected", site=user_site())
     check_quality(name, transform.quality)
     if transform.most is None:
-        object.__setattr__(transform, "most", most_samples())
+        object.__setattr__(transform, "most", max_samples())
     check_count(name, "most", transform.most)
 
 
 # ---- which decoder reads a file --------------------------------------------------------------------------------------
 
 
-_OTHERS = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
+_LIBSNDFILE_MAGIC = (b"OggS", b"FORM", b"caff", b".snd", b"RF64", b"RIFX")
 
 
 def open_audio(data: Any) -> AudioFile:
@@ -243,14 +243,14 @@ def open_audio(data: Any) -> AudioFile:
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":
         return open_wav(data) or open_file(data)
     if head[:4] == b"fLaC":
-        return (open_flac(data) if installed("miniaudio") else None) or open_file(data)
-    if head.startswith(_OTHERS) or head[:3] == b"ID3" or _mpeg(head):
+        return (open_flac(data) if is_installed("miniaudio") else None) or open_file(data)
+    if head.startswith(_LIBSNDFILE_MAGIC) or head[:3] == b"ID3" or _is_mpeg(head):
         return open_file(data)
     raise BadClip(
         f"no audio format that is known: it begins with {head[:8]!r}", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU"
     )
 
 
-def _mpeg(head: bytes) -> bool:
+def _is_mpeg(head: bytes) -> bool:
     """Return whether the bytes begin with the header of an MPEG audio frame."""
     return len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0

@@ -16,7 +16,7 @@ from cedar.core.libraries import library
 from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
-_DENSEST = 65535  # maximum number of samples per frame; a frame takes more than eight bytes
+_MAX_FRAME_SAMPLES = 65535  # maximum number of samples per frame; a frame takes more than eight bytes
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Flac(AudioFile):
 
     data: memoryview
 
-    parts = False  # damage is only detected in the part that is decoded
-    whole_numbers = True
+    exact_parts = False  # damage is only detected in the part that is decoded
+    stores_integers = True
 
     def read(self, start: int, stop: int) -> Clip:
         out = np.empty((stop - start, self.channels), np.float32)
@@ -38,7 +38,7 @@ class Flac(AudioFile):
                 raise BadClip(f"FLAC: sample {start:,} cannot be found: truncated or damaged")
             got = lib.ma_dr_flac_read_pcm_frames_f32(stream, stop - start, ffi.from_buffer("float *", out))
         if got != stop - start:
-            raise BadClip(f"FLAC: it ends or breaks after {start + got:,} of {self.frames:,} samples: damaged")
+            raise BadClip(f"FLAC: truncated or damaged after {start + got:,} of {self.frames:,} samples")
         return out
 
 
@@ -54,7 +54,7 @@ def open_flac(data: memoryview) -> Flac | None:
         return None
     if not rate or not channels:
         raise BadClip(f"FLAC: {channels} channels at {rate} Hz: damaged")
-    if frames > _DENSEST * (len(data) // 8):
+    if frames > _MAX_FRAME_SAMPLES * (len(data) // 8):
         raise BadClip(f"FLAC: the header claims {frames:,} samples in {len(data):,} bytes: damaged")
     return Flac(frames, rate, channels, data)
 

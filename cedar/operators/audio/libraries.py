@@ -8,21 +8,21 @@ from functools import lru_cache
 
 from cedar.core.errors import PipelineError, user_site
 
-_EXTRA = "pip install 'cedar-data[audio]'"
+_INSTALL_HINT = "pip install 'cedar-data[audio]'"
 
 
-def require(name: str, *modules: str) -> None:
+def require_libraries(name: str, *modules: str) -> None:
     """Check that the libraries of a transform are installed.
 
     Raises:
         PipelineError: a library is missing; the error names the user's line.
     """
-    missing = [module for module in modules if not installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if missing:
-        raise PipelineError(f"audio.{name} needs {' and '.join(missing)}", site=user_site(), fix=_EXTRA)
+        raise PipelineError(f"audio.{name} needs {' and '.join(missing)}", site=user_site(), fix=_INSTALL_HINT)
 
 
 @lru_cache
-def installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Return whether a module can be imported."""
     return importlib.util.find_spec(module) is not None

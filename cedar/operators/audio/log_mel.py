@@ -21,10 +21,10 @@ from cedar.operators.audio.clips import (
     check_choice,
     check_count,
     check_number,
-    clip_type,
+    clip_shape,
 )
 from cedar.operators.audio.fft_plan import plan
-from cedar.operators.audio.libraries import require
+from cedar.operators.audio.libraries import require_libraries
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LogMel(ClipTransform):
     center: bool = True
 
     def __post_init__(self) -> None:
-        require("log_mel", "numba")
+        require_libraries("log_mel", "numba")
         for parameter in ("rate", "n_fft", "n_mels"):
             check_count("log_mel", parameter, getattr(self, parameter), 2 if parameter == "n_fft" else 1)
         for parameter in ("hop_length", "win_length"):
@@ -121,29 +121,29 @@ class LogMel(ClipTransform):
         return 1 + (samples - self.n_fft) // self.hop if samples >= self.n_fft else 0
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0])
+        shape = clip_shape(self, types[0])
         if shape is None:
             return OBJECT
         return TensorType((*shape[1:], self.n_mels, self.frames(shape[0])), "float32")
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         frames = self.frames(len(clip))
         if not frames:
-            least = self.n_fft // 2 + 1 if self.center else self.n_fft
+            shortest = self.n_fft // 2 + 1 if self.center else self.n_fft
             raise BadClip(
-                f"a clip of {len(clip):,} samples is too short: {least:,} are needed", "pad it, or drop such rows"
+                f"a clip of {len(clip):,} samples is too short: {shortest:,} are needed", "pad it, or drop such rows"
             )
-        made = out if out is not None else np.empty((*clip.shape[1:], self.n_mels, frames), np.float32)
+        result = out if out is not None else np.empty((*clip.shape[1:], self.n_mels, frames), np.float32)
         if clip.ndim == 1:
-            self._spectrogram(clip, made)
+            self._spectrogram(clip, result)
         else:
             for channel in range(clip.shape[1]):
-                self._spectrogram(clip[:, channel], made[channel])
-        total = float(made.sum(dtype=np.float64))
+                self._spectrogram(clip[:, channel], result[channel])
+        total = float(result.sum(dtype=np.float64))
         if not np.isfinite(total):
             raise BadClip("a clip with NaN, infinity or values beyond float32's has no spectrum")
-        return self._logarithm(made)
+        return self._logarithm(result)
 
     def _spectrogram(self, clip: Clip, out: Clip) -> None:
         n = self.n_fft
@@ -157,26 +157,26 @@ class LogMel(ClipTransform):
             stages.starts, turns, filters.rows, filters.weights, self.power == 1, out,
         )  # fmt: skip
 
-    def _logarithm(self, made: Clip) -> Clip:
+    def _logarithm(self, spectrogram: Clip) -> Clip:
         if self.log is None:
-            return made
+            return spectrogram
         if self.log == "ln":
-            made += np.float32(1e-6 if self.floor is None else self.floor)
-            return np.log(made, out=made)
-        np.maximum(made, np.float32(1e-10 if self.floor is None else self.floor), out=made)
-        np.log(made, out=made)
-        made *= np.float32((10 if self.power == 2 else 20) / np.log(10))
+            spectrogram += np.float32(1e-6 if self.floor is None else self.floor)
+            return np.log(spectrogram, out=spectrogram)
+        np.maximum(spectrogram, np.float32(1e-10 if self.floor is None else self.floor), out=spectrogram)
+        np.log(spectrogram, out=spectrogram)
+        spectrogram *= np.float32((10 if self.power == 2 else 20) / np.log(10))
         if self.top_db is not None:
-            np.maximum(made, made.max() - np.float32(self.top_db), out=made)
-        return made
+            np.maximum(spectrogram, spectrogram.max() - np.float32(self.top_db), out=spectrogram)
+        return spectrogram
 
 
 @lru_cache(maxsize=32)
 def _window(n: int, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the periodic Hann window, centered in a frame of ``n`` samples, and exp(-2 pi i k / n) for each bin k."""
     window = np.zeros(n, np.float32)
-    left = (n - length) // 2
-    window[left : left + length] = hann(length)
+    margin = (n - length) // 2
+    window[margin : margin + length] = hann(length)
     turns = np.exp(-2j * np.pi * np.arange(n // 2 + 1) / n)
     return window, np.stack([turns.real, turns.imag], axis=1).astype(np.float32)
 

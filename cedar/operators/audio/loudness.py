@@ -11,17 +11,25 @@ import numpy as np
 from cedar.core.columns import OBJECT, ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
-from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_choice, check_number, clip_type, finite
+from cedar.operators.audio.clips import (
+    Clip,
+    ClipTransform,
+    as_clip,
+    check_choice,
+    check_finite,
+    check_number,
+    clip_shape,
+)
 from cedar.operators.draws import Draws
 
-_MOST = 200.0  # dB; a larger gain is surely a mistake
+_MAX_GAIN_DB = 200.0  # dB; a larger gain is surely a mistake
 
 
 class _SameShape(ClipTransform):
     """Base class of transforms that keep the shape of a clip."""
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0])
+        shape = clip_shape(self, types[0])
         return OBJECT if shape is None else TensorType(shape, "float32")
 
 
@@ -41,10 +49,10 @@ class Gain(_SameShape):
     db: float
 
     def __post_init__(self) -> None:
-        check_number("gain", "db", self.db, -_MOST, _MOST)
+        check_number("gain", "db", self.db, -_MAX_GAIN_DB, _MAX_GAIN_DB)
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return louder(as_clip(values[0]), self.db, out)
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return apply_gain(as_clip(values[0]), self.db, out)
 
 
 @pointwise
@@ -68,25 +76,25 @@ class RandomGain(_SameShape):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_number("random_gain", "low", self.low, -_MOST, _MOST)
-        check_number("random_gain", "high", self.high, -_MOST, _MOST)
+        check_number("random_gain", "low", self.low, -_MAX_GAIN_DB, _MAX_GAIN_DB)
+        check_number("random_gain", "high", self.high, -_MAX_GAIN_DB, _MAX_GAIN_DB)
         if self.low > self.high:
             raise PipelineError(f"audio.random_gain: low={self.low} is above high={self.high}", site=user_site())
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(self.low + draws.uniform(1)[:, 0] * (self.high - self.low))
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return louder(as_clip(values[0]), draw, out)
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return apply_gain(as_clip(values[0]), draw, out)
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         return {"db": float(draw)}
 
 
-def louder(clip: Clip, db: float, out: Clip | None) -> Clip:
+def apply_gain(clip: Clip, db: float, out: Clip | None) -> Clip:
     """Return the clip multiplied by a gain in dB."""
-    made: Clip = np.multiply(clip, np.float32(10.0 ** (float(db) / 20.0)), out=out)
-    return made
+    result: Clip = np.multiply(clip, np.float32(10.0 ** (float(db) / 20.0)), out=out)
+    return result
 
 
 @dataclass(frozen=True)
@@ -110,19 +118,19 @@ class Normalize(_SameShape):
     def __post_init__(self) -> None:
         check_choice("normalize", "to", self.to, ("peak", "standard"))
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        clip = finite(as_clip(values[0]))
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        clip = check_finite(as_clip(values[0]))
         if not clip.size:
             return clip
         if self.to == "peak":
             peak = max(clip.max(), -clip.min())
-            made: Clip = np.divide(clip, peak, out=out) if peak > 0 else np.zeros_like(clip)
-            return made
+            result: Clip = np.divide(clip, peak, out=out) if peak > 0 else np.zeros_like(clip)
+            return result
         flat = np.ascontiguousarray(clip).reshape(-1)
         mean = flat.mean(dtype=np.float64)
-        apart = flat - mean
-        deviation = np.sqrt(np.square(apart).mean())
+        deviations = flat - mean
+        deviation = np.sqrt(np.square(deviations).mean())
         if clip.max() == clip.min() or deviation == 0:
             return np.zeros_like(clip)
-        level: Clip = (apart / deviation).astype(np.float32).reshape(clip.shape)
+        level: Clip = (deviations / deviation).astype(np.float32).reshape(clip.shape)
         return level

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cedar.core.columns import OBJECT, ColumnType, TensorType
-from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_count, check_number, clip_type
+from cedar.operators.audio.clips import Clip, ClipTransform, as_clip, check_count, check_number, clip_shape
 from cedar.operators.draws import Draws
 
 
@@ -23,35 +23,35 @@ class _Mask(ClipTransform):
     value: float
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0], (2, 3))
+        shape = clip_shape(self, types[0], (2, 3))
         return OBJECT if shape is None else TensorType(shape, "float32")
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(draws.uniform(2 * self.count).reshape(-1, self.count, 2))
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        given = as_clip(values[0], (2, 3))
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        spectrogram = as_clip(values[0], (2, 3))
         if out is None:
-            made = given.copy()
+            result = spectrogram.copy()
         else:
-            made = out
-            made[:] = given
-        across = np.moveaxis(made, self.axis, 0)
+            result = out
+            result[:] = spectrogram
+        across = np.moveaxis(result, self.axis, 0)
         for start, stop in self.stretches(draw, len(across)):
             across[start:stop] = self.value
-        return made
+        return result
 
     def stretches(self, draw: Any, size: int) -> list[tuple[int, int]]:
         """Return (start, stop) of each mask along an axis of length ``size``."""
-        most = self.most(size)
-        widths = [int(first * (most + 1)) for first, _ in draw]
-        starts = [int(second * (size - wide + 1)) for (_, second), wide in zip(draw, widths, strict=True)]
-        return [(start, start + wide) for start, wide in zip(starts, widths, strict=True)]
+        longest = self.max_width(size)
+        widths = [int(first * (longest + 1)) for first, _ in draw]
+        starts = [int(second * (size - width + 1)) for (_, second), width in zip(draw, widths, strict=True)]
+        return [(start, start + width) for start, width in zip(starts, widths, strict=True)]
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         return {"masks": self.stretches(draw, values[0].shape[self.axis])}
 
-    def most(self, size: int) -> int:
+    def max_width(self, size: int) -> int:
         """Return the maximum length of a mask along an axis of length ``size``."""
         return min(self.width, size)
 
@@ -85,7 +85,7 @@ class TimeMask(_Mask):
         _check("time_mask", self)
         check_number("time_mask", "share", self.share, 0, 1)
 
-    def most(self, size: int) -> int:
+    def max_width(self, size: int) -> int:
         return min(self.width, int(size * self.share))
 
 

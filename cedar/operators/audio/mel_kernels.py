@@ -100,7 +100,7 @@ def _bands_odd(z: Any, n: int, lanes: int, rows: Any, weights: Any, root: bool, 
 
 
 @kernel("int64(float32[::1], int64, int64, int64, int64)")
-def _sounding(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
+def _count_frames(clip: Any, begin: int, hop: int, n: int, frames: int) -> int:
     """Return the number of frames up to the last nonzero one. Trailing zero frames (padding) need no transform."""
     samples = len(clip)
     end = samples
@@ -151,13 +151,13 @@ def mel_spectrogram(  # noqa: PLR0913 - compiled functions take plain arrays and
     size = n if n % 2 else n // 2
     x, y = np.zeros((2, size * LANES), np.float32), np.empty((2, size * LANES), np.float32)
     mel = np.empty((bands + 2, LANES), np.float32)
-    sounding = _sounding(clip, begin, hop, n, frames)
+    sounding = _count_frames(clip, begin, hop, n, frames)
     frame = 0
     while frame < sounding:
-        left = min(LANES, sounding - frame)
-        if n % 2 or left < LANES:
+        filled = min(LANES, sounding - frame)
+        if n % 2 or filled < LANES:
             x[:] = ZERO
-        for lane in range(left):
+        for lane in range(filled):
             _fill(x, clip, begin + (frame + lane) * hop, window, lane, LANES)
         z = transform(x, y, size, LANES, radices, twiddles, starts)
         mel[:] = ZERO
@@ -167,7 +167,7 @@ def mel_spectrogram(  # noqa: PLR0913 - compiled functions take plain arrays and
             _bands_even(z, n, LANES, turns, rows, weights, root, mel)
         for band in range(bands):
             row = out[band]
-            for lane in range(left):
+            for lane in range(filled):
                 row[frame + lane] = mel[band + 1, lane]
-        frame += left
+        frame += filled
     out[:, sounding:] = ZERO

@@ -14,7 +14,7 @@ from cedar.operators.beside import in_turn
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]  # real and imaginary parts
 
-_AT_ONCE = 256  # frames per array operation, about 400 kB
+_FRAMES_PER_PASS = 256  # frames per array operation, about 400 kB
 
 
 def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled function
@@ -33,16 +33,16 @@ def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled funct
 ) -> None:
     """Write the mel bands of a clip into ``out``; see ``mel_kernels.mel_spectrogram``."""
     n = len(window)
-    sounding = _sounding(clip, begin, hop, n, out.shape[1])
+    sounding = _count_frames(clip, begin, hop, n, out.shape[1])
     out[:, sounding:] = 0
     with in_turn, np.errstate(over="ignore", invalid="ignore"):
-        for first in range(0, sounding, _AT_ONCE):
-            starting = begin + np.arange(first, min(first + _AT_ONCE, sounding)) * hop
-            framed = _framed(clip, starting, window)
+        for first in range(0, sounding, _FRAMES_PER_PASS):
+            starting = begin + np.arange(first, min(first + _FRAMES_PER_PASS, sounding)) * hop
+            framed = _windowed_frames(clip, starting, window)
             parts = (framed, np.zeros_like(framed)) if n % 2 else (framed[0::2], framed[1::2])
             z = transform(parts, radices, twiddles, starts)
             mel = np.zeros((len(out) + 2, len(starting)), np.float32)
-            for k, power, counts in _odd(z, n) if n % 2 else _even(z, n, turns, weights):
+            for k, power, counts in _odd_powers(z, n) if n % 2 else _even_powers(z, n, turns, weights):
                 value = np.sqrt(power) if root else power
                 w0, w1 = weights[k] * np.float32(counts)
                 mel[rows[k]] += w0 * value
@@ -50,25 +50,25 @@ def mel_spectrogram(  # noqa: PLR0913 - the same arguments as the compiled funct
             out[:, first : first + len(starting)] = mel[1:-1]
 
 
-def _sounding(clip: Floats, begin: int, hop: int, n: int, frames: int) -> int:
+def _count_frames(clip: Floats, begin: int, hop: int, n: int, frames: int) -> int:
     """Return the number of frames up to the last one that is not all zeros."""
-    sounds = np.flatnonzero(clip)
-    end = int(sounds[-1]) + 1 if len(sounds) else 0
+    nonzero_samples = np.flatnonzero(clip)
+    end = int(nonzero_samples[-1]) + 1 if len(nonzero_samples) else 0
     first = begin + np.arange(frames) * hop
     beyond = first + n - len(clip)
-    some = np.flatnonzero((first < end) | ((beyond > 0) & (len(clip) - 1 - beyond < end)))
-    return int(some[-1]) + 1 if len(some) else 0
+    nonzero = np.flatnonzero((first < end) | ((beyond > 0) & (len(clip) - 1 - beyond < end)))
+    return int(nonzero[-1]) + 1 if len(nonzero) else 0
 
 
-def _framed(clip: Floats, starting: npt.NDArray[np.int64], window: Floats) -> Floats:
+def _windowed_frames(clip: Floats, starting: npt.NDArray[np.int64], window: Floats) -> Floats:
     """Return windowed frames, (samples, frames). The clip is reflected at its ends."""
     last = len(clip) - 1
-    places = np.abs(starting + np.arange(len(window))[:, None])
-    made: Floats = clip[np.where(places > last, 2 * last - places, places)] * window[:, None]
-    return made
+    positions = np.abs(starting + np.arange(len(window))[:, None])
+    frames: Floats = clip[np.where(positions > last, 2 * last - positions, positions)] * window[:, None]
+    return frames
 
 
-def _even(z: Pair, n: int, turns: Floats, weights: Floats) -> Iterator[tuple[int, Floats, bool]]:
+def _even_powers(z: Pair, n: int, turns: Floats, weights: Floats) -> Iterator[tuple[int, Floats, bool]]:
     """Yield each bin, its powers and whether to count them, in the order in which the compiled kernel adds them.
 
     This is for frames of even length, which were transformed as half as many complex values.
@@ -80,12 +80,12 @@ def _even(z: Pair, n: int, turns: Floats, weights: Floats) -> Iterator[tuple[int
             continue
         (cr, ci), (zr, zi), (yr, yi) = turns[k], (z[0][k], z[1][k]), (z[0][j % half], z[1][j % half])
         er, ei, dr, di = (zr + yr) * HALF, (zi - yi) * HALF, (zi + yi) * HALF, (yr - zr) * HALF
-        tr, ti = _times((dr, di), cr, ci)
+        tr, ti = _complex_product((dr, di), cr, ci)
         yield k, _power(er + tr, ei + ti), True
         yield j, _power(er - tr, ei - ti), j != k
 
 
-def _odd(z: Pair, n: int) -> Iterator[tuple[int, Floats, bool]]:
+def _odd_powers(z: Pair, n: int) -> Iterator[tuple[int, Floats, bool]]:
     for k in range(n // 2 + 1):
         yield k, _power(z[0][k], z[1][k]), True
 
@@ -106,27 +106,27 @@ def transform(x: Pair, radices: npt.NDArray[np.int64], twiddles: Floats, starts:
         inputs = [(x[0].reshape(radix, m, s)[r], x[1].reshape(radix, m, s)[r]) for r in range(radix)]
         turns = twiddles[start : start + 2 * (radix - 1) * m].reshape(m, radix - 1, 2)
         y = np.empty((2, m, radix, s), np.float32)
-        for u, (real, imaginary) in enumerate(_STAGES.get(radix, _any)(*inputs)):
+        for u, (real, imaginary) in enumerate(_STAGES.get(radix, _radix_any)(*inputs)):
             if u or radix not in _STAGES:  # for primes, the kernel multiplies the first value by 1 too
                 turn = turns[:, u - 1, None] if u else np.array([1, 0], np.float32)
-                real, imaginary = _times((real, imaginary), turn[..., 0], turn[..., 1])
+                real, imaginary = _complex_product((real, imaginary), turn[..., 0], turn[..., 1])
             y[0, :, u], y[1, :, u] = real, imaginary
         x = (y[0].reshape(n, frames), y[1].reshape(n, frames))
         s, rest = s * radix, m
     return x
 
 
-def _times(value: Pair, real: Floats, imaginary: Floats) -> Pair:
+def _complex_product(value: Pair, real: Floats, imaginary: Floats) -> Pair:
     u, v = value
     return u * real - v * imaginary, u * imaginary + v * real
 
 
-def _two(a: Pair, b: Pair) -> Iterator[Pair]:
+def _radix2(a: Pair, b: Pair) -> Iterator[Pair]:
     yield a[0] + b[0], a[1] + b[1]
     yield a[0] - b[0], a[1] - b[1]
 
 
-def _three(a: Pair, b: Pair, c: Pair) -> Iterator[Pair]:
+def _radix3(a: Pair, b: Pair, c: Pair) -> Iterator[Pair]:
     sr, si = b[0] + c[0], b[1] + c[1]
     dr, di = S3 * (b[0] - c[0]), S3 * (b[1] - c[1])
     mr, mi = a[0] - HALF * sr, a[1] - HALF * si
@@ -135,7 +135,7 @@ def _three(a: Pair, b: Pair, c: Pair) -> Iterator[Pair]:
     yield mr - di, mi + dr
 
 
-def _four(a: Pair, b: Pair, c: Pair, d: Pair) -> Iterator[Pair]:
+def _radix4(a: Pair, b: Pair, c: Pair, d: Pair) -> Iterator[Pair]:
     t0r, t0i, t1r, t1i = a[0] + c[0], a[1] + c[1], a[0] - c[0], a[1] - c[1]
     t2r, t2i, t3r, t3i = b[0] + d[0], b[1] + d[1], b[1] - d[1], d[0] - b[0]
     yield t0r + t2r, t0i + t2i
@@ -144,7 +144,7 @@ def _four(a: Pair, b: Pair, c: Pair, d: Pair) -> Iterator[Pair]:
     yield t1r - t3r, t1i - t3i
 
 
-def _five(a: Pair, b: Pair, c: Pair, d: Pair, e: Pair) -> Iterator[Pair]:
+def _radix5(a: Pair, b: Pair, c: Pair, d: Pair, e: Pair) -> Iterator[Pair]:
     s1r, s1i, d1r, d1i = b[0] + e[0], b[1] + e[1], b[0] - e[0], b[1] - e[1]
     s2r, s2i, d2r, d2i = c[0] + d[0], c[1] + d[1], c[0] - d[0], c[1] - d[1]
     zr, zi = a
@@ -159,7 +159,7 @@ def _five(a: Pair, b: Pair, c: Pair, d: Pair, e: Pair) -> Iterator[Pair]:
     yield m1r - n1i, m1i + n1r
 
 
-def _any(*inputs: Pair) -> Iterator[Pair]:
+def _radix_any(*inputs: Pair) -> Iterator[Pair]:
     """Compute one stage of any prime radix, term by term and summed in float64."""
     radix = len(inputs)
     for u in range(radix):
@@ -173,4 +173,4 @@ def _any(*inputs: Pair) -> Iterator[Pair]:
         yield sr.astype(np.float32), si.astype(np.float32)
 
 
-_STAGES: dict[int, Callable[..., Iterator[Pair]]] = {2: _two, 3: _three, 4: _four, 5: _five}
+_STAGES: dict[int, Callable[..., Iterator[Pair]]] = {2: _radix2, 3: _radix3, 4: _radix4, 5: _radix5}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.audio.clips import BadClip, Clip
 
-DEFAULT_MOST = 1 << 28  # samples of all channels: 1 GiB of float32
+DEFAULT_MAX_SAMPLES = 1 << 28  # samples of all channels: 1 GiB of float32
 _VARIABLE = "CEDAR_MAX_SAMPLES"
 
 
@@ -28,11 +28,11 @@ class AudioFile(ABC):
 
     @property
     @abstractmethod
-    def parts(self) -> bool:
+    def exact_parts(self) -> bool:
         """Whether reading a part gives the same result and errors as reading the whole file and cutting it."""
 
     @property
-    def whole_numbers(self) -> bool:
+    def stores_integers(self) -> bool:
         """Whether samples are stored as integers, so that none can be NaN."""
         return False
 
@@ -45,7 +45,7 @@ class AudioFile(ABC):
         """
 
 
-def most_samples() -> int:
+def max_samples() -> int:
     """Return the maximum number of samples per file: the environment variable CEDAR_MAX_SAMPLES, or 2^28.
 
     Raises:
@@ -53,21 +53,21 @@ def most_samples() -> int:
     """
     text = os.environ.get(_VARIABLE)
     if text is None:
-        return DEFAULT_MOST
+        return DEFAULT_MAX_SAMPLES
     if not text.strip().isdecimal() or not int(text):
         raise PipelineError(f"{_VARIABLE}={text!r}: an integer above 0 is expected", site=user_site())
     return int(text)
 
 
-def within(frames: int, channels: int, most: int) -> None:
-    """Check that ``frames`` of ``channels`` channels stay within the limit of ``most`` samples.
+def check_sample_limit(frames: int, channels: int, limit: int) -> None:
+    """Check that ``frames`` of ``channels`` channels have at most ``limit`` samples.
 
     Raises:
         BadClip: they exceed the limit.
     """
-    if frames * channels > most:
+    if frames * channels > limit:
         raise BadClip(
-            f"{frames:,} samples of {channels} channels are more than the limit of {most:,}",
+            f"{frames:,} samples of {channels} channels are more than the limit of {limit:,}",
             f"if you trust the file, raise the limit before the pipeline is built: {_VARIABLE}={frames * channels}; "
             "or take a part: decode(start=, duration=)",
         )

@@ -11,9 +11,9 @@ from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library
 from cedar.operators.algebra import resampling
-from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, as_clip, check_choice, check_count, clip_type
-from cedar.operators.audio.libraries import require
-from cedar.operators.audio.opened import most_samples, within
+from cedar.operators.audio.clips import BadClip, Clip, ClipTransform, as_clip, check_choice, check_count, clip_shape
+from cedar.operators.audio.libraries import require_libraries
+from cedar.operators.audio.opened import check_sample_limit, max_samples
 
 QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
 
@@ -48,34 +48,34 @@ class Resample(ClipTransform):
     outputs: ClassVar[int | None] = 1
 
     def __post_init__(self) -> None:
-        require("resample", "soxr")
+        require_libraries("resample", "soxr")
         check_count("resample", "rate", self.rate)
         if self.source is not None:
             check_count("resample", "source", self.source)
         check_quality("resample", self.quality)
         if self.most is None:
-            object.__setattr__(self, "most", most_samples())
+            object.__setattr__(self, "most", max_samples())
         check_count("resample", "most", self.most)
 
     def result(self, *types: Any) -> ColumnType:
         if len(types) != (1 if self.source is not None else 2):
             wants = "the clips" if self.source is not None else "the clips and their rates, or source="
             raise PipelineError(f"audio.resample reads {wants}, not {len(types)} columns", fix="name them in map")
-        clip_type(self, types[0])
+        clip_shape(self, types[0])
         if len(types) == 2 and types[1] != UNKNOWN and not _whole(types[1]):
             raise self.unfit(types[1], "rates as integers")
         return OBJECT
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         source = self.source if self.source is not None else values[1]
         if source is None or source < 1:
             raise BadClip(f"a sampling rate of {source} Hz", "fill or drop such rows")
         assert self.most is not None
-        return resampled(clip, int(source), self.rate, self.quality, self.most)
+        return resample_clip(clip, int(source), self.rate, self.quality, self.most)
 
 
-def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Clip:
+def resample_clip(clip: Clip, source: int, rate: int, quality: str, most: int) -> Clip:
     """Return the clip resampled; the same clip if the rates are equal.
 
     Raises:
@@ -83,9 +83,9 @@ def resampled(clip: Clip, source: int, rate: int, quality: str, most: int) -> Cl
     """
     if source == rate or not len(clip):
         return clip
-    within(round(len(clip) * rate / source), clip.size // len(clip), most)
-    made: Clip = library("soxr", "audio", "audio").resample(np.ascontiguousarray(clip), source, rate, quality)
-    return made
+    check_sample_limit(round(len(clip) * rate / source), clip.size // len(clip), most)
+    result: Clip = library("soxr", "audio", "audio").resample(np.ascontiguousarray(clip), source, rate, quality)
+    return result
 
 
 def check_quality(name: str, quality: Any) -> None:

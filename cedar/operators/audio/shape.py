@@ -20,7 +20,7 @@ from cedar.operators.audio.clips import (
     check_choice,
     check_count,
     check_number,
-    clip_type,
+    clip_shape,
 )
 from cedar.operators.audio.decode import part_reader
 from cedar.operators.draws import Draws
@@ -51,13 +51,13 @@ class Crop(ClipTransform):
         check_count("crop", "start", self.start, 0)
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0])
+        shape = clip_shape(self, types[0])
         if shape is None:
             return OBJECT
         start, stop = self.window(shape[0], None)
         return TensorType((stop - start, *shape[1:]), "float32")
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         start, stop = self.window(len(clip), None)
         return clip[start:stop]
@@ -94,13 +94,13 @@ class RandomCrop(ClipTransform):
         check_count("random_crop", "length", self.length)
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0])
+        shape = clip_shape(self, types[0])
         return OBJECT if shape is None else TensorType((min(shape[0], self.length), *shape[1:]), "float32")
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(draws.uniform(1)[:, 0])
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         start, stop = self.window(len(clip), draw)
         return clip[start:stop]
@@ -110,7 +110,7 @@ class RandomCrop(ClipTransform):
         start = int(draw * (samples - length + 1))
         return start, start + length
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         return dict(zip(("start", "stop"), self.window(len(values[0]), draw), strict=True))
 
     def part_of(self, below: Any) -> Callable[..., Clip] | None:
@@ -142,7 +142,7 @@ class Pad(ClipTransform):
             check_count("pad", "channels", self.channels)
 
     def result(self, *types: Any) -> ColumnType:
-        shape = clip_type(self, types[0])
+        shape = clip_shape(self, types[0])
         if shape is not None and shape[1:] != self.rest:
             raise PipelineError(f"audio.pad: clips of {list(shape)} need channels={shape[1] if shape[1:] else None}")
         return TensorType((self.length, *self.rest), "float32")
@@ -151,7 +151,7 @@ class Pad(ClipTransform):
     def rest(self) -> tuple[int, ...]:
         return () if self.channels is None else (self.channels,)
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         if clip.shape[1:] != self.rest:
             reported = f"{clip.shape[1]} channels" if clip.ndim == 2 else "one channel"
@@ -162,11 +162,11 @@ class Pad(ClipTransform):
         if len(clip) > self.length and self.longer == "fail":
             fix = 'raise length, crop first, or give longer="crop"'
             raise BadClip(f"a clip of {len(clip):,} samples, more than {self.length:,}", fix)
-        made = np.empty((self.length, *self.rest), np.float32) if out is None else out
+        result = np.empty((self.length, *self.rest), np.float32) if out is None else out
         kept = min(len(clip), self.length)
-        made[:kept] = clip[:kept]
-        made[kept:] = 0
-        return made
+        result[:kept] = clip[:kept]
+        result[kept:] = 0
+        return result
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,10 @@ class Trim(ClipTransform):
         check_count("trim", "hop", self.hop)
 
     def result(self, *types: Any) -> ColumnType:
-        clip_type(self, types[0])
+        clip_shape(self, types[0])
         return OBJECT
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         powers = frame_powers(clip, self.frame, self.hop)
         loudest = powers.max(initial=0.0)

@@ -29,34 +29,34 @@ class SoundFile(AudioFile):
 
     Args:
         format: libsndfile's name of the format: "OGG", "MP3", ...
-        seeks: whether decoding may start in the middle of the file and give identical samples (lossless formats).
+        exact_seek: whether decoding may start in the middle of the file and give identical samples (lossless formats).
     """
 
     data: memoryview
     format: str
-    seeks: bool
+    exact_seek: bool
 
-    parts = False
+    exact_parts = False
 
     def read(self, start: int, stop: int) -> Clip:
         with _opened(self.data) as file:
-            if self.seeks:
+            if self.exact_seek:
                 if start:
                     file.seek(start)
-                return self._filled(file, start, stop)
-            return self._filled(file, 0, stop)[start:]
+                return self._read_blocks(file, start, stop)
+            return self._read_blocks(file, 0, stop)[start:]
 
-    def _filled(self, file: Any, start: int, stop: int) -> Clip:
+    def _read_blocks(self, file: Any, start: int, stop: int) -> Clip:
         """Read frames in blocks, so that a header that claims too many frames does not cause a huge allocation."""
-        blocks, left = [], stop - start
-        while left:
-            block = file.read(min(left, _BLOCK), dtype="float32", always_2d=True)
+        blocks, remaining = [], stop - start
+        while remaining:
+            block = file.read(min(remaining, _BLOCK), dtype="float32", always_2d=True)
             if not len(block):
                 break
             blocks.append(block)
-            left -= len(block)
-        if left and self.format != "MP3":  # the length of an MP3 file is an estimate
-            raise BadClip(f"{self.format}: it ends or breaks after {stop - left:,} of {self.frames:,} samples: damaged")
+            remaining -= len(block)
+        if remaining and self.format != "MP3":  # the length of an MP3 file is an estimate
+            raise BadClip(f"{self.format}: truncated or damaged after {stop - remaining:,} of {self.frames:,} samples")
         return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), np.float32)
 
 
@@ -71,10 +71,10 @@ def open_file(data: memoryview) -> SoundFile:
             raise BadClip(f"{file.format} is not a format that is read", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU")
         lossless = file.format in {"FLAC", "AIFF", "CAF", "AU"} and file.subtype.startswith(("PCM", "FLOAT", "DOUBLE"))
         frames, rate, channels = int(file.frames), int(file.samplerate), int(file.channels)
-        name, seeks = file.format, lossless and file.seekable()
+        name, exact_seek = file.format, lossless and file.seekable()
     if frames < 0 or rate < 1 or channels < 1:
         raise BadClip(f"{name}: {frames} samples of {channels} channels at {rate} Hz: damaged")
-    return SoundFile(frames, rate, channels, data, name, seeks)
+    return SoundFile(frames, rate, channels, data, name, exact_seek)
 
 
 class _ClampedBytes(io.BytesIO):

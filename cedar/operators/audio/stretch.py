@@ -17,12 +17,12 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.audio.clips import (
     Clip,
     ClipTransform,
+    apply_per_channel,
     as_clip,
-    by_channel,
     check_count,
+    check_finite,
     check_number,
-    clip_type,
-    finite,
+    clip_shape,
 )
 from cedar.operators.audio.log_mel import hann
 from cedar.operators.draws import Draws
@@ -58,11 +58,11 @@ class TimeStretch(ClipTransform):
         _check_frames("time_stretch", self)
 
     def result(self, *types: Any) -> ColumnType:
-        clip_type(self, types[0])
+        clip_shape(self, types[0])
         return OBJECT
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return stretched(as_clip(values[0]), self.speed, self.n_fft, self.hop_length)
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return stretch_clip(as_clip(values[0]), self.speed, self.n_fft, self.hop_length)
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ class RandomTimeStretch(ClipTransform):
         _check_frames("random_time_stretch", self)
 
     def result(self, *types: Any) -> ColumnType:
-        clip_type(self, types[0])
+        clip_shape(self, types[0])
         return OBJECT
 
-    def drawn(self, draws: Draws) -> Sequence[Any]:
+    def draw_rows(self, draws: Draws) -> Sequence[Any]:
         return list(self.low + draws.uniform(1)[:, 0] * (self.high - self.low))
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
-        return stretched(as_clip(values[0]), draw, self.n_fft, self.hop_length)
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
+        return stretch_clip(as_clip(values[0]), draw, self.n_fft, self.hop_length)
 
-    def tell(self, draw: Any, *values: Any) -> dict[str, Any]:
+    def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         return {"speed": float(draw)}
 
 
@@ -121,18 +121,20 @@ def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None
             )
 
 
-def stretched(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> Clip:
+def stretch_clip(clip: Clip, speed: float, n_fft: int, hop_length: int | None) -> Clip:
     """Return the clip ``speed`` times as fast.
 
     Raises:
         BadClip: the clip holds NaN or infinity.
     """
-    finite(clip)
+    check_finite(clip)
     if speed == 1 or not len(clip):
         return clip
     hop = hop_length or max(1, n_fft // 4)
     length = round(len(clip) / speed)
-    return by_channel(lambda one: synthesis(vocoder(analysis(one, n_fft, hop), speed, hop), n_fft, hop, length), clip)
+    return apply_per_channel(
+        lambda channel: synthesis(vocoder(analysis(channel, n_fft, hop), speed, hop), n_fft, hop, length), clip
+    )
 
 
 def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
@@ -145,19 +147,19 @@ def analysis(clip: Clip, n_fft: int, hop: int) -> Spectrum:
 
 def vocoder(spectrum: Spectrum, speed: float, hop: int) -> Spectrum:
     """Interpolate spectra at frame positions 0, speed, 2 speed, ... ."""
-    at = np.arange(0, len(spectrum), speed)
-    left = at.astype(np.int64)
-    share = (at - left).astype(np.float32)[:, None]
+    positions = np.arange(0, len(spectrum), speed)
+    lower = positions.astype(np.int64)
+    fraction = (positions - lower).astype(np.float32)[:, None]
     last = np.zeros((2, spectrum.shape[1]), np.complex64)
     spectrum = np.concatenate([spectrum, last])
     sizes, phases = np.abs(spectrum), np.angle(spectrum).astype(np.float64)
     bins = spectrum.shape[1]
     expected = np.linspace(0, np.pi * hop, bins)
-    advance = phases[left + 1] - phases[left] - expected
+    advance = phases[lower + 1] - phases[lower] - expected
     advance -= 2 * np.pi * np.round(advance / (2 * np.pi))
     steps = np.concatenate([phases[:1], (expected + advance)[:-1]])
     turned = np.cumsum(steps, axis=0)
-    size = (1 - share) * sizes[left] + share * sizes[left + 1]
+    size = (1 - fraction) * sizes[lower] + fraction * sizes[lower + 1]
     return (size * np.exp(1j * turned)).astype(np.complex64)
 
 
@@ -167,9 +169,9 @@ def synthesis(spectrum: Spectrum, n_fft: int, hop: int, length: int) -> Clip:
     frames = np.fft.irfft(spectrum, n_fft).astype(np.float64) * window
     total = np.zeros(hop * (len(frames) - 1) + n_fft)
     weight = np.zeros_like(total)
-    for place, frame in enumerate(frames):
-        total[place * hop : place * hop + n_fft] += frame
-        weight[place * hop : place * hop + n_fft] += window * window
+    for number, frame in enumerate(frames):
+        total[number * hop : number * hop + n_fft] += frame
+        weight[number * hop : number * hop + n_fft] += window * window
     covered = weight > np.finfo(np.float32).tiny
     total[covered] /= weight[covered]
     clip = np.zeros(length, np.float32)

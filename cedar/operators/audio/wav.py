@@ -15,9 +15,9 @@ from cedar.operators.audio.clips import BadClip, Clip
 from cedar.operators.audio.opened import AudioFile
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # the rest of a subformat's GUID, after the format number
-_STREAMED = 0xFFFFFFFF  # size field of a streamed file, whose writer could not fill it in afterwards
-_KINDS = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4"} | {
+_GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")  # the rest of a subformat's GUID, after the format number
+_UNKNOWN_SIZE = 0xFFFFFFFF  # size field of a streamed file, whose writer could not fill it in afterwards
+_SAMPLE_TYPES = {(_PCM, 8): "u1", (_PCM, 16): "<i2", (_PCM, 24): "i3", (_PCM, 32): "<i4"} | {
     (_FLOAT, 32): "<f4", (_FLOAT, 64): "<f8",
 }  # fmt: skip
 
@@ -30,18 +30,18 @@ class Wav(AudioFile):
     kind: str
 
     @property
-    def parts(self) -> bool:
+    def exact_parts(self) -> bool:
         """True for integers: after the header, only NaN or infinite float samples reveal damage."""
-        return self.whole_numbers
+        return self.stores_integers
 
     @property
-    def whole_numbers(self) -> bool:
+    def stores_integers(self) -> bool:
         return self.kind not in {"<f4", "<f8"}
 
     def read(self, start: int, stop: int) -> Clip:
         width = int(self.kind[-1]) * self.channels
         raw = self.data[start * width : stop * width]
-        samples = _floats(raw, self.kind)
+        samples = _to_float32(raw, self.kind)
         return samples.reshape(stop - start, self.channels)
 
 
@@ -52,23 +52,23 @@ def open_wav(data: memoryview) -> Wav | None:
         BadClip: the file is truncated or damaged.
     """
     form: tuple[int, ...] | None = None
-    at = 12
-    while at + 8 <= len(data):
-        name, size = bytes(data[at : at + 4]), int.from_bytes(data[at + 4 : at + 8], "little")
-        at += 8
+    offset = 12
+    while offset + 8 <= len(data):
+        name, size = bytes(data[offset : offset + 4]), int.from_bytes(data[offset + 4 : offset + 8], "little")
+        offset += 8
         if name == b"fmt ":
-            form = _form(data[at : at + min(size, 40)])
-            if form[:2] not in {(f, b) for f, b in _KINDS}:
+            form = _parse_format(data[offset : offset + min(size, 40)])
+            if form[:2] not in {(f, b) for f, b in _SAMPLE_TYPES}:
                 return None
         if name == b"data":
             if form is None:
                 raise BadClip("WAV: the data come before the format: damaged")
-            return _samples(data, at, size, form)
-        at += size + size % 2
+            return _open_samples(data, offset, size, form)
+        offset += size + size % 2
     raise BadClip("WAV: it has no data chunk: truncated or damaged")
 
 
-def _form(chunk: memoryview) -> tuple[int, ...]:
+def _parse_format(chunk: memoryview) -> tuple[int, ...]:
     """Return the format number, bits per sample, rate, channels and bytes per frame."""
     if len(chunk) < 16:
         raise BadClip("WAV: the format chunk is cut off: truncated or damaged")
@@ -76,37 +76,37 @@ def _form(chunk: memoryview) -> tuple[int, ...]:
     if number == _EXTENSIBLE:
         if len(chunk) < 40:
             raise BadClip("WAV: the extensible format chunk is cut off: truncated or damaged")
-        number = int.from_bytes(chunk[24:26], "little") if bytes(chunk[26:40]) == _TAIL else _EXTENSIBLE
+        number = int.from_bytes(chunk[24:26], "little") if bytes(chunk[26:40]) == _GUID_TAIL else _EXTENSIBLE
     return number, bits, rate, channels, align
 
 
-def _samples(data: memoryview, at: int, size: int, form: tuple[int, ...]) -> Wav:
+def _open_samples(data: memoryview, offset: int, size: int, form: tuple[int, ...]) -> Wav:
     number, bits, rate, channels, align = form
     if not channels or not rate:
         raise BadClip(f"WAV: {channels} channels at {rate} Hz: damaged")
     if align != channels * bits // 8:
         raise BadClip(f"WAV: {align} bytes for {channels} samples of {bits} bits: damaged")
-    available = len(data) - at
-    if size == _STREAMED:
+    available = len(data) - offset
+    if size == _UNKNOWN_SIZE:
         size = available - available % align
     if size > available:
         raise BadClip(f"WAV: the header claims {size:,} bytes of samples, the file holds {available:,}: truncated")
     if size % align:
-        raise BadClip(f"WAV: {size:,} bytes are not integer of frames of {align} bytes: damaged")
-    return Wav(size // align, rate, channels, data[at : at + size], _KINDS[number, bits])
+        raise BadClip(f"WAV: {size:,} bytes of samples are not a multiple of {align}, the bytes per frame: damaged")
+    return Wav(size // align, rate, channels, data[offset : offset + size], _SAMPLE_TYPES[number, bits])
 
 
-def _floats(raw: memoryview, kind: str) -> Clip:
+def _to_float32(raw: memoryview, kind: str) -> Clip:
     """Return samples as float32; integers are divided by a power of two to lie in [-1, 1)."""
     if kind == "<i2":
-        made: Clip = np.multiply(np.frombuffer(raw, kind), np.float32(2**-15), dtype=np.float32)
-        return made
+        result: Clip = np.multiply(np.frombuffer(raw, kind), np.float32(2**-15), dtype=np.float32)
+        return result
     if kind == "u1":
         return (np.frombuffer(raw, kind).astype(np.float32) - np.float32(128)) * np.float32(2**-7)
     if kind == "i3":
-        wide = np.zeros((len(raw) // 3, 4), np.uint8)
-        wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
-        return wide.view("<i4")[:, 0].astype(np.float32) * np.float32(2**-31)
+        widened = np.zeros((len(raw) // 3, 4), np.uint8)
+        widened[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
+        return widened.view("<i4")[:, 0].astype(np.float32) * np.float32(2**-31)
     if kind == "<i4":
         return np.frombuffer(raw, kind).astype(np.float32) * np.float32(2**-31)
     return np.frombuffer(raw, kind).astype(np.float32)  # doubles beyond float32 become inf; the caller rejects inf

@@ -25,7 +25,7 @@ from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.spatial import pair
 
 # Only demuxers of self-contained files are allowed: others (playlists, lists of files) would open other files and URLs.
-_FORMATS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
+_DEMUXERS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Decode(ClipTransform):
             return OBJECT
         return TensorType((self.frames, *self.size, 3), "uint8")  # type: ignore[misc]
 
-    def one(self, *values: Any, draw: Any = None, out: Any = None) -> npt.NDArray[np.uint8]:
+    def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> npt.NDArray[np.uint8]:
         if values[0] is None or not len(values[0]):
             raise BadClip("null instead of a file's bytes" if values[0] is None else "the file is empty: 0 bytes")
         with _opened(values[0]) as (file, stream):
@@ -95,21 +95,21 @@ class Decode(ClipTransform):
             if not times:
                 raise BadClip("there is no frame with a time in it")
             height, width = self.size or (stream.height, stream.width)  # type: ignore[misc]
-            count = self._count(times, stream.time_base)
+            count = self._count_frames(times, stream.time_base)
             take(count * height * width * 3, f"{count:,} frames of {height} x {width}")
-            wanted = self._wanted(times, stream.time_base, count)
+            times_to_show = self._frame_times(times, stream.time_base, count)
         with _opened(values[0]) as (file, stream):  # reopen the file, since not all formats can seek back
-            made = np.empty((len(wanted), height, width, 3), dtype=np.uint8) if out is None else out
-            _fill(made, wanted, file.decode(stream))
-        return made
+            result = np.empty((len(times_to_show), height, width, 3), dtype=np.uint8) if out is None else out
+            _write_frames(result, times_to_show, file.decode(stream))
+        return result
 
-    def _count(self, times: Sequence[int], unit: Fraction) -> int:
+    def _count_frames(self, times: Sequence[int], unit: Fraction) -> int:
         """Return the number of frames of the result. ``times`` are the file's frame times, ascending, in ``unit``."""
         if self.frames is not None:
             return int(self.frames)
         return len(times) if self.fps is None else math.floor((times[-1] - times[0]) * unit * Fraction(self.fps)) + 1
 
-    def _wanted(self, times: Sequence[int], unit: Fraction, count: int) -> Sequence[int]:
+    def _frame_times(self, times: Sequence[int], unit: Fraction, count: int) -> Sequence[int]:
         """Return the times, in ``unit``, at which to take frames."""
         if self.fps is not None:
             step = 1 / (Fraction(self.fps) * unit)
@@ -126,7 +126,7 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
     """
     av = library("av", "video", "video.decode")
     try:
-        with av.open(io.BytesIO(data), options={"format_whitelist": _FORMATS}, metadata_errors="replace") as file:
+        with av.open(io.BytesIO(data), options={"format_whitelist": _DEMUXERS}, metadata_errors="replace") as file:
             if not file.streams.video:
                 raise BadClip("there is no video in the file")
             stream = file.streams.video[0]
@@ -141,22 +141,22 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
         raise BadClip(f"FFmpeg cannot read it: {error.strerror}") from error
 
 
-def _fill(made: npt.NDArray[np.uint8], wanted: Sequence[int], frames: Iterator[Any]) -> None:
-    """Write the frame that is shown at each of the ``wanted`` times (ascending) to ``made``.
+def _write_frames(target: npt.NDArray[np.uint8], wanted: Sequence[int], frames: Iterator[Any]) -> None:
+    """Write the frame that is shown at each of the ``wanted`` times (ascending) to ``target``.
 
     Raises:
         BadClip: no frame can be decoded, or a frame has no time.
     """
-    height, width = made.shape[1:3]
+    height, width = target.shape[1:3]
     shown: Any = None
-    at = 0
+    written = 0
     for frame in chain(frames, [None]):
         until = math.inf if frame is None else frame.pts
         if until is None or (frame is None and shown is None):
             raise BadClip("no frame can be decoded" if frame is None else "a frame has no time")
-        upto = at if shown is None else bisect_left(wanted, until, lo=at)
-        if upto > at:
-            made[at:upto] = shown.to_ndarray(format="rgb24", width=width, height=height)
-        at, shown = upto, frame
-        if at == len(wanted):
+        end = written if shown is None else bisect_left(wanted, until, lo=written)
+        if end > written:
+            target[written:end] = shown.to_ndarray(format="rgb24", width=width, height=height)
+        written, shown = end, frame
+        if written == len(wanted):
             return

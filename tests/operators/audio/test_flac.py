@@ -16,7 +16,7 @@ def test_flac_is_the_same_without_miniaudio(format, subtype, monkeypatch):
     data = file(noise(50_000, 2), 44100, format, subtype)
     fast = audio.decode()(data)
     part = audio.decode(start=0.5, duration=0.25)(data)
-    monkeypatch.setattr(importlib.import_module("cedar.operators.audio.decode"), "installed", lambda module: False)
+    monkeypatch.setattr(importlib.import_module("cedar.operators.audio.decode"), "is_installed", lambda module: False)
     assert same([fast, part], [audio.decode()(data), audio.decode(start=0.5, duration=0.25)(data)])
 
 

@@ -10,7 +10,7 @@ from cedar.operators.audio import libraries
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setattr(libraries, "installed", lambda module: module not in {"soxr", "numba"})
+    monkeypatch.setattr(libraries, "is_installed", lambda module: module not in {"soxr", "numba"})
     audio.decode()
     for make, name in ((lambda: audio.resample(8000), "soxr"), (lambda: audio.decode(rate=8000), "soxr"),
                        (lambda: audio.log_mel(), "numba")):  # fmt: skip

@@ -12,21 +12,21 @@ from tests.operators.audio.toy_sounds import file, noise, peer, same
 
 
 @pytest.mark.parametrize(
-    ("format", "subtype", "seeks"), [("OGG", "VORBIS", False), ("AIFF", "PCM_16", True), ("WAV", "ULAW", False)]
+    ("format", "subtype", "exact_seek"), [("OGG", "VORBIS", False), ("AIFF", "PCM_16", True), ("WAV", "ULAW", False)]
 )
-def test_a_part_is_of_the_whole_whether_or_not_it_can_be_sought(format, subtype, seeks):
+def test_a_part_is_of_the_whole_whether_or_not_it_can_be_sought(format, subtype, exact_seek):
     data = file(noise(3000, 2), 48000, format, subtype)
     opened = open_file(memoryview(data))
     assert (opened.format, opened.frames, opened.rate, opened.channels) == (format, 3000, 48000, 2)
-    assert opened.seeks == seeks
-    assert not opened.parts
+    assert opened.exact_seek == exact_seek
+    assert not opened.exact_parts
     assert same([opened.read(0, 3000), opened.read(1100, 1207)], [peer(data), peer(data)[1100:1207]])
     assert opened.read(5, 5).shape == (0, 2)
 
 
 def test_a_file_that_holds_less_than_its_header_says_is_told():
     opened = open_file(memoryview(file(noise(3000), 48000, "AU", "PCM_16")))
-    with pytest.raises(BadClip, match="AU: it ends or breaks after 3,000 of 3,500 samples"):
+    with pytest.raises(BadClip, match="AU: truncated or damaged after 3,000 of 3,500 samples"):
         replace(opened, frames=3500).read(2000, 3500)
 
 

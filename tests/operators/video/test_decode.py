@@ -126,7 +126,7 @@ def test_a_damaged_film_has_frames_or_fails_its_row(codec, form):
         odd = np.frombuffer(data, dtype=np.uint8).copy()
         odd[rng.integers(0, len(odd), 4)] = rng.integers(0, 256, 4)
         try:
-            assert video.decode(frames=4, size=16).one(odd.tobytes()).shape == (4, 16, 16, 3)
+            assert video.decode(frames=4, size=16).transform_row(odd.tobytes()).shape == (4, 16, 16, 3)
         except BadClip:
             failed += 1
     assert failed < 40
@@ -137,7 +137,7 @@ def test_more_frames_than_a_task_may_hold_are_refused_before_there_is_memory():
         MemoryReservation("films.tar", Limits(split_bytes=1000)),
         pytest.raises(cedar.SourceError, match="61 frames of 16 x 16"),
     ):
-        video.decode(fps=60, size=16).one(encoded(11, 10))
+        video.decode(fps=60, size=16).transform_row(encoded(11, 10))
 
 
 def test_frames_with_too_many_pixels_fail(monkeypatch):
