@@ -25,8 +25,8 @@ from cedar.operators.image.pixels_steps import (
     WARP,
     Steps,
 )
-from cedar.operators.image.spatial import drawn
-from cedar.operators.image.warp import Fill, Taken, Warp, check_warp, matrices, warps
+from cedar.operators.image.spatial import require_draws
+from cedar.operators.image.warp import Fill, Warp, WarpInterpolation, check_warp, matrices, warp_steps
 
 # The order is torchvision's.
 OPERATORS = (
@@ -37,10 +37,10 @@ _CODES = np.array([
     NONE, WARP, WARP, WARP, WARP, WARP, BRIGHTNESS, SATURATION, CONTRAST, SHARPEN, POSTERIZE, SOLARIZE, AUTOCONTRAST,
     EQUALIZE,
 ])  # fmt: skip
-_TWO_WAYS = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
+_HAS_SIGN = np.array([0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
 
 
-class _Most(NamedTuple):
+class _MaxAmounts(NamedTuple):
     """The amount by which each kind of operator changes an image at the maximum magnitude."""
 
     shear: float
@@ -54,40 +54,40 @@ class _Augment(Warp):
     """Base class: applies randomly chosen operators to each image."""
 
     takes: ClassVar[tuple[int, ...]] = (1, 3)
-    most: ClassVar[_Most]
+    max_amounts: ClassVar[_MaxAmounts]
     num_magnitude_bins: int
 
-    def chosen(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return each row's operators in order, and each one's fraction (-1 .. 1) of its maximum magnitude."""
         raise NotImplementedError
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        which, shares = self.chosen(drawn(draws))
-        parts = [self._step(sizes, *each) for each in zip(which.T, shares.T, strict=True)]
+        which, shares = self.choose_operators(require_draws(draws))
+        parts = [self._operator_steps(sizes, *each) for each in zip(which.T, shares.T, strict=True)]
         nothing = Steps(np.zeros((len(sizes), 0), dtype=np.int64), np.zeros((len(sizes), 0, 2)))
-        return reduce(Steps.then, parts, nothing)
+        return reduce(Steps.followed_by, parts, nothing)
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         del columns
-        which, shares = self.chosen(draws)
+        which, shares = self.choose_operators(draws)
         rows = zip(which.tolist(), shares.tolist(), strict=True)
         return [{"operators": [(OPERATORS[i], share) for i, share in zip(*row, strict=True)]} for row in rows]
 
-    def _step(self, sizes: Sizes, which: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
+    def _operator_steps(self, sizes: Sizes, which: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
         """Return the steps of one operator per row."""
-        most, codes = self.most, _CODES[which]
-        amount = np.where(codes == SOLARIZE, 255 * (1 - share), 1 + most.factor * share)
-        amount[codes == POSTERIZE] = 2 ** np.rint(most.bits * share[codes == POSTERIZE])
+        max_amounts, codes = self.max_amounts, _CODES[which]
+        amount = np.where(codes == SOLARIZE, 255 * (1 - share), 1 + max_amounts.factor * share)
+        amount[codes == POSTERIZE] = 2 ** np.rint(max_amounts.bits * share[codes == POSTERIZE])
         axes = np.eye(len(OPERATORS))[which] * share[:, None]
-        sides = sizes[:, ::-1] if most.shift <= 1 else 1
-        made = matrices(
+        sides = sizes[:, ::-1] if max_amounts.shift <= 1 else 1
+        transforms = matrices(
             sizes,
-            -most.angle * axes[:, 5],
-            shifts=np.trunc(np.round(most.shift * axes[:, 3:5] * sides, 6)),  # 2.9999999 counts as 3
-            tangents=most.shear * axes[:, 1:3],
+            -max_amounts.angle * axes[:, 5],
+            shifts=np.trunc(np.round(max_amounts.shift * axes[:, 3:5] * sides, 6)),  # 2.9999999 counts as 3
+            tangents=max_amounts.shear * axes[:, 1:3],
             center=np.where((which < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears keep the corner fixed
         )
-        steps = warps(made, self.interpolation, self.fill, codes == WARP)
+        steps = warp_steps(transforms, self.interpolation, self.fill, codes == WARP)
         others = codes != WARP
         steps.codes[others, 0], steps.numbers[others, 0, 0] = codes[others], amount[others]
         return steps
@@ -119,21 +119,21 @@ class RandAugment(_Augment):
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
-    interpolation: Taken = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
-    most: ClassVar[_Most] = _Most(0.3, 150 / 331, 30, 0.9, 4)
+    max_amounts: ClassVar[_MaxAmounts] = _MaxAmounts(0.3, 150 / 331, 30, 0.9, 4)
 
     def __post_init__(self) -> None:
         check_warp("rand_augment", self)
-        _whole("rand_augment", "num_magnitude_bins", self.num_magnitude_bins, 2, 1 << 20)
-        _whole("rand_augment", "num_ops", self.num_ops, 0, 99)
-        _whole("rand_augment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
+        _check_integer("rand_augment", "num_magnitude_bins", self.num_magnitude_bins, 2, 1 << 20)
+        _check_integer("rand_augment", "num_ops", self.num_ops, 0, 99)
+        _check_integer("rand_augment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
 
-    def chosen(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         uniform = draws.uniform(2 * self.num_ops).reshape(len(draws), self.num_ops, 2)
         which = (uniform[:, :, 0] * len(OPERATORS)).astype(np.int64)
         share = np.full(which.shape, self.magnitude / (self.num_magnitude_bins - 1))
-        return which, np.where(_TWO_WAYS[which] & (uniform[:, :, 1] < 0.5), -share, share)
+        return which, np.where(_HAS_SIGN[which] & (uniform[:, :, 1] < 0.5), -share, share)
 
 
 @dataclass(frozen=True)
@@ -157,26 +157,26 @@ class TrivialAugment(_Augment):
     """
 
     num_magnitude_bins: int = 31
-    interpolation: Taken = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
-    most: ClassVar[_Most] = _Most(0.99, 32, 135, 0.99, 6)
+    max_amounts: ClassVar[_MaxAmounts] = _MaxAmounts(0.99, 32, 135, 0.99, 6)
 
     def __post_init__(self) -> None:
         check_warp("trivial_augment", self)
-        _whole("trivial_augment", "num_magnitude_bins", self.num_magnitude_bins, 2, 1 << 20)
+        _check_integer("trivial_augment", "num_magnitude_bins", self.num_magnitude_bins, 2, 1 << 20)
 
-    def chosen(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         uniform = draws.uniform(3)
         which = (uniform[:, :1] * len(OPERATORS)).astype(np.int64)
         share = np.floor(uniform[:, 1:2] * self.num_magnitude_bins) / (self.num_magnitude_bins - 1)
-        return which, np.where(_TWO_WAYS[which] & (uniform[:, 2:] < 0.5), -share, share)
+        return which, np.where(_HAS_SIGN[which] & (uniform[:, 2:] < 0.5), -share, share)
 
 
-def _whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
+def _check_integer(name: str, parameter: str, value: Any, low: int, high: int) -> None:
     """Check that an argument is an integer within bounds.
 
     Raises:
         PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): an integer, {low} .. {high}", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}", site=user_site())

@@ -15,10 +15,10 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_random
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
-from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import check_probability, require_draws
 from cedar.operators.image.spatial import pair as whole_pair
 
-_LEAST = 2.0**-25  # smaller weights are left out: added to 1 in float32, they change nothing
+_MIN_WEIGHT = 2.0**-25  # smaller weights are left out: added to 1 in float32, they change nothing
 
 
 @resampling
@@ -54,19 +54,20 @@ class GaussianBlur(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_share("gaussian_blur", "p", self.p)
+        check_probability("gaussian_blur", "p", self.p)
         try:
             sides = whole_pair(self.kernel_size, "kernel_size")
         except (TypeError, ValueError):
             sides = (0, 0)
         if not all(side % 2 for side in sides):
             raise PipelineError(
-                f"gaussian_blur(kernel_size={self.kernel_size!r}): one or two odd numbers above 0", site=user_site()
+                f"gaussian_blur(kernel_size={self.kernel_size!r}): must be one or two odd numbers above 0",
+                site=user_site(),
             )
         low, high = pair("gaussian_blur", "sigma", self.sigma)
         if not 0 < low <= high < np.inf:
             raise PipelineError(
-                f"gaussian_blur(sigma={self.sigma!r}): above 0, the smaller number first", site=user_site()
+                f"gaussian_blur(sigma={self.sigma!r}): must be above 0, and in the order (min, max)", site=user_site()
             )
         object.__setattr__(self, "kernel_size", sides)
         object.__setattr__(self, "sigma", (low, high))
@@ -74,7 +75,7 @@ class GaussianBlur(PixelTransform):
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         sides: Any = self.kernel_size
-        applied, sigmas = self._drawn(len(sizes), draws)
+        applied, sigmas = self._draw_sigmas(len(sizes), draws)
         codes, numbers = np.where(applied, BLUR, NONE).astype(np.int64)[:, None], np.zeros((len(sizes), 1, 2))
         blurred = np.flatnonzero(applied)
         different, which = np.unique(sigmas[blurred], return_inverse=True)
@@ -86,17 +87,17 @@ class GaussianBlur(PixelTransform):
             numbers[blurred, 0, i] = first + which
         return Steps(codes, numbers, tables)
 
-    def _drawn(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    def _draw_sigmas(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
         """Return which rows to blur, and the sigma of each row."""
         low, high = pair("gaussian_blur", "sigma", self.sigma)
         if self.p == 1 and low == high:
             return np.ones(rows, dtype=bool), np.full(rows, low)
-        uniform = drawn(draws).uniform(2)
+        uniform = require_draws(draws).uniform(2)
         return uniform[:, 0] < self.p, low + (high - low) * uniform[:, 1]
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         del columns
-        applied, sigmas = self._drawn(len(draws), draws)
+        applied, sigmas = self._draw_sigmas(len(draws), draws)
         rows = zip(applied.tolist(), sigmas.tolist(), strict=True)
         return [{"applied": True, "sigma": sigma} if on else {"applied": False} for on, sigma in rows]
 
@@ -113,6 +114,6 @@ def weights(size: int, sigmas: Sequence[float] | npt.NDArray[np.float64]) -> lis
         gaussians = np.exp(-((x / np.asarray(sigmas, dtype=np.float64)[:, None]) ** 2) / 2)
     gaussians /= gaussians.sum(axis=1, keepdims=True)
     middle = size // 2
-    reaches = (gaussians[:, middle:] >= _LEAST).sum(axis=1) - 1
+    reaches = (gaussians[:, middle:] >= _MIN_WEIGHT).sum(axis=1) - 1
     kept = zip(gaussians.astype(np.float32), reaches.tolist(), strict=True)
     return [row[middle - reach : middle + reach + 1] for row, reach in kept]

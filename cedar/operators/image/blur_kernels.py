@@ -14,15 +14,15 @@ _TOP = np.float32(255)
 
 
 @kernel()
-def mirrored(place: Any, size: Any) -> Any:
+def mirror_index(index: Any, size: Any) -> Any:
     """Mirror an index into 0 .. size - 1, as often as needed, without repeating the border index."""
-    if 0 <= place < size:
-        return place
+    if 0 <= index < size:
+        return index
     if size == 1:
         return 0
     period = 2 * (size - 1)
-    place = place % period
-    return place if place < size else period - place
+    index = index % period
+    return index if index < size else period - index
 
 
 @kernel("void(uint8[:, ::1], float32[::1], float32[::1])")
@@ -31,29 +31,29 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - numb
     height, width = plane.shape
     reach, rise = len(across) // 2, len(down) // 2
     chunks = (width + LANES - 1) // LANES
-    room = chunks * LANES
+    row_length = chunks * LANES
     slots = 2 * rise + ROWS
-    ring = np.zeros((slots, room), np.float32)
-    wide = np.zeros((ROWS, room + 2 * reach), np.float32)  # rows and their mirrored borders
-    done = np.empty((ROWS, room), np.float32)
+    ring = np.zeros((slots, row_length), np.float32)
+    wide = np.zeros((ROWS, row_length + 2 * reach), np.float32)  # rows and their mirrored borders
+    done = np.empty((ROWS, row_length), np.float32)
     offsets = np.empty(slots, np.int64)
     weights = np.zeros(len(down) + 2 * (ROWS - 1), np.float32)  # padded with 0 for lines that a row does not use
     for k in range(len(down)):  # a slice assignment would take numba seconds to compile
         weights[ROWS - 1 + k] = down[k]
     before, behind = np.empty(reach, np.int64), np.empty(reach, np.int64)
     for k in range(reach):
-        before[k] = reach + mirrored(k - reach, width)
-        behind[k] = reach + mirrored(width + k, width)
-    made = 0
+        before[k] = reach + mirror_index(k - reach, width)
+        behind[k] = reach + mirror_index(width + k, width)
+    lines_read = 0
     for y in range(0, height, ROWS):
-        while made <= min(y + ROWS - 1 + rise, height - 1):
-            slot = ring[made % slots]
+        while lines_read <= min(y + ROWS - 1 + rise, height - 1):
+            slot = ring[lines_read % slots]
             for x in range(width):
-                slot[x] = plane[made, x]
-            made += 1
+                slot[x] = plane[lines_read, x]
+            lines_read += 1
         for k in range(slots):
-            offsets[k] = mirrored(y + k - rise, height) % slots * (room * 4)
-        first, pitch = address(weights) + (ROWS - 1) * 4, (room + 2 * reach) * 4
+            offsets[k] = mirror_index(y + k - rise, height) % slots * (row_length * 4)
+        first, pitch = address(weights) + (ROWS - 1) * 4, (row_length + 2 * reach) * 4
         sum_down(address(ring), address(offsets), first, slots, address(wide) + reach * 4, pitch, chunks)
         for row in range(ROWS):
             line = wide[row]
@@ -62,8 +62,8 @@ def blur_plane(plane: Any, across: Any, down: Any) -> None:  # noqa: C901 - numb
             for k in range(reach):
                 line[reach + width + k] = line[behind[k]]
         for row in range(0, ROWS, 2):
-            begin, target = address(wide) + row * pitch, address(done) + row * room * 4
-            sum_across(begin, pitch, address(across), len(across), target, room * 4, chunks)
+            begin, target = address(wide) + row * pitch, address(done) + row * row_length * 4
+            sum_across(begin, pitch, address(across), len(across), target, row_length * 4, chunks)
         for row in range(min(ROWS, height - y)):
             line = done[row]
             for x in range(width):

@@ -32,11 +32,9 @@ def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
         if isinstance(kind, ObjectType) or (i and isinstance(kind, TensorType) and kind.shape):
             continue
         if i == 0 and not _is_boxes(kind):
-            raise transform.unfit(
-                kind, "boxes next to the images: lists of four floats, or objects of shape (boxes, 4)"
-            )
+            raise transform.unfit(kind, "boxes: lists of four floats per box, or arrays of shape (boxes, 4)")
         if i and not (isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)):
-            raise transform.unfit(kind, "lists next to the boxes, an entry for each box")
+            raise transform.unfit(kind, "lists with one entry per box")
 
 
 def _is_boxes(kind: Any) -> bool:
@@ -54,27 +52,27 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def thinned(kind: ColumnType) -> ColumnType:
+def type_after_removal(kind: ColumnType) -> ColumnType:
     """Return the type of a column after some boxes, or entries of boxes, are removed."""
     return OBJECT if isinstance(kind, TensorType) else kind
 
 
-def box_rows(column: Column) -> tuple[list[Boxes], dict[int, str]]:
+def parse_boxes(column: Column) -> tuple[list[Boxes], dict[int, str]]:
     """Return the boxes of each row, float32 (boxes, 4), and for each unreadable row the reason."""
     values = column.to_pylist() if isinstance(column, pa.Array) else column
     rows, bad = [], {}
     for i, value in enumerate(values):
-        boxes, why = _boxes(value)
+        boxes, why = _parse_row(value)
         rows.append(boxes)
         if why:
             bad[i] = why
     return rows, bad
 
 
-def _boxes(value: Any) -> tuple[Boxes, str]:
+def _parse_row(value: Any) -> tuple[Boxes, str]:
     none = np.zeros((0, 4), dtype=np.float32)
     if value is None:
-        return none, "there are no boxes (null); no box is an empty list"
+        return none, "boxes are null; use an empty list for an image without boxes"
     try:
         array = np.asarray(value, dtype=np.float32)
     except (TypeError, ValueError) as error:
@@ -86,7 +84,7 @@ def _boxes(value: Any) -> tuple[Boxes, str]:
     return array, "" if np.isfinite(array).all() else "a box is not finite"
 
 
-def box_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
+def boxes_to_column(rows: Sequence[Boxes], like: ColumnType) -> Column:
     """Return boxes as a column of the type ``like``."""
     if isinstance(like, TensorType):
         return np.stack(rows).astype(like.dtype) if len(rows) else np.zeros((0, *like.shape), dtype=like.dtype)
@@ -107,13 +105,13 @@ def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
-def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, dict[int, str]]:
+def keep_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, dict[int, str]]:
     """Remove the entries of dropped boxes from a column; also return the rows whose entries do not match their boxes.
 
     Args:
         kept: a mask per row of the boxes that stay; None keeps all.
     """
-    lists = _lists_kept(column, kept)
+    lists = _keep_list_entries(column, kept)
     if lists is not None:
         return lists, {}
     values = column.to_pylist() if isinstance(column, pa.Array) else column
@@ -131,7 +129,7 @@ def kept_entries(column: Column, kept: Sequence[Mask | None]) -> tuple[Column, d
     return (pa.array(rows, column.type) if isinstance(column, pa.Array) else objects(rows)), bad
 
 
-def _lists_kept(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
+def _keep_list_entries(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
     """Do the same for a whole column of Arrow lists; return None for other types, or if a row does not match."""
     if not (isinstance(column, pa.Array) and pa.types.is_large_list(column.type)) or column.null_count:
         return None
@@ -139,8 +137,8 @@ def _lists_kept(column: Column, kept: Sequence[Mask | None]) -> pa.Array | None:
     counts = np.diff(ends)
     if any(mask is not None and len(mask) != count for mask, count in zip(kept, counts.tolist(), strict=True)):
         return None
-    stays = [np.ones(count, bool) if mask is None else mask for mask, count in zip(kept, counts.tolist(), strict=True)]
-    stay = np.concatenate([np.zeros(0, bool), *stays])
-    left = np.concatenate([[0], np.cumsum(stay, dtype=np.int64)])[ends - ends[0]]
-    values = column.values.slice(int(ends[0]), len(stay)).take(of_numbers(np.flatnonzero(stay)))
-    return pa.LargeListArray.from_arrays(of_numbers(left), values, type=column.type)
+    masks = [np.ones(count, bool) if mask is None else mask for mask, count in zip(kept, counts.tolist(), strict=True)]
+    mask_of_all = np.concatenate([np.zeros(0, bool), *masks])
+    offsets = np.concatenate([[0], np.cumsum(mask_of_all, dtype=np.int64)])[ends - ends[0]]
+    values = column.values.slice(int(ends[0]), len(mask_of_all)).take(of_numbers(np.flatnonzero(mask_of_all)))
+    return pa.LargeListArray.from_arrays(of_numbers(offsets), values, type=column.type)

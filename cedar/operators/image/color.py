@@ -15,9 +15,9 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark, pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.layout import ImageType, Sizes, checked
+from cedar.operators.image.layout import ImageType, Sizes, check_images
 from cedar.operators.image.pixels_steps import GRAY, GRAY_ONE, SPREAD, Steps, one_step
-from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import check_probability, require_draws
 
 
 class PixelTransform(ImageTransform):
@@ -40,23 +40,23 @@ class PixelTransform(ImageTransform):
             draws: the random draws of the rows; None if the operator is not random.
         """
 
-    def after(self, channels: int) -> int:
+    def output_channels(self, channels: int) -> int:
         """Return the number of channels of the result."""
         return channels
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
-        channels, dtype = checked(self, kind, self.dtypes)
+        channels, dtype = check_images(self, kind, self.dtypes)
         if channels is not None and self.takes and channels not in self.takes:
             raise self.unfit(kind, f"images of {' or '.join(map(str, self.takes))} channels")
         if dtype is None:
             return OBJECT
-        made = None if channels is None else self.after(channels)
-        if isinstance(kind, TensorType) and made is not None:
-            return TensorType((*kind.shape[:2], made), self.made(dtype))
-        return ImageType(made, self.made(dtype))
+        output_channels = None if channels is None else self.output_channels(channels)
+        if isinstance(kind, TensorType) and output_channels is not None:
+            return TensorType((*kind.shape[:2], output_channels), self.output_dtype(dtype))
+        return ImageType(output_channels, self.output_dtype(dtype))
 
-    def made(self, dtype: str) -> str:
+    def output_dtype(self, dtype: str) -> str:
         """Return the dtype of the result."""
         return dtype
 
@@ -66,14 +66,14 @@ class PixelTransform(ImageTransform):
         return self.steps(Arrays(columns[0]).sizes, draws).describe()
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
-        from cedar.operators.image.engine import alone
+        from cedar.operators.image.engine import run_one
 
-        return alone(self, columns, draws.get("draws"))
+        return run_one(self, columns, draws.get("draws"))
 
 
-def applied(draws: Draws | None, p: float) -> npt.NDArray[np.bool_] | None:
+def rows_applied(draws: Draws | None, p: float) -> npt.NDArray[np.bool_] | None:
     """Return a mask of the rows that an operator changes, from each row's first draw; None for all rows."""
-    return None if p >= 1 else drawn(draws).uniform(1)[:, 0] < p
+    return None if p >= 1 else require_draws(draws).uniform(1)[:, 0] < p
 
 
 def set_random(transform: Any, random: bool) -> None:
@@ -98,7 +98,7 @@ def pair(name: str, parameter: str, value: Any) -> tuple[float, float]:
         or len(both) != 2
         or not all(isinstance(v, int | float | np.number) for v in both)
     ):
-        raise PipelineError(f"{name}({parameter}={value!r}): one number or two", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): must be one number or two", site=user_site())
     return float(both[0]), float(both[1])
 
 
@@ -128,22 +128,22 @@ class Grayscale(PixelTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share("grayscale", "p", self.p)
+        check_probability("grayscale", "p", self.p)
         if self.num_output_channels not in (None, 1, 3) or (self.p < 1 and self.num_output_channels is not None):
             raise PipelineError(
-                f"grayscale(num_output_channels={self.num_output_channels!r}, p={self.p!r}): 1 or 3 channels with p=1",
+                f"grayscale(num_output_channels={self.num_output_channels!r}, p={self.p!r}): must be 1 or 3, with p=1",
                 site=user_site(),
-                fix="leave num_output_channels out where p is below 1: images keep their channels",
+                fix="leave out num_output_channels if p is below 1, as images keep their channels",
             )
         set_random(self, self.p < 1)
 
-    def after(self, channels: int) -> int:
+    def output_channels(self, channels: int) -> int:
         return channels if self.p < 1 else (self.num_output_channels or 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         if self.p < 1:
-            return one_step(len(sizes), GRAY, applied=applied(draws, self.p))
-        if self.after(3) == 1:
+            return one_step(len(sizes), GRAY, applied=rows_applied(draws, self.p))
+        if self.output_channels(3) == 1:
             return one_step(len(sizes), GRAY_ONE)
         gray, spread = one_step(len(sizes), GRAY), one_step(len(sizes), SPREAD)
-        return gray.then(spread)
+        return gray.followed_by(spread)

@@ -13,7 +13,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
-from cedar.operators.image.padding import filling
+from cedar.operators.image.padding import fill_values
 from cedar.operators.image.spatial import Spatial, mark_spatial, pair
 
 Fill = float | tuple[float, ...] | None
@@ -57,7 +57,7 @@ class Crop(Spatial):
                 "four integers, height and width above 0",
                 site=user_site(),
             )
-        _fix_fill(self, "crop")
+        _prepare_fill(self, "crop")
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         del shape
@@ -66,7 +66,7 @@ class Crop(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
         corner = np.array([[self.top, self.left]], dtype=np.int64)
-        return cut_or_filled(sizes, corner, (self.height, self.width), self.fill)
+        return cut_or_pad(sizes, corner, (self.height, self.width), self.fill)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class CenterCrop(Spatial):
             object.__setattr__(self, "size", pair(self.size, "size"))
         except (TypeError, ValueError) as error:
             raise PipelineError(f"center_crop: {error}", site=user_site()) from None
-        _fix_fill(self, "center_crop")
+        _prepare_fill(self, "center_crop")
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
         del shape
@@ -109,18 +109,18 @@ class CenterCrop(Spatial):
         before = np.maximum(size - sizes, 0) // 2
         room = np.maximum(sizes, size) - size
         corner = np.rint(room / 2).astype(np.int64) - before
-        return cut_or_filled(sizes, corner, self.shape(None), self.fill)
+        return cut_or_pad(sizes, corner, self.shape(None), self.fill)
 
 
-def _fix_fill(crop: Any, name: str) -> None:
+def _prepare_fill(crop: Any, name: str) -> None:
     """Mark crops without fill as spatial. With fill they do not commute: brighten(crop(x)) != crop(brighten(x))."""
     if crop.fill is None:
         mark_spatial(crop)
     else:
-        object.__setattr__(crop, "fill", filling(name, crop.fill))
+        object.__setattr__(crop, "fill", fill_values(name, crop.fill))
 
 
-def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> RowMoves:
+def cut_or_pad(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) -> RowMoves:
     """Return moves that cut parts of equal size from a corner (top, left), and pad where a part exceeds its image."""
     corner = np.broadcast_to(corner, sizes.shape)
     start = np.clip(corner, 0, sizes)
@@ -135,4 +135,4 @@ def cut_or_filled(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any)
         f"from column {corner[i, 1]}, row {corner[i, 0]}"
         for i in np.flatnonzero(pad.any(axis=1))
     }
-    return RowMoves(cut=cut, bad=bad, fix="resize before it, or give fill=0 for what is missing", corner=corner)
+    return RowMoves(cut=cut, bad=bad, fix="resize images first, or give fill=0 to pad them", corner=corner)

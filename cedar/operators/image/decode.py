@@ -58,10 +58,12 @@ class Decode(ImageTransform):
     def __post_init__(self) -> None:
         for option in ("exif", "strict"):
             if getattr(self, option) not in (True, False):
-                raise PipelineError(f"decode({option}={getattr(self, option)!r}): True or False", site=user_site())
+                raise PipelineError(
+                    f"decode({option}={getattr(self, option)!r}): must be True or False", site=user_site()
+                )
         if self.mode not in get_args(Mode):
             raise PipelineError(
-                f"decode(mode={self.mode!r}): it is one of {', '.join(get_args(Mode))}", site=user_site()
+                f"decode(mode={self.mode!r}): must be one of {', '.join(get_args(Mode))}", site=user_site()
             )
 
     @property
@@ -85,6 +87,6 @@ class Decode(ImageTransform):
         return ""
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
-        from cedar.operators.image.engine import alone
+        from cedar.operators.image.engine import run_one
 
-        return alone(self, columns, None)
+        return run_one(self, columns, None)

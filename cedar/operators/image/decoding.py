@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from cedar.core.libraries import library
-from cedar.operators.image.headers import BadImage, Header, opened
-from cedar.operators.image.layout import Image, Room, new_image
+from cedar.operators.image.headers import BadImage, Header, open_with_pillow
+from cedar.operators.image.layout import Allocator, Image, new_image
 
 Mode = Literal["RGB", "GRAY", "UNCHANGED"]
 
@@ -24,7 +24,7 @@ _WARNINGS = (  # libjpeg's messages for damage after which it continues decoding
 
 def decode_image(
     data: bytes, header: Header, mode: Mode, *, strict: bool = False, rows: int | None = None, shrink: int = 1,
-    room: Room = new_image,
+    allocate: Allocator = new_image,
 ) -> Image:  # fmt: skip
     """Decode a file to uint8 (height, width, channels), oriented as ``header.orientation`` says.
 
@@ -33,61 +33,66 @@ def decode_image(
         rows: number of rows needed from the top; the result may have more.
         shrink: 1, 2, 4 or 8: the factor by which a JPEG image may be reduced while decoding. ``rows`` still counts rows
             at full size.
-        room: allocates memory for pixels; used by decoders that can write into a given buffer.
+        allocate: allocates memory for pixels; used by decoders that can write into a given buffer.
 
     Raises:
         BadImage: the file is damaged.
     """
     turned = header.orientation > 1
-    if header.jpeg is not None and header.plain:
-        image = _jpeg(data, header, mode, strict, None if turned else rows, shrink, room)
+    if header.jpeg is not None and header.native:
+        image = _decode_jpeg(data, header, mode, strict, None if turned else rows, shrink, allocate)
     else:
-        image = _checked(_as_mode(_plain(data, header) if header.plain else _pillow(data, mode), mode), header)
-    return upright(image, header.orientation) if turned else image
+        image = _check_size(
+            _convert_mode(_decode_natively(data, header) if header.native else _decode_with_pillow(data, mode), mode),
+            header,
+        )
+    return apply_orientation(image, header.orientation) if turned else image
 
 
-def upright(image: Image, orientation: int) -> Image:
+def apply_orientation(image: Image, orientation: int) -> Image:
     """Return the image rotated and mirrored as the EXIF orientation (2 .. 8) asks."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
-    down, right = flipped(orientation)
+    down, right = orientation_flips(orientation)
     return np.ascontiguousarray(image[:: -1 if down else 1, :: -1 if right else 1])
 
 
-def flipped(orientation: int) -> tuple[bool, bool]:
-    """Return whether ``upright`` flips an image top to bottom, and whether it flips it left to right."""
+def orientation_flips(orientation: int) -> tuple[bool, bool]:
+    """Return whether ``apply_orientation`` flips an image top to bottom, and whether it flips it left to right."""
     return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
 
 
 # ---- JPEG ------------------------------------------------------------------------------------------------------------
 
 
-def _jpeg(data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int, room: Room) -> Image:
+def _decode_jpeg(
+    data: bytes, header: Header, mode: Mode, strict: bool, rows: int | None, shrink: int, allocate: Allocator
+) -> Image:
     assert header.jpeg is not None
     jpeg = library("simplejpeg", "images", "decode")
     gray = mode == "GRAY" or (mode == "UNCHANGED" and header.jpeg.components == 1)
-    ends = data.rfind(_END, header.jpeg.scan) > 0
-    part, height = data, header.height
-    if not ends:  # completes the file if only the end marker is missing
-        part = data + _END
+    complete = data.rfind(_END, header.jpeg.scan) > 0
+    stream, height = data, header.height
+    if not complete:  # completes the file if only the end marker is missing
+        stream = data + _END
     elif rows is not None and not strict:
-        part, height = first_rows(data, header, rows)
+        stream, height = first_rows(data, header, rows)
     height, width = -(-height // shrink), -(-header.width // shrink)
-    image = room((height, width, 1 if gray else 3))
-    least = {} if shrink == 1 else {"min_height": height, "min_width": width}
+    image = allocate((height, width, 1 if gray else 3))
+    min_size = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
-        jpeg.decode_jpeg(part, "GRAY" if gray else "RGB", buffer=image, **least)
+        jpeg.decode_jpeg(stream, "GRAY" if gray else "RGB", buffer=image, **min_size)
     except Exception as error:  # noqa: BLE001 - ValueError, and KeyError for unusual color spaces
         why = str(error)
-        if strict or not ends or not why.startswith(_WARNINGS):
-            cut = "" if ends else "; the file is cut off"
+        if strict or not complete or not why.startswith(_WARNINGS):
+            cut = "" if complete else "; the file is cut off"
             raise BadImage(f"the JPEG data is damaged: {why}{cut}") from None
-        if _before_pixels(jpeg, part):
-            return _checked(_as_mode(_pillow(data, mode), mode), header)
+        if _warns_in_header(jpeg, stream):
+            return _check_size(_convert_mode(_decode_with_pillow(data, mode), mode), header)
     return image
 
 
-def _before_pixels(jpeg: Any, data: bytes) -> bool:
+def _warns_in_header(jpeg: Any, data: bytes) -> bool:
     """Return whether libjpeg warns about the header, where simplejpeg stops before decoding any pixels.
 
     After a later warning, simplejpeg raises its error only after the last row, so that the image is complete.
@@ -99,7 +104,7 @@ def _before_pixels(jpeg: Any, data: bytes) -> bool:
     return False
 
 
-def _checked(image: Image, header: Header) -> Image:
+def _check_size(image: Image, header: Header) -> Image:
     if image.shape[:2] != (header.height, header.width):
         raise BadImage(
             f"the header says {header.width} x {header.height} pixels, "
@@ -116,13 +121,13 @@ def first_rows(data: bytes, header: Header, rows: int) -> tuple[bytes, int]:
     """
     jpeg = header.jpeg
     assert jpeg is not None
-    if not jpeg.cuttable:
+    if not jpeg.sequential:
         return data, header.height
     kept = (-(-rows // jpeg.rows) + 1) * jpeg.rows
     if kept >= header.height:
         return data, header.height
-    at = jpeg.frame + 5
-    return b"".join((data[:at], kept.to_bytes(2, "big"), data[at + 2 :])), kept
+    height_offset = jpeg.frame + 5
+    return b"".join((data[:height_offset], kept.to_bytes(2, "big"), data[height_offset + 2 :])), kept
 
 
 # ---- the other formats -----------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ def _codecs() -> Any:
     return library("imagecodecs", "images", "decode")
 
 
-def _plain(data: bytes, header: Header) -> Image:
+def _decode_natively(data: bytes, header: Header) -> Image:
     codecs = _codecs()
     try:
         image = codecs.png_decode(data) if header.format == "PNG" else codecs.webp_decode(data)
@@ -148,9 +153,9 @@ def _plain(data: bytes, header: Header) -> Image:
     return pixels
 
 
-def _pillow(data: bytes, mode: Mode) -> Image:
+def _decode_with_pillow(data: bytes, mode: Mode) -> Image:
     """Decode the first frame with Pillow. CMYK and palettes become RGB; of 16 bits the highest 8 are kept."""
-    with opened(data) as image:
+    with open_with_pillow(data) as image:
         try:
             if mode == "GRAY":
                 image.draft("L", None)  # for a JPEG file, take its luma directly
@@ -170,7 +175,7 @@ def _pillow(data: bytes, mode: Mode) -> Image:
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _as_mode(image: Image, mode: Mode) -> Image:
+def _convert_mode(image: Image, mode: Mode) -> Image:
     """Convert an image to a mode: drop transparency, repeat gray three times, or reduce colors to ITU-R 601 luma."""
     if mode == "UNCHANGED":
         return image

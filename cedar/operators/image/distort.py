@@ -13,7 +13,7 @@ from cedar.operators.image.color import PixelTransform, pair
 from cedar.operators.image.jitter import check_factors, check_shifts
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, PERMUTE, SATURATION, Steps
-from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import check_probability, require_draws
 
 _ORDERS = np.array([sum(place << 2 * c for c, place in enumerate(order)) for order in permutations(range(3))])
 
@@ -51,7 +51,7 @@ class PhotometricDistort(PixelTransform):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share("photometric_distort", "p", self.p)
+        check_probability("photometric_distort", "p", self.p)
         for name in ("brightness", "contrast", "saturation"):
             ends = pair("photometric_distort", name, getattr(self, name))
             object.__setattr__(self, name, check_factors("photometric_distort", name, ends))
@@ -60,7 +60,7 @@ class PhotometricDistort(PixelTransform):
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         # Draws per row: whether and how much for four changes, whether contrast is early, whether and how to permute.
-        uniform = drawn(draws).uniform(11)
+        uniform = require_draws(draws).uniform(11)
         ranges = [self.brightness, self.contrast, self.saturation, self.hue]
         low, high = np.array(ranges).T
         amounts = low + (high - low) * uniform[:, 4:8]

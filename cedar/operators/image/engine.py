@@ -20,13 +20,13 @@ from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.chains import ChainFault, Link
 from cedar.operators.draws import Draws
-from cedar.operators.image.boxes import Boxes, box_column, box_rows, kept_entries, thinned
+from cedar.operators.image.boxes import Boxes, boxes_to_column, keep_entries, parse_boxes, type_after_removal
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.kernels import compiled
-from cedar.operators.image.layout import Image, ImageType, Layout, ReusedImage, Room, Sizes, layout, new_image
-from cedar.operators.image.moves import Mask, RowMoves, Steps, full, moved_boxes
+from cedar.operators.image.layout import Allocator, Image, ImageType, Layout, ReusedImage, Sizes, layout_of, new_image
+from cedar.operators.image.moves import Mask, RowMoves, Steps, move_boxes, whole_images
 from cedar.operators.image.normalize import ChannelsFirst, Normalize, ToFloat
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
@@ -34,11 +34,11 @@ from cedar.operators.image.sources import Arrays, Files, PixelSource, Source
 from cedar.operators.image.spatial import Spatial
 from cedar.operators.transform import BadValues, Transform, as_tuple
 
-_BOXES_FIX = "give each image an array of shape (boxes, 4), and an entry for each box"
-_MIXED_FIX = "bring images to one number of channels and one dtype first, say by decode(mode='RGB')"
+_BOXES_FIX = "give each image an array of shape (boxes, 4), and one entry per box"
+_MIXED_FIX = "convert images to one number of channels and one dtype first, for example by decode(mode='RGB')"
 
 
-def alone(transform: Transform, columns: Sequence[Column], draws: Draws | None) -> Any:
+def run_one(transform: Transform, columns: Sequence[Column], draws: Draws | None) -> Any:
     """Run one operator on columns; return its column, or a tuple of several columns.
 
     Raises:
@@ -49,30 +49,30 @@ def alone(transform: Transform, columns: Sequence[Column], draws: Draws | None) 
     if faults:
         rows = sorted(faults)
         raise BadValues({row: faults[row].why for row in rows}, faults[rows[0]].fix)
-    made = tuple(done[name] for name in names)
-    return made if len(made) > 1 else made[0]
+    results = tuple(done[name] for name in names)
+    return results if len(results) > 1 else results[0]
 
 
 def run(
     links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]
 ) -> tuple[dict[str, Column], dict[int, ChainFault]]:
     """See ``Chain.run``."""
-    order = _order(links)
+    order = _run_order(links)
     links, draws = [links[i] for i in order], [draws[i] for i in order]
-    job = _Job(links, columns, draws)
-    at = 0
-    while at < len(links):
-        end = at + 1
-        while end < len(links) and _family(links[end]) is _family(links[at]):
+    job = _BlockState(links, columns, draws)
+    begin = 0
+    while begin < len(links):
+        end = begin + 1
+        while end < len(links) and _runner(links[end]) is _runner(links[begin]):
             end += 1
-        if _family(links[at]) is _pixels and end < len(links) and isinstance(links[end].transform, ChannelsFirst):
+        if _runner(links[begin]) is _pixels and end < len(links) and isinstance(links[end].transform, ChannelsFirst):
             end += 1  # the pass over pixels writes its results with channels first
-        _family(links[at])(job, at, end)
-        at = end
+        _runner(links[begin])(job, begin, end)
+        begin = end
     return job.results(), {row: ChainFault(order[f.link], f.why, f.fix) for row, f in job.faults.items()}
 
 
-def _order(links: Sequence[Link]) -> list[int]:
+def _run_order(links: Sequence[Link]) -> list[int]:
     """Return the order to run links in: crops and flips move before pointwise operators, where they cost nothing."""
     order: list[int] = []
     files = isinstance(links[0].transform, Decode) and links[0].transform.channels is not None
@@ -85,13 +85,13 @@ def _order(links: Sequence[Link]) -> list[int]:
     return order
 
 
-class _Job:
+class _BlockState:
     """The state of one block while a chain processes it."""
 
     def __init__(self, links: Sequence[Link], columns: Mapping[str, Column], draws: Sequence[Draws | None]) -> None:
         self.links, self.draws = links, draws
-        self.beside = dict(columns)  # boxes and labels
-        first = self.beside.pop(links[0].reads[0])
+        self.other_columns = dict(columns)  # boxes and labels
+        first = self.other_columns.pop(links[0].reads[0])
         self.n = len(first)
         self.faults: dict[int, ChainFault] = {}
         self.written: set[str] = set()
@@ -102,154 +102,168 @@ class _Job:
             self.faults[row] = ChainFault(0, bad.why, bad.fix)
         self.kind: ColumnType = self.source.kind
         self.layouts: list[Layout | None] = []  # each row's layout, if the column's type does not determine it
-        self.apart: dict[Layout, ColumnType] = {}  # the current type of images, by original layout
-        self.tell_apart()
+        self.type_by_layout: dict[Layout, ColumnType] = {}  # the current type of images, by original layout
+        self.track_layouts()
 
-    def fault(self, row: int, link: int, why: str, fix: str) -> None:
+    def record_fault(self, row: int, link: int, why: str, fix: str) -> None:
         """Record that a row failed at a link, unless it failed at an earlier link."""
         if row not in self.faults or self.faults[row].link > link:
             self.faults[row] = ChainFault(link, why, fix)
 
-    def good(self) -> list[int]:
+    def good_rows(self) -> list[int]:
         """Return the rows that have not failed."""
         return [row for row in range(self.n) if row not in self.faults] if self.faults else list(range(self.n))
 
-    def tell_apart(self) -> None:
+    def track_layouts(self) -> None:
         """Track the layout of each image separately if the column's type does not determine it."""
         if isinstance(self.source, Arrays) and not self.source.tensor and getattr(self.kind, "channels", None) is None:
-            self.layouts = [None if row in self.faults else layout(self.source.images[row]) for row in range(self.n)]
-            self.apart = {own: ImageType(*own) for own in self.layouts if own is not None}
+            self.layouts = [None if row in self.faults else layout_of(self.source.images[row]) for row in range(self.n)]
+            self.type_by_layout = {
+                image_layout: ImageType(*image_layout) for image_layout in self.layouts if image_layout is not None
+            }
 
-    def step(self, link: int) -> None:
+    def update_type(self, link: int) -> None:
         """Update the type of the images after a link; rows whose images the link does not accept fail.
 
         Raises:
             PipelineError: the link does not accept columns of this type.
         """
-        of = self.links[link]
-        beside = [type_of(self.beside[name]) for name in of.reads[1:]]
-        made = _made(of, self.kind, beside)
-        if made is UNKNOWN:  # an array of objects: assume the most frequent layout
-            often = Counter(own for own in self.layouts if own in self.apart).most_common(1)
-            made = _made(of, of.like or (self.apart[often[0][0]] if often else ImageType()), beside)
-        self.kind = made
-        for own, kind in list(self.apart.items()):
+        current_link = self.links[link]
+        other_types = [type_of(self.other_columns[name]) for name in current_link.reads[1:]]
+        result = _result_type(current_link, self.kind, other_types)
+        if result is UNKNOWN:  # an array of objects: assume the most frequent layout
+            often = Counter(
+                image_layout for image_layout in self.layouts if image_layout in self.type_by_layout
+            ).most_common(1)
+            result = _result_type(
+                current_link,
+                current_link.like or (self.type_by_layout[often[0][0]] if often else ImageType()),
+                other_types,
+            )
+        self.kind = result
+        for image_layout, kind in list(self.type_by_layout.items()):
             why, fix = "", _MIXED_FIX
             try:
-                self.apart[own] = _made(of, kind, beside)
+                self.type_by_layout[image_layout] = _result_type(current_link, kind, other_types)
             except PipelineError as error:
                 why, fix = error.what, error.fix or fix
-            if not why and isinstance(made, TensorType) and self.apart[own] != made:
-                why = f"{_shown(self.apart[own])} among those of {_shown(made)}"
+            if not why and isinstance(result, TensorType) and self.type_by_layout[image_layout] != result:
+                why = f"{_describe_images(self.type_by_layout[image_layout])} in a column of {_describe_images(result)}"
             if why:
-                del self.apart[own]
+                del self.type_by_layout[image_layout]
                 for row, other in enumerate(self.layouts):
-                    if other == own:
-                        self.fault(row, link, why, fix)
+                    if other == image_layout:
+                        self.record_fault(row, link, why, fix)
 
     def results(self) -> dict[str, Column]:
-        return {self.links[-1].writes[0]: self.source.column()} | {name: self.beside[name] for name in self.written}
+        return {self.links[-1].writes[0]: self.source.column()} | {
+            name: self.other_columns[name] for name in self.written
+        }
 
 
-def _made(of: Link, kind: ColumnType, beside: Sequence[ColumnType]) -> ColumnType:
-    return as_tuple(of.transform.result(kind, *beside))[0]
+def _result_type(link: Link, kind: ColumnType, others: Sequence[ColumnType]) -> ColumnType:
+    return as_tuple(link.transform.result(kind, *others))[0]
 
 
-def _shown(kind: TensorType) -> str:
+def _describe_images(kind: TensorType) -> str:
     return f"{kind.shape[2]} channel(s) of {kind.dtype}"
 
 
 # ---- decode ----------------------------------------------------------------------------------------------------------
 
 
-def _decode(job: _Job, at: int, end: int) -> None:
+def _decode(job: _BlockState, begin: int, end: int) -> None:
     """Decode all images, unless spatial operators follow and will decode them. Headers have been read already."""
-    del at
-    if not _waits(job, end):
-        _settle(job, [])
+    del begin
+    if not _decodes_later(job, end):
+        _compute_pixels(job, [])
 
 
-def _waits(job: _Job, at: int) -> bool:
+def _decodes_later(job: _BlockState, link: int) -> bool:
     """Return whether the next link, not counting pixel operators on uint8, is spatial and takes images one by one."""
-    reported = getattr(job.kind, "channels", None) is not None  # otherwise the layouts must be determined first
-    while reported and at < len(job.links) and _on_bytes(job.links[at]):
-        at += 1
-    return at < len(job.links) and _family(job.links[at]) is _spatial
+    same_layout = getattr(job.kind, "channels", None) is not None  # otherwise the layouts must be determined first
+    while same_layout and link < len(job.links) and _changes_bytes(job.links[link]):
+        link += 1
+    return link < len(job.links) and _runner(job.links[link]) is _spatial
 
 
-def _on_bytes(link: Link) -> bool:
-    return _family(link) is _pixels and not isinstance(link.transform, ToFloat | Normalize)
+def _changes_bytes(link: Link) -> bool:
+    return _runner(link) is _pixels and not isinstance(link.transform, ToFloat | Normalize)
 
 
 # ---- spatial operators -----------------------------------------------------------------------------------------------
 
 
-def _spatial(job: _Job, at: int, end: int) -> None:
+def _spatial(job: _BlockState, begin: int, end: int) -> None:
     sizes = job.source.sizes
     plan: list[RowMoves] = []
-    for link in range(at, end):
-        moves = _moves(job, link, sizes)
+    for link in range(begin, end):
+        moves = _compute_moves(job, link, sizes)
         plan.append(moves)
         sizes = np.maximum(moves.sizes(sizes), 1)  # failed rows may have size 0
-        job.step(link)
-    _settle(job, plan)
+        job.update_type(link)
+    _compute_pixels(job, plan)
 
 
-def _moves(job: _Job, link: int, sizes: Sizes) -> RowMoves:
+def _compute_moves(job: _BlockState, link: int, sizes: Sizes) -> RowMoves:
     """Return how a link moves the images, and update the columns of boxes and labels."""
-    of = job.links[link]
-    assert isinstance(of.transform, Spatial)
+    spatial_link = job.links[link]
+    assert isinstance(spatial_link.transform, Spatial)
     boxes = None
-    if len(of.reads) > 1:
-        name = of.reads[1]
+    if len(spatial_link.reads) > 1:
+        name = spatial_link.reads[1]
         if name not in job.boxes:
-            job.boxes[name], bad = box_rows(job.beside[name])
+            job.boxes[name], bad = parse_boxes(job.other_columns[name])
             for row, why in bad.items():
-                job.fault(row, link, why, _BOXES_FIX)
+                job.record_fault(row, link, why, _BOXES_FIX)
         boxes = job.boxes[name]
-    moves = of.transform.moves(sizes, boxes, job.draws[link])
+    moves = spatial_link.transform.moves(sizes, boxes, job.draws[link])
     for row, why in moves.bad.items():
-        job.fault(row, link, why, moves.fix)
+        job.record_fault(row, link, why, moves.fix)
     if boxes is not None:
-        _follow(job, of, link, moves, sizes, boxes)
+        _move_boxes(job, spatial_link, link, moves, sizes, boxes)
     return moves
 
 
-def _follow(job: _Job, of: Link, link: int, moves: RowMoves, sizes: Sizes, boxes: list[Boxes]) -> None:
-    moved = moved_boxes(boxes, moves, sizes, job.faults)
-    like = type_of(job.beside[of.reads[1]])
-    made = {of.writes[1]: box_column(moved, like if moves.kept is None else thinned(like))}
-    for read, write in zip(of.reads[2:], of.writes[2:], strict=True):
-        made[write] = job.beside[read]
+def _move_boxes(
+    job: _BlockState, spatial_link: Link, link: int, moves: RowMoves, sizes: Sizes, boxes: list[Boxes]
+) -> None:
+    moved = move_boxes(boxes, moves, sizes, job.faults)
+    like = type_of(job.other_columns[spatial_link.reads[1]])
+    columns = {spatial_link.writes[1]: boxes_to_column(moved, like if moves.kept is None else type_after_removal(like))}
+    for read, write in zip(spatial_link.reads[2:], spatial_link.writes[2:], strict=True):
+        columns[write] = job.other_columns[read]
         if moves.kept is not None:
-            made[write], bad = kept_entries(job.beside[read], moves.kept)
+            columns[write], bad = keep_entries(job.other_columns[read], moves.kept)
             for row, why in bad.items():
-                job.fault(row, link, why, _BOXES_FIX)
-    for name, column in made.items():
+                job.record_fault(row, link, why, _BOXES_FIX)
+    for name, column in columns.items():
         job.boxes.pop(name, None)
-        job.beside[name] = column
+        job.other_columns[name] = column
         job.written.add(name)
-    job.boxes[of.writes[1]] = moved
+    job.boxes[spatial_link.writes[1]] = moved
 
 
-def _settle(job: _Job, plan: Sequence[RowMoves]) -> None:
+def _compute_pixels(job: _BlockState, plan: Sequence[RowMoves]) -> None:
     """Compute the pixels of all images after the planned moves."""
     kind, source = job.kind, job.source
     tensor = isinstance(kind, TensorType)
     images: Any = [None] * job.n
-    canvas: Room = ReusedImage() if tensor else new_image
+    canvas: Allocator = ReusedImage() if tensor else new_image
     if isinstance(kind, TensorType):
         limits.take(job.n * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize, f"{job.n:,} images")
         images = buffers.empty((job.n, *kind.shape), kind.dtype)
         source.reuse()  # each image is copied into the tensor before the next is decoded
-    at_once = isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good(), images)
+    at_once = (
+        isinstance(source, Arrays) and source.tensor and resample_all(source.images, plan, job.good_rows(), images)
+    )
     for row in range(0 if at_once else job.n):
-        if row in job.faults and (job.faults[row].link == 0 or not source.late):
+        if row in job.faults and (job.faults[row].link == 0 or not source.fails_late):
             continue
         try:
             image, steps = source.image(row, Steps(plan, row))
         except BadImage as bad:
-            job.fault(row, 0, bad.why, bad.fix)
+            job.record_fault(row, 0, bad.why, bad.fix)
             continue
         if row in job.faults:
             continue
@@ -261,34 +275,34 @@ def _settle(job: _Job, plan: Sequence[RowMoves]) -> None:
     if tensor:
         images[list(job.faults)] = 0
     job.source = Arrays(images, kind)
-    if source.late:
-        job.tell_apart()
+    if source.fails_late:
+        job.track_layouts()
 
 
 # ---- pixel operators -------------------------------------------------------------------------------------------------
 
 
-def _pixels(job: _Job, at: int, end: int) -> None:
+def _pixels(job: _BlockState, begin: int, end: int) -> None:
     source = job.source
-    for link in range(at, end):
-        job.step(link)
-    if isinstance(source, Arrays) and not source.tensor and not job.good():  # there is no image to process
+    for link in range(begin, end):
+        job.update_type(link)
+    if isinstance(source, Arrays) and not source.tensor and not job.good_rows():  # there is no image to process
         job.source = Arrays([None] * job.n, job.kind)
         return
     first = isinstance(job.links[end - 1].transform, ChannelsFirst)
-    draws = list(job.draws[at : end - first])
-    program = compile_pixels([link.transform for link in job.links[at : end - first]], channels_first=first)
+    draws = list(job.draws[begin : end - first])
+    program = compile_pixels([link.transform for link in job.links[begin : end - first]], channels_first=first)
     if not isinstance(source, Arrays):
-        job.source = PixelSource(source, program.prepared(source.sizes, draws), job.kind)
+        job.source = PixelSource(source, program.prepare(source.sizes, draws), job.kind)
         return
     if source.tensor:
         job.source = Arrays(program.run(source.images, draws), job.kind)
         return
-    rows = job.good()
+    rows = job.good_rows()
     index = np.array(rows, dtype=np.int64)
-    made = program.run([source.images[row] for row in rows], [d if d is None else d.take(index) for d in draws])
+    changed = program.run([source.images[row] for row in rows], [d if d is None else d.take(index) for d in draws])
     images: list[Image | None] = [None] * job.n
-    for row, image in zip(rows, made, strict=True):
+    for row, image in zip(rows, changed, strict=True):
         images[row] = image
     job.source = Arrays(images, job.kind)
 
@@ -296,11 +310,11 @@ def _pixels(job: _Job, at: int, end: int) -> None:
 # ---- channels first --------------------------------------------------------------------------------------------------
 
 
-def _channels_first(job: _Job, at: int, end: int) -> None:
+def _channels_first(job: _BlockState, begin: int, end: int) -> None:
     source = job.source
     assert isinstance(source, Arrays)
-    assert end == at + 1
-    job.step(at)
+    assert end == begin + 1
+    job.update_type(begin)
     if source.tensor:
         images = source.images.transpose(0, 3, 1, 2)
     else:
@@ -308,7 +322,7 @@ def _channels_first(job: _Job, at: int, end: int) -> None:
     job.source = Arrays(images, job.kind)
 
 
-def _family(link: Link) -> Any:
+def _runner(link: Link) -> Any:
     transform = link.transform
     if isinstance(transform, Spatial):
         return _spatial
@@ -335,7 +349,7 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
     if resampling is None or resampling[2].interpolation != "bilinear" or images.dtype != np.uint8:
         return False
     width, channels = images.shape[2:]
-    apart, stride, across, along = images.strides
+    image_stride, stride, across, along = images.strides
     if not channels or along != 1 or across != channels or stride < max(width * channels, 4):
         return False
     kernels = compiled("resample")
@@ -343,7 +357,7 @@ def resample_all(images: Image, plan: Sequence[RowMoves], rows: Sequence[int], o
         return False
     parts, mirrored, how = resampling
     wanted = np.array(rows, dtype=np.int64)
-    first = images.__array_interface__["data"][0] + wanted * apart
+    first = images.__array_interface__["data"][0] + wanted * image_stride
     kernels.resize_all(
         first, stride, channels, parts[wanted], how.antialias, mirrored[wanted], wanted, out.reshape(*out.shape[:2], -1)
     )
@@ -355,10 +369,10 @@ def _one_resampling(plan: Sequence[RowMoves], sizes: Sizes) -> tuple[Sizes, Mask
 
     None if the moves include anything but one resampling with cuts before it and left-right flips after it.
     """
-    parts, mirrored, how = full(sizes), np.zeros(len(sizes), dtype=np.bool_), None
+    parts, mirrored, how = whole_images(sizes), np.zeros(len(sizes), dtype=np.bool_), None
     for moves in plan:
-        made = any(part is not None for part in (moves.upend, moves.pad, moves.erase))
-        if made or (how is not None and not moves.flips_only):
+        unsupported = any(part is not None for part in (moves.flip_vertical, moves.pad, moves.erase))
+        if unsupported or (how is not None and not moves.flips_only):
             return None
         if moves.cut is not None:
             parts = np.concatenate([parts[:, :2] + moves.cut[:, :2], moves.cut[:, 2:]], axis=1)

@@ -10,9 +10,9 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
-from cedar.operators.image.padding import filling
+from cedar.operators.image.padding import fill_values
 from cedar.operators.image.random_crop import random_parts
-from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn
+from cedar.operators.image.spatial import Spatial, check_probability, check_range, require_draws
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Erasing(Spatial):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share("erasing", "p", self.p)
+        check_probability("erasing", "p", self.p)
         for name, low, high in (("scale", 0.0, 1.0), ("ratio", 1e-6, float("inf"))):
             object.__setattr__(self, name, check_range("erasing", name, getattr(self, name), low, high))
-        object.__setattr__(self, "value", filling("erasing", self.value, "value"))
+        object.__setattr__(self, "value", fill_values("erasing", self.value, "value"))
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
         low, high = self.ratio
-        parts, none = random_parts(sizes, drawn(draws), self.scale, (1 / high, 1 / low), larger=1, first=1)
-        parts[none | (drawn(draws).uniform(1)[:, 0] >= self.p)] = 0
+        parts, none = random_parts(sizes, require_draws(draws), self.scale, (1 / high, 1 / low), larger=1, first=1)
+        parts[none | (require_draws(draws).uniform(1)[:, 0] >= self.p)] = 0
         return RowMoves(erase=parts, fill=self.value)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
-from cedar.operators.image.spatial import Spatial, check_share, drawn
+from cedar.operators.image.spatial import Spatial, check_probability, require_draws
 
 
 @spatial
@@ -36,11 +36,11 @@ class HorizontalFlip(Spatial):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share("horizontal_flip", "p", self.p)
+        check_probability("horizontal_flip", "p", self.p)
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del sizes, boxes
-        return RowMoves(flip=drawn(draws).uniform(1)[:, 0] < self.p)
+        return RowMoves(flip=require_draws(draws).uniform(1)[:, 0] < self.p)
 
 
 @spatial
@@ -65,8 +65,8 @@ class VerticalFlip(Spatial):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share("vertical_flip", "p", self.p)
+        check_probability("vertical_flip", "p", self.p)
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del sizes, boxes
-        return RowMoves(upend=drawn(draws).uniform(1)[:, 0] < self.p)
+        return RowMoves(flip_vertical=require_draws(draws).uniform(1)[:, 0] < self.p)

@@ -21,7 +21,7 @@ MAX_PIXELS = 1 << 27
 
 _EXIF = (b"Exif", b"eXIf", b"EXIF", b"exif", b"tiff:Orientation")  # a file with an orientation contains one of these
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
-_BARE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # markers without a length
 
 
 class BadImage(Exception):
@@ -41,14 +41,14 @@ class Jpeg:
         scan: offset of the first scan's marker.
         components: 1 (gray), 3 (color) or 4 (CMYK).
         rows: rows of pixels per MCU, the unit of coding.
-        cuttable: whether one scan codes all rows in order, so that the first rows can be decoded without the others.
+        sequential: whether one scan codes all rows in order, so that the first rows can be decoded without the others.
     """
 
     frame: int
     scan: int
     components: int
     rows: int
-    cuttable: bool
+    sequential: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Header:
     height: int
     width: int
     jpeg: Jpeg | None = None
-    plain: bool = True  # whether the format's own decoder reads the file; otherwise Pillow does
+    native: bool = True  # whether the format's own decoder reads the file; otherwise Pillow does
     orientation: int = 1  # EXIF orientation, 1 .. 8; from 5 on, height and width are swapped
 
 
@@ -74,13 +74,13 @@ def read_header(data: bytes, limit: int, *, exif: bool = False) -> Header:
         BadImage: the header is damaged, or claims more pixels than the limit.
     """
     if data[:2] == b"\xff\xd8":
-        header = _jpeg(data)
+        header = _jpeg_header(data)
     elif data[:8] == b"\x89PNG\r\n\x1a\n":
-        header = _png(data)
+        header = _png_header(data)
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        header = _webp(data)
+        header = _webp_header(data)
     else:
-        header = _other(data)
+        header = _pillow_header(data)
     if not (header.height and header.width):
         raise BadImage(f"the {header.format} header says {header.width} x {header.height} pixels")
     if header.height * header.width > limit:
@@ -109,40 +109,40 @@ def max_pixels() -> int:
     return int(text)
 
 
-def _jpeg(data: bytes) -> Header:
+def _jpeg_header(data: bytes) -> Header:
     """Read the segments of a JPEG file up to the first scan (ITU-T T.81, B.1 and B.2)."""
-    at, end, frame, restarts = 2, len(data), -1, False
-    while at + 4 <= end:
-        if data[at] != 0xFF:
-            raise BadImage(f"a JPEG file without a marker at byte {at}")
-        marker = data[at + 1]
+    offset, end, frame, restarts = 2, len(data), -1, False
+    while offset + 4 <= end:
+        if data[offset] != 0xFF:
+            raise BadImage(f"the JPEG file has no marker at byte {offset}")
+        marker = data[offset + 1]
         if marker == 0xFF:  # a fill byte
-            at += 1
+            offset += 1
             continue
-        if marker in _BARE:
-            at += 2
+        if marker in _WITHOUT_LENGTH:
+            offset += 2
             continue
         if marker == 0xDA:
             break
         if marker == 0xD9:
-            raise BadImage("a JPEG file that holds no image")
+            raise BadImage("the JPEG file has no image")
         if marker in _FRAMES and frame < 0:
-            frame = at
+            frame = offset
         restarts |= marker == 0xDD
-        at += 2 + (data[at + 2] << 8 | data[at + 3])
+        offset += 2 + (data[offset + 2] << 8 | data[offset + 3])
     else:
         raise BadImage("the JPEG file ends in its header")
-    if frame < 0 or frame + 10 > at or frame + 10 + 3 * data[frame + 9] > at:
-        raise BadImage("a JPEG file without a frame header")
+    if frame < 0 or frame + 10 > offset or frame + 10 + 3 * data[frame + 9] > offset:
+        raise BadImage("the JPEG file has no frame header")
     height, width = data[frame + 5] << 8 | data[frame + 6], data[frame + 7] << 8 | data[frame + 8]
     components = data[frame + 9]
     rows = 8 * max((data[frame + 11 + 3 * i] & 15 for i in range(components)), default=0)
-    once = at + 4 < end and data[frame + 1] in (0xC0, 0xC1) and data[at + 4] == components
+    once = offset + 4 < end and data[frame + 1] in (0xC0, 0xC1) and data[offset + 4] == components
     once = once and rows > 0 and not restarts  # restart markers let a decoder resynchronize further down
-    return Header("JPEG", height, width, Jpeg(frame, at, components, rows, once), components in (1, 3))
+    return Header("JPEG", height, width, Jpeg(frame, offset, components, rows, once), components in (1, 3))
 
 
-def _png(data: bytes) -> Header:
+def _png_header(data: bytes) -> Header:
     """Read the size of a PNG file from IHDR, the first chunk (W3C PNG, 11.2.1)."""
     if len(data) < 33 or data[12:16] != b"IHDR":
         raise BadImage("the PNG file ends in its header")
@@ -150,7 +150,7 @@ def _png(data: bytes) -> Header:
     return Header("PNG", height, width)
 
 
-def _webp(data: bytes) -> Header:
+def _webp_header(data: bytes) -> Header:
     """Read the size of a WebP file from its first chunk: lossy, lossless or extended (RFC 9649)."""
     kind, body = data[12:16], data[20:30]
     if len(body) == 10 and kind == b"VP8 ":
@@ -161,16 +161,16 @@ def _webp(data: bytes) -> Header:
         return Header("WebP", (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1)
     if len(body) == 10 and kind == b"VP8X":
         width, height = int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
-        return Header("WebP", height, width, plain=not body[0] & 2)  # Pillow decodes animations
+        return Header("WebP", height, width, native=not body[0] & 2)  # Pillow decodes animations
     raise BadImage("the WebP file ends in its header")
 
 
-def _other(data: bytes) -> Header:
-    with opened(data) as image:
-        return Header("other", image.height, image.width, plain=False)
+def _pillow_header(data: bytes) -> Header:
+    with open_with_pillow(data) as image:
+        return Header("other", image.height, image.width, native=False)
 
 
-def opened(data: bytes) -> Any:
+def open_with_pillow(data: bytes) -> Any:
     """Open a file with Pillow's plugin for GIF, BMP, TIFF, JPEG, PNG or WebP; no other plugin is tried.
 
     Raises:
@@ -180,7 +180,7 @@ def opened(data: bytes) -> Any:
     name = name or {b"\x89PNG": "PNG", b"RIFF": "WEBP"}.get(bytes(data[:4]))
     if name is None:
         raise BadImage(
-            f"no image of a format that is read; it starts with {data[:8].hex(' ') or 'nothing'}",
+            f"unknown image format; the file starts with {data[:8].hex(' ') or 'nothing'}",
             "give JPEG, PNG, WebP, GIF, BMP or TIFF, or open the file in a map() of your own, if you trust it",
         )
     pillow = library("PIL.Image", "images", "decode")
@@ -189,16 +189,16 @@ def opened(data: bytes) -> Any:
     except MemoryError:
         raise
     except pillow.DecompressionBombError as error:
-        raise BadImage(f"the header says too many pixels: {error}") from None
+        raise BadImage(f"the header claims too many pixels: {error}") from None
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
         start = data[:8].hex(" ") or "nothing"
         raise BadImage(
-            f"no {name} image that Pillow can open; it starts with {start} ({type(error).__name__})"
+            f"Pillow cannot open this {name} file; it starts with {start} ({type(error).__name__})"
         ) from None
 
 
 def _orientation(data: bytes) -> int:
-    with opened(data) as image:
+    with open_with_pillow(data) as image:
         try:
             turned = image.getexif().get(0x0112, 1)
         except Exception:  # noqa: BLE001 - damaged EXIF data is ignored

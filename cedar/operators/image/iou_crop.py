@@ -12,15 +12,23 @@ from cedar.core.columns import Column, ColumnType, Index, type_of
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
 from cedar.operators.image import iou_plain
-from cedar.operators.image.boxes import Boxes, Mask, box_column, box_rows, check_boxes, kept_entries, thinned
+from cedar.operators.image.boxes import (
+    Boxes,
+    Mask,
+    boxes_to_column,
+    check_boxes,
+    keep_entries,
+    parse_boxes,
+    type_after_removal,
+)
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Sizes
-from cedar.operators.image.moves import RowMoves, full
-from cedar.operators.image.spatial import Spatial, check_range, drawn, tuple_of
+from cedar.operators.image.moves import RowMoves, whole_images
+from cedar.operators.image.spatial import Spatial, check_range, require_draws, tuple_of
 from cedar.operators.transform import BadValues, Transform
 
 ROUNDS = 50  # maximum number of times to draw an overlap, so that the search always ends
-_TOGETHER = 1024  # rows per call of the kernel
+_ROWS_PER_CALL = 1024  # rows per call of the kernel
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class IouCrop(Spatial):
         if not overlaps or not numbers or self.trials < 1 or self.max_scale > 1:
             raise PipelineError(
                 f"iou_crop(max_scale={self.max_scale}, overlaps={self.overlaps!r}, trials={self.trials}): "
-                "a scale of at most 1, a sequence of overlaps, and a trial at least",
+                "max_scale must be at most 1, overlaps a nonempty sequence, and trials at least 1",
                 site=user_site(),
             )
         object.__setattr__(self, "overlaps", overlaps)
@@ -85,11 +93,11 @@ class IouCrop(Spatial):
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         assert boxes is not None
-        cut = full(sizes)
+        cut = whole_images(sizes)
         kept: list[Mask | None] = [None] * len(sizes)
         rows = np.flatnonzero([len(own) for own in boxes])
-        for first in range(0, len(rows), _TOGETHER):
-            self._draw(rows[first : first + _TOGETHER], sizes, boxes, drawn(draws), cut, kept)
+        for first in range(0, len(rows), _ROWS_PER_CALL):
+            self._draw(rows[first : first + _ROWS_PER_CALL], sizes, boxes, require_draws(draws), cut, kept)
         return RowMoves(cut=cut, kept=kept)
 
     def _draw(
@@ -98,25 +106,25 @@ class IouCrop(Spatial):
         """Draw parts for some rows in rounds; write them to ``cut``, and masks of the boxes to keep to ``kept``."""
         try_parts = (compiled("iou") or iou_plain).try_parts
         overlaps = np.array(self.overlaps, dtype=np.float64)
-        each = 1 + 4 * self.trials
+        draws_per_round = 1 + 4 * self.trials
         limits = tuple(
             map(float, (self.min_scale, self.max_scale - self.min_scale, self.min_aspect_ratio, self.max_aspect_ratio))
         )
-        for turn in range(ROUNDS):
-            numbers = draws.take(rows).uniform(each, first=turn * each)
-            least = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
-            crops = least < 1  # other images stay unchanged
-            rows, numbers, least = rows[crops], numbers[crops], least[crops]
+        for round_number in range(ROUNDS):
+            numbers = draws.take(rows).uniform(draws_per_round, first=round_number * draws_per_round)
+            min_overlaps = overlaps[(numbers[:, 0] * len(overlaps)).astype(np.int64)]
+            crops = min_overlaps < 1  # other images stay unchanged
+            rows, numbers, min_overlaps = rows[crops], numbers[crops], min_overlaps[crops]
             if not len(rows):
                 return
             counts = np.array([len(boxes[row]) for row in rows], dtype=np.int64)
             starts = np.concatenate([[0], np.cumsum(counts)])
             parts, succeeded = np.empty((len(rows), 4), dtype=np.int64), np.empty(len(rows), dtype=bool)
             inside = np.empty(starts[-1], dtype=bool)
-            together = np.concatenate([boxes[row] for row in rows])
+            all_boxes = np.concatenate([boxes[row] for row in rows])
             try_parts(
-                sizes[rows], np.ascontiguousarray(numbers[:, 1:]), least.astype(np.float32), together, starts, limits,
-                parts, succeeded, inside,
+                sizes[rows], np.ascontiguousarray(numbers[:, 1:]), min_overlaps.astype(np.float32), all_boxes, starts,
+                limits, parts, succeeded, inside,
             )  # fmt: skip
             cut[rows[succeeded]] = parts[succeeded]
             for i in np.flatnonzero(succeeded).tolist():
@@ -155,24 +163,30 @@ class SanitizeBoxes(Transform):
         for parameter in ("min_size", "min_area"):
             value = getattr(self, parameter)
             if not isinstance(value, int | float | np.number) or not value >= 0:
-                raise PipelineError(f"sanitize_boxes({parameter}={value!r}): a number from 0 on", site=user_site())
+                raise PipelineError(
+                    f"sanitize_boxes({parameter}={value!r}): must be a number of at least 0", site=user_site()
+                )
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)
-        made = tuple(thinned(kind) for kind in types)
+        made = tuple(type_after_removal(kind) for kind in types)
         return made if len(made) > 1 else made[0]
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
         del draws
-        rows, bad = box_rows(columns[0])
+        rows, bad = parse_boxes(columns[0])
         kept: list[Mask | None] = [self._kept(boxes) for boxes in rows]
-        made = [box_column([boxes[mask] for boxes, mask in zip(rows, kept, strict=True)], thinned(type_of(columns[0])))]
+        made = [
+            boxes_to_column(
+                [boxes[mask] for boxes, mask in zip(rows, kept, strict=True)], type_after_removal(type_of(columns[0]))
+            )
+        ]
         for column in columns[1:]:
-            entries, odd = kept_entries(column, kept)
+            entries, odd = keep_entries(column, kept)
             made.append(entries)
             bad = odd | bad
         if bad:
-            raise BadValues(bad, "give each image an array of shape (boxes, 4), and an entry for each box")
+            raise BadValues(bad, "give each image an array of shape (boxes, 4), and one entry per box")
         return tuple(made) if len(made) > 1 else made[0]
 
     def _kept(self, boxes: Boxes) -> Mask:

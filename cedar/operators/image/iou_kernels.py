@@ -10,8 +10,8 @@ from cedar.operators.jit import kernel
 
 
 @kernel("boolean(int64, int64, int64, int64, float32[:, ::1], float32, boolean[::1])")
-def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, inside: Any) -> Any:
-    """Return whether a box centered in the part has an IoU of at least ``least``; set ``inside`` for each box."""
+def overlaps_enough(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, min_overlap: Any, inside: Any) -> Any:
+    """Return whether a box centered in the part has an IoU of at least ``min_overlap``; set ``inside`` for each box."""
     bottom, right = top + tall, left + wide
     enough = False
     for i in range(len(boxes)):
@@ -25,7 +25,7 @@ def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, insi
         shared = across * max(min(y1, to_y) - max(y0, from_y), np.float32(0))
         union = (x1 - x0) * (y1 - y0) + (to_x - from_x) * (to_y - from_y) - shared
         overlap = shared / union if union > np.float32(0) else np.float32(0)
-        enough = enough or overlap >= least
+        enough = enough or overlap >= min_overlap
     return enough
 
 
@@ -34,14 +34,22 @@ def fits(top: Any, left: Any, tall: Any, wide: Any, boxes: Any, least: Any, insi
     " int64[:, ::1], boolean[::1], boolean[::1])"
 )
 def try_parts(
-    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
+    sizes: Any,
+    numbers: Any,
+    min_overlaps: Any,
+    boxes: Any,
+    starts: Any,
+    limits: Any,
+    parts: Any,
+    succeeded: Any,
+    inside: Any,
 ) -> None:
     """Find the first valid part of each row. Each trial uses four random numbers.
 
     Args:
         sizes: (rows, 2): height and width of each image.
         numbers: (rows, 4 * trials): uniform random numbers from 0 to 1.
-        least: (rows,): minimum intersection over union with some box.
+        min_overlaps: (rows,): minimum intersection over union with some box.
         boxes: (boxes, 4): left, top, right, bottom of the boxes of all rows.
         starts: (rows + 1,): index of each row's first box, and the total.
         limits: minimum scale, maximum minus minimum scale, minimum and maximum width / height.
@@ -62,7 +70,7 @@ def try_parts(
             ratio: Any = wide / max(tall, 1)
             if wide <= 0 or tall <= 0 or ratio < narrow or ratio > broad:
                 continue
-            if fits(top, left, tall, wide, boxes[begin:end], least[row], inside[begin:end]):
+            if overlaps_enough(top, left, tall, wide, boxes[begin:end], min_overlaps[row], inside[begin:end]):
                 parts[row, 0], parts[row, 1], parts[row, 2], parts[row, 3] = top, left, tall, wide
                 succeeded[row] = True
                 break

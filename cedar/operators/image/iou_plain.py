@@ -11,7 +11,15 @@ _ZERO = np.float32(0)
 
 
 def try_parts(
-    sizes: Any, numbers: Any, least: Any, boxes: Any, starts: Any, limits: Any, parts: Any, succeeded: Any, inside: Any
+    sizes: Any,
+    numbers: Any,
+    min_overlaps: Any,
+    boxes: Any,
+    starts: Any,
+    limits: Any,
+    parts: Any,
+    succeeded: Any,
+    inside: Any,
 ) -> None:
     """Find the first valid part of each row; see ``iou_kernels.try_parts``."""
     smallest, span, narrow, broad = limits
@@ -24,7 +32,7 @@ def try_parts(
             if wide <= 0 or tall <= 0 or not narrow <= wide / tall <= broad:
                 continue
             overlaps, inside[own] = _overlaps((top, left, tall, wide), boxes[own])
-            if (overlaps >= least[row]).any():
+            if (overlaps >= min_overlaps[row]).any():
                 parts[row], succeeded[row] = (top, left, tall, wide), True
                 break
 

@@ -13,7 +13,7 @@ from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION, Steps
-from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import check_probability, require_draws
 
 Amount: TypeAlias = float | Sequence[float] | None
 CODES = (BRIGHTNESS, CONTRAST, SATURATION, HUE)
@@ -59,10 +59,10 @@ class ColorJitter(PixelTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share("color_jitter", "p", self.p)
+        check_probability("color_jitter", "p", self.p)
         for name in ("brightness", "contrast", "saturation"):
-            object.__setattr__(self, name, _factors(name, getattr(self, name)))
-        object.__setattr__(self, "hue", _shifts("color_jitter", self.hue))
+            object.__setattr__(self, name, _factor_range(name, getattr(self, name)))
+        object.__setattr__(self, "hue", _shift_range("color_jitter", self.hue))
         set_random(self, self.p < 1 or any(amount is not None for amount in self._amounts()))
         if self.contrast is None:
             set_pointwise(self)
@@ -76,7 +76,7 @@ class ColorJitter(PixelTransform):
         numbers = np.zeros((rows, 4, 2))
         if any(amount is not None for amount in amounts):
             # Draws per row: whether to change it, four amounts, and four numbers whose ranks order the changes.
-            uniform = drawn(draws).uniform(9)
+            uniform = require_draws(draws).uniform(9)
             places = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
             every = np.arange(rows)
             for i, (code, amount) in enumerate(zip(CODES, amounts, strict=True)):
@@ -88,14 +88,14 @@ class ColorJitter(PixelTransform):
         return Steps(codes, numbers)
 
 
-def _factors(name: str, amount: Any) -> tuple[float, float] | None:
+def _factor_range(name: str, amount: Any) -> tuple[float, float] | None:
     """Return the range of a factor; None if it is always 1."""
     if amount is None:
         return None
     ends = pair("color_jitter", name, amount)
     if isinstance(amount, int | float | np.number):
         if amount < 0:
-            raise PipelineError(f"color_jitter({name}={amount!r}): an amount is at least 0", site=user_site())
+            raise PipelineError(f"color_jitter({name}={amount!r}): must be at least 0", site=user_site())
         ends = (max(0.0, 1.0 - amount), 1.0 + amount)
     return None if ends == (1.0, 1.0) else check_factors("color_jitter", name, ends)
 
@@ -107,11 +107,13 @@ def check_factors(operator: str, name: str, ends: tuple[float, float]) -> tuple[
         PipelineError: the range is invalid; the error names the user's line.
     """
     if not 0 <= ends[0] <= ends[1] < np.inf:
-        raise PipelineError(f"{operator}({name}={ends!r}): two factors from 0 on, the smaller first", site=user_site())
+        raise PipelineError(
+            f"{operator}({name}={ends!r}): must be two factors of at least 0, (min, max)", site=user_site()
+        )
     return ends
 
 
-def _shifts(operator: str, amount: Any) -> tuple[float, float] | None:
+def _shift_range(operator: str, amount: Any) -> tuple[float, float] | None:
     """Return the range of the hue's shift; None if it is always 0."""
     if amount is None:
         return None
@@ -129,6 +131,7 @@ def check_shifts(operator: str, ends: tuple[float, float]) -> tuple[float, float
     """
     if not -0.5 <= ends[0] <= ends[1] <= 0.5:
         raise PipelineError(
-            f"{operator}(hue={ends!r}): parts of the circle, -0.5 .. 0.5, the smaller first", site=user_site()
+            f"{operator}(hue={ends!r}): must be (min, max) within -0.5 .. 0.5, as fractions of the color circle",
+            site=user_site(),
         )
     return ends

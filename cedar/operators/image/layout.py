@@ -45,7 +45,9 @@ class PlanarType(ObjectType):
         return "image[channels, height, width]"
 
 
-def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES) -> tuple[int | None, str | None]:
+def check_images(
+    transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DTYPES
+) -> tuple[int | None, str | None]:
     """Return the channels and dtype of a column of images; None for those that differ or are known only per row.
 
     Raises:
@@ -62,14 +64,15 @@ def checked(transform: Transform, kind: ColumnType, dtypes: tuple[str, ...] = DT
         return kind.channels, kind.dtype
     if isinstance(kind, PlanarType):
         raise PipelineError(
-            f"{type(transform).__name__} takes {wants}, not {kind}", fix="put channels_first last, behind all others"
+            f"{type(transform).__name__} takes {wants}, not {kind}",
+            fix="put channels_first last, after all other image operators",
         )
     if isinstance(kind, ObjectType):
         return None, None
     raise transform.unfit(kind, wants)
 
 
-def flaw(image: Any) -> str | None:
+def invalid_reason(image: Any) -> str | None:
     """Return why an object is not an image, or None if it is one."""
     if image is None:
         return "there is no image"
@@ -78,24 +81,24 @@ def flaw(image: Any) -> str | None:
         return f"{type(image).__name__}{shape} is not an image (height, width, channels)"
     if image.dtype.name not in DTYPES:
         return f"an image of {image.dtype.name}, not of uint8 or float32"
-    return None if image.size else f"an image of no pixels, shape {image.shape}"
+    return None if image.size else f"an image without pixels, of shape {image.shape}"
 
 
-def layout(image: Image) -> Layout:
+def layout_of(image: Image) -> Layout:
     """Return the channels and dtype of an image."""
     return image.shape[2], image.dtype.name
 
 
-def likely(images: Sequence[Any]) -> ImageType | None:
+def most_frequent_type(images: Sequence[Any]) -> ImageType | None:
     """Return the most frequent type of the images in an object column; None if it has no image."""
-    commonest = Counter(layout(image) for image in images if flaw(image) is None).most_common(1)
+    commonest = Counter(layout_of(image) for image in images if invalid_reason(image) is None).most_common(1)
     return ImageType(*commonest[0][0]) if commonest else None
 
 
 # ---- memory for intermediate images ----------------------------------------------------------------------------------
 
 
-Room: TypeAlias = Callable[[tuple[int, ...]], Image]  # returns a uint8 image of a given shape to write to
+Allocator: TypeAlias = Callable[[tuple[int, ...]], Image]  # returns a uint8 image of a given shape to write to
 
 
 def new_image(shape: tuple[int, ...]) -> Image:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cedar.core.columns import ColumnType, TensorType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.draws import Draws
-from cedar.operators.image.spatial import check_share, drawn
+from cedar.operators.image.spatial import check_probability, require_draws
 from cedar.operators.transform import BadValues, Transform
 
 Array = npt.NDArray[Any]
@@ -37,16 +37,16 @@ class _Mixing(Transform):
     p: float
 
     def __post_init__(self) -> None:
-        check_share(self.name, "p", self.p)
+        check_probability(self.name, "p", self.p)
         for parameter, types in (("num_classes", int), ("alpha", int | float)):
             value = getattr(self, parameter)
             if parameter == "num_classes" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, types) or not 0 < value < math.inf:
-                raise PipelineError(f"{self.name}({parameter}={value!r}): a number above 0", site=user_site())
+                raise PipelineError(f"{self.name}({parameter}={value!r}): must be a number above 0", site=user_site())
 
     @abstractmethod
-    def mixed(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
+    def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
         """Mix images, keeping ``share`` of each; return them and the share that was actually kept."""
 
     def result(self, *types: Any) -> tuple[ColumnType, ...]:
@@ -61,35 +61,37 @@ class _Mixing(Transform):
     def _labels_type(self, kind: ColumnType) -> ColumnType:
         if isinstance(kind, pa.DataType) and pa.types.is_integer(kind):
             if self.num_classes is None:
-                raise PipelineError(f"{self.name}: labels are class ids, of how many it must know", fix="num_classes=")
+                raise PipelineError(
+                    f"{self.name}: labels are class ids, so the number of classes is required", fix="give num_classes="
+                )
             return TensorType((self.num_classes,), "float32")
         dense = isinstance(kind, TensorType) and len(kind.shape) == 1
         if not dense or self.num_classes not in (None, kind.shape[0]):
             wants = "of any number of classes" if self.num_classes is None else f"of {self.num_classes} classes"
-            raise self.unfit(kind, f"labels next to the images: class ids, or a number for each class, {wants}")
+            raise self.unfit(kind, f"labels: class ids, or one number per class, {wants}")
         return TensorType(kind.shape, kind.dtype if kind.dtype.startswith("float") else "float32")
 
     def columns(self, *columns: Any, **draws: Any) -> tuple[Array, Array]:
-        images, labels = columns[0], self._dense(columns[1])
+        images, labels = columns[0], self._dense_labels(columns[1])
         if not len(images):
             return images, labels
-        taken, share, rng = self._drawn(drawn(draws.get("draws")))
-        if not taken:
+        mixes, share, rng = self._draw_share(require_draws(draws.get("draws")))
+        if not mixes:
             return images, labels
-        images, share = self.mixed(images, share, rng)
+        images, share = self.mix_images(images, share, rng)
         return images, _blend(labels, share)
 
-    def _drawn(self, draws: Draws) -> tuple[bool, float, np.random.Generator]:
+    def _draw_share(self, draws: Draws) -> tuple[bool, float, np.random.Generator]:
         rng = draws.generator(0)
         return rng.random() < self.p, float(rng.beta(self.alpha, self.alpha)), rng
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         if not len(draws):
             return []
-        taken, share, rng = self._drawn(draws)
-        return [{"share": self.mixed(columns[0], share, rng)[1] if taken else 1.0}] * len(draws)
+        mixes, share, rng = self._draw_share(draws)
+        return [{"share": self.mix_images(columns[0], share, rng)[1] if mixes else 1.0}] * len(draws)
 
-    def _dense(self, labels: Any) -> Array:
+    def _dense_labels(self, labels: Any) -> Array:
         """Return labels as floats (rows, classes).
 
         Raises:
@@ -101,10 +103,10 @@ class _Mixing(Transform):
         ids = labels.to_pylist()
         bad = {i: f"the label {c}" for i, c in enumerate(ids) if c is None or not 0 <= c < self.num_classes}
         if bad:
-            raise BadValues(bad, f"class ids are 0 .. {self.num_classes - 1}, of num_classes={self.num_classes}")
-        made = np.zeros((len(ids), self.num_classes), dtype=np.float32)
-        made[np.arange(len(ids)), ids] = 1
-        return made
+            raise BadValues(bad, f"class ids must be 0 .. {self.num_classes - 1}, since num_classes={self.num_classes}")
+        one_hot = np.zeros((len(ids), self.num_classes), dtype=np.float32)
+        one_hot[np.arange(len(ids)), ids] = 1
+        return one_hot
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Mixup(_Mixing):
     p: float = 1.0
     name: ClassVar[str] = "mixup"
 
-    def mixed(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
+    def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
         del rng
         return _blend(images, share), share
 
@@ -170,20 +172,22 @@ class Cutmix(_Mixing):
     p: float = 1.0
     name: ClassVar[str] = "cutmix"
 
-    def mixed(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
-        made = images.copy()
-        last = images.shape[3] <= 4  # whether channels are last; otherwise they are first
-        before, painted = (images, made) if last else (images.transpose(0, 2, 3, 1), made.transpose(0, 2, 3, 1))
+    def mix_images(self, images: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
+        result = images.copy()
+        channels_last = images.shape[3] <= 4  # whether channels are last; otherwise they are first
+        before, painted = (
+            (images, result) if channels_last else (images.transpose(0, 2, 3, 1), result.transpose(0, 2, 3, 1))
+        )
         sides = np.array(painted.shape[1:3])
         middle, half = rng.integers(0, sides), (0.5 * math.sqrt(1 - share) * sides).astype(np.int64)
         (top, left), (bottom, right) = np.maximum(middle - half, 0), np.minimum(middle + half, sides)
         painted[1:, top:bottom, left:right] = before[:-1, top:bottom, left:right]
         painted[0, top:bottom, left:right] = before[-1, top:bottom, left:right]
-        return made, 1 - float((bottom - top) * (right - left) / sides.prod())
+        return result, 1 - float((bottom - top) * (right - left) / sides.prod())
 
 
 def _blend(values: Array, share: float) -> Array:
     """Return ``share`` times each row plus (1 - ``share``) times the previous row."""
     kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
-    made = np.roll(values, 1, axis=0) * kind.type(1 - share) + values * kind.type(share)
-    return made if values.dtype.kind == "f" else np.rint(made).astype(values.dtype)
+    blended = np.roll(values, 1, axis=0) * kind.type(1 - share) + values * kind.type(share)
+    return blended if values.dtype.kind == "f" else np.rint(blended).astype(values.dtype)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cedar.core.columns import Index
 from cedar.operators.image.boxes import Boxes
-from cedar.operators.image.layout import Image, Room, Sizes, new_image
+from cedar.operators.image.layout import Allocator, Image, Sizes, new_image
 from cedar.operators.image.resizing import Filter, resized
 
 Mask = npt.NDArray[np.bool_]
@@ -27,14 +27,14 @@ class Move(NamedTuple):
 
     cut: list[int] | None
     flip: bool
-    upend: bool
+    flip_vertical: bool
     size: tuple[int, int] | None
     pad: list[int] | None
     erase: list[int] | None
 
 
 _PART, _PAD = ("top", "left", "height", "width"), ("above", "left", "below", "right")
-_STILL = Move(None, False, False, None, None, None)
+_NO_MOVE = Move(None, False, False, None, None, None)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RowMoves:
     Args:
         cut: int64 (rows, 4): top, left, height and width of the part to keep, inside the image.
         flip: bool (rows,): mirror left to right.
-        upend: bool (rows,): mirror top to bottom.
+        flip_vertical: bool (rows,): mirror top to bottom.
         size: int64 (rows, 2): height and width to resample to; nothing happens if the image has this size.
         filter: how to resample.
         pad: int64 (rows, 4): numbers of pixels to add at the top, left, bottom and right.
@@ -60,7 +60,7 @@ class RowMoves:
 
     cut: Sizes | None = None
     flip: Mask | None = None
-    upend: Mask | None = None
+    flip_vertical: Mask | None = None
     size: Sizes | None = None
     filter: Filter = field(default_factory=Filter)
     pad: Sizes | None = None
@@ -85,40 +85,40 @@ class RowMoves:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the cut, flips, padding and erased part of each row, by name."""
-        given = self._given()
-        reported: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
-        for i, row in enumerate(reported):
+        given = self._present()
+        described: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
+        for i, row in enumerate(described):
             for names, part in ((_PART, self.cut), (_PAD, self.pad), (_PART, self.erase)):
                 if part is not None:
                     row |= zip(names, part[i].tolist(), strict=True)
-            for flip in (self.flip, self.upend):
+            for flip in (self.flip, self.flip_vertical):
                 if flip is not None:
                     row["flipped"] = bool(flip[i])
-        return reported
+        return described
 
     @property
     def flips_only(self) -> bool:
-        return all(part is None for part in (self.cut, self.upend, self.size, self.pad, self.erase))
+        return all(part is None for part in (self.cut, self.flip_vertical, self.size, self.pad, self.erase))
 
     def row(self, i: int) -> Move:
         """Return the moves of one row."""
-        return self._rows[i] if self._rows else _STILL
+        return self._rows[i] if self._rows else _NO_MOVE
 
     @cached_property
     def _rows(self) -> list[Move]:
-        given = self._given()
+        given = self._present()
         nothing = [None] * (len(given[0]) if given else 0)
         cut = nothing if self.cut is None else self.cut.tolist()
         flip = nothing if self.flip is None else self.flip.tolist()
         size = nothing if self.size is None else [(height, width) for height, width in self.size.tolist()]
-        upend = nothing if self.upend is None else self.upend.tolist()
+        flip_vertical = nothing if self.flip_vertical is None else self.flip_vertical.tolist()
         pad = nothing if self.pad is None else [own if any(own) else None for own in self.pad.tolist()]
         erase = nothing if self.erase is None else [own if all(own[2:]) else None for own in self.erase.tolist()]
-        rows = zip(cut, flip, upend, size, pad, erase, strict=True)
+        rows = zip(cut, flip, flip_vertical, size, pad, erase, strict=True)
         return [Move(c, bool(f), bool(u), s, p, e) for c, f, u, s, p, e in rows]
 
-    def _given(self) -> list[Any]:
-        parts = (self.cut, self.flip, self.upend, self.size, self.pad, self.erase)
+    def _present(self) -> list[Any]:
+        parts = (self.cut, self.flip, self.flip_vertical, self.size, self.pad, self.erase)
         return [part for part in parts if part is not None]
 
 
@@ -132,22 +132,22 @@ class Steps:
     def rows_needed(self, height: int) -> int:
         """Return how many rows of pixels, from the top, the result depends on."""
         top, tall = 0, height
-        for _, own in self._own():
-            if own.cut is not None:
-                top, tall = top + own.cut[0], own.cut[2]
-            if own.upend or own.size is not None or own.pad is not None:
+        for _, move in self._row_moves():
+            if move.cut is not None:
+                top, tall = top + move.cut[0], move.cut[2]
+            if move.flip_vertical or move.size is not None or move.pad is not None:
                 break
         return top + tall
 
     def part_needed(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return top, left, height and width of the part of the image that the result depends on."""
         top, left, tall, wide, mirrored = 0, 0, height, width, False
-        for m, (cut, flip, upend, size, pad, _) in self._own():
+        for m, (cut, flip, flip_vertical, size, pad, _) in self._row_moves():
             if cut is not None:
                 top, left = top + cut[0], left + (wide - cut[1] - cut[3] if mirrored else cut[1])
                 tall, wide = cut[2:]
             mirrored ^= flip
-            if upend or size is not None:
+            if flip_vertical or size is not None:
                 break
             if pad is not None:
                 if m.mode != "constant":
@@ -159,34 +159,34 @@ class Steps:
         top, left = min(max(top, 0), bottom), min(max(left, 0), right)
         return top, left, bottom - top, right - left
 
-    def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
+    def apply(self, image: Image, out: Image | None = None, allocate: Allocator = new_image) -> Image:
         """Return the moved image, a view of the given one if possible; it is written to ``out`` if that is given.
 
         Args:
-            canvas: allocates memory for a padded image. Without ``out``, the result may be in this memory.
+            allocate: allocates memory for a padded image. Without ``out``, the result may be in this memory.
         """
         cut_before = False
-        for i, (m, own) in enumerate(self._own()):
-            if own.cut is not None and not cut_before:
-                top, left, tall, wide = own.cut
+        for i, (m, move) in enumerate(self._row_moves()):
+            if move.cut is not None and not cut_before:
+                top, left, tall, wide = move.cut
                 image = image[top : top + tall, left : left + wide]
-            if own.flip:
+            if move.flip:
                 image = image[:, ::-1]
-            if own.upend:
+            if move.flip_vertical:
                 image = image[::-1]
-            if own.size is not None and image.shape[:2] != own.size:
-                mirrored = self.flips_behind(i)
+            if move.size is not None and image.shape[:2] != move.size:
+                mirrored = self.flips_after(i)
                 if mirrored is not None:
-                    return resized(image, own.size, m.filter, out=out, flip=mirrored)
-                image = resized(image, own.size, m.filter)
+                    return resized(image, move.size, m.filter, out=out, flip=mirrored)
+                image = resized(image, move.size, m.filter)
             cut_before = False
-            if own.pad is not None:
+            if move.pad is not None:
                 after = self.moves[i + 1] if i + 1 < len(self.moves) else None
                 part = None if after is None else after.row(self.row).cut  # only this part of the canvas is filled
-                image, cut_before = padded(image, own.pad, m.fill, m.mode, part, canvas), part is not None
-                canvas = new_image  # the next padding reads this canvas, so it needs another
-            if own.erase is not None:
-                top, left, tall, wide = own.erase
+                image, cut_before = pad_image(image, move.pad, m.fill, m.mode, part, allocate), part is not None
+                allocate = new_image  # the next padding reads this canvas, so it needs another
+            if move.erase is not None:
+                top, left, tall, wide = move.erase
                 image = image.copy()
                 image[top : top + tall, left : left + wide] = m.fill
         if out is None:
@@ -194,16 +194,16 @@ class Steps:
         np.copyto(out, image)
         return out
 
-    def flips_behind(self, at: int) -> bool | None:
+    def flips_after(self, at: int) -> bool | None:
         """Return whether the image is mirrored after the resampling of a move; None if other moves follow."""
-        own, rest = self.moves[at].row(self.row), self.moves[at + 1 :]
-        if own.pad is not None or own.erase is not None or not all(later.flips_only for later in rest):
+        move, later_moves = self.moves[at].row(self.row), self.moves[at + 1 :]
+        if move.pad is not None or move.erase is not None or not all(later.flips_only for later in later_moves):
             return None
-        return sum(later.row(self.row).flip for later in rest) % 2 == 1
+        return sum(later.row(self.row).flip for later in later_moves) % 2 == 1
 
-    def behind(self, at: int) -> Steps:
+    def moves_after(self, at: int) -> Steps:
         """Return the moves that follow the resampling of a move."""
-        first = replace(self.moves[at], cut=None, flip=None, upend=None, size=None)
+        first = replace(self.moves[at], cut=None, flip=None, flip_vertical=None, size=None)
         return Steps((first, *self.moves[at + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
@@ -212,27 +212,32 @@ class Steps:
         None if no move resamples, or if an earlier move pads, erases or flips top to bottom.
         """
         part, mirrored = (0, 0, height, width), False
-        for i, (_, own) in enumerate(self._own()):
-            if own.cut is not None:
-                top, left, tall, wide = own.cut
+        for i, (_, move) in enumerate(self._row_moves()):
+            if move.cut is not None:
+                top, left, tall, wide = move.cut
                 left = part[3] - left - wide if mirrored else left
                 part = (part[0] + top, part[1] + left, tall, wide)
-            mirrored ^= own.flip
-            if own.upend:
+            mirrored ^= move.flip
+            if move.flip_vertical:
                 return None
-            if own.size is not None:
+            if move.size is not None:
                 return i, part, mirrored
-            if own.pad is not None or own.erase is not None:
+            if move.pad is not None or move.erase is not None:
                 return None
         return None
 
-    def _own(self) -> Iterator[tuple[RowMoves, Move]]:
+    def _row_moves(self) -> Iterator[tuple[RowMoves, Move]]:
         for m in self.moves:
             yield m, m.row(self.row)
 
 
-def padded(
-    image: Image, pad: Sequence[int], fill: tuple[float, ...], mode: PadMode, part: Sequence[int] | None, room: Room
+def pad_image(
+    image: Image,
+    pad: Sequence[int],
+    fill: tuple[float, ...],
+    mode: PadMode,
+    part: Sequence[int] | None,
+    allocate: Allocator,
 ) -> Image:
     """Pad an image at the top, left, bottom and right; return only ``part`` (top, left, height, width) if given."""
     above, before, below, behind = pad
@@ -242,7 +247,7 @@ def padded(
         whole = np.pad(image, ((above, below), (before, behind), (0, 0)), mode=mode)
         return whole[top : top + tall, left : left + wide]
     shape = (tall, wide, channels)
-    canvas = room(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
+    canvas = allocate(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
     line = np.empty((wide, channels), dtype=image.dtype)
     line[:] = np.array(fill, dtype=np.float64).astype(image.dtype)
     # Rows y0 to y1 and columns x0 to x1 of the part come from the image.
@@ -256,7 +261,7 @@ def padded(
     return canvas
 
 
-def moved_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
+def move_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: Container[int] = ()) -> list[Boxes]:
     """Return each row's boxes (left, top, right, bottom), in pixels, after its moves; failed rows keep their boxes.
 
     As in torchvision, crops and padding clamp boxes to the image; flips and resizing do not.
@@ -271,14 +276,14 @@ def moved_boxes(boxes: Sequence[Boxes], moves: RowMoves, sizes: Sizes, failed: C
             moved[i] = moved[i][kept[i]]
     counts = [len(moved[i]) for i in rows]
     flat = np.concatenate([np.zeros((0, 4), dtype=np.float32), *(moved[i] for i in rows)])
-    flat = _moved(flat, moves, np.repeat(np.array(rows, dtype=np.int64), counts), sizes)
+    flat = _move_all_boxes(flat, moves, np.repeat(np.array(rows, dtype=np.int64), counts), sizes)
     end = 0
     for i, count in zip(rows, counts, strict=True):
         moved[i], end = flat[end : end + count], end + count
     return moved
 
 
-def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
+def _move_all_boxes(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
     """Return the boxes of all rows after the moves. ``row`` has each box's row; ``boxes`` may be overwritten."""
     size = sizes[row]
     if moves.corner is not None:
@@ -286,11 +291,11 @@ def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
         ends = moves.cut[row, 2:]
         if moves.pad is not None:
             ends = ends + moves.pad[row, :2] + moves.pad[row, 2:]
-        return _shifted(boxes, -moves.corner[row], ends)
+        return _shift_and_clamp(boxes, -moves.corner[row], ends)
     if moves.cut is not None:
         size = moves.cut[row, 2:]
-        boxes = _shifted(boxes, -moves.cut[row, :2], size)
-    for flips, axis in ((moves.flip, 0), (moves.upend, 1)):
+        boxes = _shift_and_clamp(boxes, -moves.cut[row, :2], size)
+    for flips, axis in ((moves.flip, 0), (moves.flip_vertical, 1)):
         if flips is not None:
             turned = flips[row]
             mirrored = -(boxes[turned][:, [axis + 2, axis]] - size[turned, 1 - axis, None].astype(np.float32))
@@ -303,11 +308,13 @@ def _moved(boxes: Boxes, moves: RowMoves, row: Index, sizes: Sizes) -> Boxes:
         pad = moves.pad[row]
         padded_rows = pad.any(axis=1)
         pad = pad[padded_rows]
-        boxes[padded_rows] = _shifted(boxes[padded_rows], pad[:, :2], size[padded_rows] + pad[:, :2] + pad[:, 2:])
+        boxes[padded_rows] = _shift_and_clamp(
+            boxes[padded_rows], pad[:, :2], size[padded_rows] + pad[:, :2] + pad[:, 2:]
+        )
     return boxes
 
 
-def _shifted(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
+def _shift_and_clamp(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
     """Move boxes down and right, and clamp them to images of the given heights and widths."""
     boxes = boxes + np.tile(by[:, ::-1].astype(np.float32), 2)
     height, width = sizes.astype(np.float32).T[:, :, None]
@@ -316,6 +323,6 @@ def _shifted(boxes: Boxes, by: Sizes, sizes: Sizes) -> Boxes:
     return boxes
 
 
-def full(sizes: Sizes) -> Sizes:
+def whole_images(sizes: Sizes) -> Sizes:
     """Return cuts that keep whole images: int64 (rows, 4)."""
     return np.concatenate([np.zeros_like(sizes), sizes], axis=1)

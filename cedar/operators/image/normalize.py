@@ -15,7 +15,7 @@ from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
 from cedar.operators.image.color import PixelTransform
-from cedar.operators.image.layout import PlanarType, Sizes, checked
+from cedar.operators.image.layout import PlanarType, Sizes, check_images
 from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 
 
@@ -49,10 +49,12 @@ class Normalize(PixelTransform):
             given = getattr(self, name)
             values = (given,) if isinstance(given, int | float | np.number) else tuple(given)
             if not values or not all(isinstance(v, int | float | np.number) and np.isfinite(v) for v in values):
-                raise PipelineError(f"normalize({name}={given!r}): a number, or one for each channel", site=user_site())
+                raise PipelineError(
+                    f"normalize({name}={given!r}): must be one number, or one per channel", site=user_site()
+                )
             object.__setattr__(self, name, tuple(float(v) for v in values))
         if not all(np.float32(v) for v in self._values("std")):
-            raise PipelineError(f"normalize(std={self.std!r}): a channel would be divided by 0", site=user_site())
+            raise PipelineError(f"normalize(std={self.std!r}): std must not be 0", site=user_site())
         lengths = {len(self._values("mean")), len(self._values("std"))} - {1}
         if len(lengths) > 1:
             raise PipelineError(
@@ -78,7 +80,7 @@ class Normalize(PixelTransform):
         made = super().result(*types)
         channels = made.shape[2] if isinstance(made, TensorType) else getattr(made, "channels", None)
         if channels is not None and self.channels not in (None, channels):
-            raise self.unfit(types[0], f"images of {self.channels} channels, as many as it has numbers")
+            raise self.unfit(types[0], f"images of {self.channels} channels, to match mean and std")
         return made
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
@@ -104,7 +106,7 @@ class ToFloat(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
     larger: ClassVar[bool] = True
 
-    def made(self, dtype: str) -> str:
+    def output_dtype(self, dtype: str) -> str:
         del dtype
         return np.dtype(np.float32).name
 
@@ -131,13 +133,13 @@ class ChannelsFirst(ImageTransform):
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
-        checked(self, kind)
+        check_images(self, kind)
         if isinstance(kind, TensorType):
             height, width, channels = kind.shape
             return TensorType((channels, height, width), kind.dtype)
         return PlanarType()
 
     def columns(self, *columns: Any, **draws: Any) -> Column:
-        from cedar.operators.image.engine import alone
+        from cedar.operators.image.engine import run_one
 
-        return alone(self, columns, None)
+        return run_one(self, columns, None)

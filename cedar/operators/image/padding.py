@@ -14,7 +14,7 @@ from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.headers import max_pixels
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import PadMode, RowMoves
-from cedar.operators.image.spatial import Spatial, check_range, check_share, drawn, tuple_of
+from cedar.operators.image.spatial import Spatial, check_probability, check_range, require_draws, tuple_of
 
 # Neither operator is marked spatial: added pixels do not come from the image, so brighten(pad(x)) differs from
 # pad(brighten(x)).
@@ -49,15 +49,15 @@ class Pad(Spatial):
         given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
         if len(given) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in given):
             raise PipelineError(
-                f"pad({self.padding!r}): 1, 2 or 4 integers from 0 on", site=user_site(),
+                f"pad({self.padding!r}): must be 1, 2 or 4 integers of at least 0", site=user_site(),
                 fix="to cut pixels off, use crop",
             )  # fmt: skip
         if self.mode not in get_args(PadMode):
             raise PipelineError(
-                f"pad(mode={self.mode!r}): it is one of {', '.join(get_args(PadMode))}", site=user_site()
+                f"pad(mode={self.mode!r}): must be one of {', '.join(get_args(PadMode))}", site=user_site()
             )
         object.__setattr__(self, "padding", tuple(int(v) for v in given))
-        object.__setattr__(self, "fill", filling("pad", self.fill))
+        object.__setattr__(self, "fill", fill_values("pad", self.fill))
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
         left, top, right, bottom = self._sides()
@@ -68,7 +68,7 @@ class Pad(Spatial):
         left, top, right, bottom = self._sides()
         pad = np.broadcast_to(np.array([top, left, bottom, right], dtype=np.int64), (len(sizes), 4))
         if boxes is not None and self.mode != "constant":
-            raise PipelineError(f"pad(mode={self.mode!r}) cannot be followed by boxes", fix="mode='constant'")
+            raise PipelineError(f"pad(mode={self.mode!r}) does not support boxes", fix="use mode='constant'")
         return RowMoves(pad=pad, fill=self.fill, mode=self.mode)  # type: ignore[arg-type]
 
     def _sides(self) -> tuple[int, ...]:
@@ -105,15 +105,15 @@ class Expand(Spatial):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "side_range", check_range("expand", "side_range", self.side_range, 1.0))
-        object.__setattr__(self, "fill", filling("expand", self.fill))
-        check_share("expand", "p", self.p)
+        object.__setattr__(self, "fill", fill_values("expand", self.fill))
+        check_probability("expand", "p", self.p)
 
     def shape(self, shape: tuple[int, int] | None) -> None:
         del shape
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
-        numbers = drawn(draws).uniform(4)
+        numbers = require_draws(draws).uniform(4)
         low, high = self.side_range
         canvas = (sizes * (low + numbers[:, 1:2] * (high - low))).astype(np.int64)
         before = ((canvas - sizes) * numbers[:, 2:]).astype(np.int64)
@@ -122,10 +122,10 @@ class Expand(Spatial):
         area = (sizes + pad[:, :2] + pad[:, 2:]).prod(axis=1)
         most = max_pixels()
         bad = {int(i): f"the canvas would have {area[i]:,} pixels" for i in np.flatnonzero(area > most)}
-        return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"more than {most:,} need CEDAR_MAX_PIXELS")  # type: ignore[arg-type]
+        return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"set CEDAR_MAX_PIXELS to allow more than {most:,}")  # type: ignore[arg-type]
 
 
-def filling(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:
+def fill_values(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:
     """Return the fill value of all channels, or of each channel, as a tuple.
 
     Raises:
@@ -133,5 +133,5 @@ def filling(name: str, fill: float | Sequence[float], parameter: str = "fill") -
     """
     values = (fill,) if isinstance(fill, int | float | np.number) else tuple_of(fill)
     if not 1 <= len(values) <= 4 or not all(isinstance(v, int | float | np.number) for v in values):
-        raise PipelineError(f"{name}({parameter}={fill!r}): a number, or one for each channel", site=user_site())
+        raise PipelineError(f"{name}({parameter}={fill!r}): must be one number, or one per channel", site=user_site())
     return tuple(v.item() if isinstance(v, np.number) else v for v in values)

@@ -19,10 +19,10 @@ from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.normalize import Normalize, ToFloat
-from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, joined
+from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, concatenate_steps
 
 Part = tuple[int, int, int, int]  # top, left, height, width
-Places = npt.NDArray[np.int64]
+Addresses = npt.NDArray[np.int64]
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 
 
@@ -64,7 +64,7 @@ class PixelProgram:
             for image, result in zip(images, out, strict=True):
                 _standardize(image, self.norms, result, self.channels_first)
         elif rows:
-            self.prepared(sizes_of(images), draws).apply(images, out)
+            self.prepare(sizes_of(images), draws).apply(images, out)
         return out
 
     __call__ = run
@@ -73,14 +73,14 @@ class PixelProgram:
         """Return the shape of the result for an image of shape (height, width, channels)."""
         height, width, channels = shape
         for color in self.colors:
-            channels = color.after(channels)
+            channels = color.output_channels(channels)
         return (channels, height, width) if self.channels_first else (height, width, channels)
 
-    def prepared(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
+    def prepare(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
         """Return the pass for images of the given heights and widths (rows, 2), with all random draws made."""
         taken = draws[: len(self.colors)]
         steps = [color.steps(sizes, own) for color, own in zip(self.colors, taken, strict=True)]
-        return PreparedPass(self, *joined(steps, len(sizes)))
+        return PreparedPass(self, *concatenate_steps(steps, len(sizes)))
 
 
 class PreparedPass:
@@ -88,7 +88,7 @@ class PreparedPass:
 
     Args:
         program: the operators to run.
-        codes, numbers, weights, lengths: the steps of each row; see ``pixels_steps.joined``.
+        codes, numbers, weights, lengths: the steps of each row; see ``pixels_steps.concatenate_steps``.
     """
 
     def __init__(self, program: PixelProgram, codes: Codes, numbers: Numbers, weights: Weights, lengths: Codes) -> None:
@@ -106,12 +106,12 @@ class PreparedPass:
         return changed
 
     @cached_property
-    def _looks(self) -> list[bool]:
+    def _needs_whole_image(self) -> list[bool]:
         """Whether each row has a step that needs the whole image."""
         looks: list[bool] = np.any(self._codes >= WHOLE, axis=1).tolist()
         return looks
 
-    def leaves(self, row: int, channels: int) -> bool:
+    def leaves_unchanged(self, row: int, channels: int) -> bool:
         """Return whether the pass leaves a row's image unchanged."""
         program = self.program
         same = not program.to_float and not program.channels_first and program.shape((1, 1, channels))[2] == channels
@@ -124,11 +124,11 @@ class PreparedPass:
         kernels = compiled("pixels")
         if kernels is None:
             for row, (image, result) in enumerate(zip(images, out, strict=True)):
-                self._plainly(row, image, result)
+                self._run_in_numpy(row, image, result)
             return
-        images, addresses, layouts = _places(images)
-        _, targets, made = _places(out)
-        layouts[:, 4] = made[:, 0] * made[:, 1] * made[:, 2]
+        images, addresses, layouts = _addresses_of(images)
+        _, targets, target_layouts = _addresses_of(out)
+        layouts[:, 4] = target_layouts[:, 0] * target_layouts[:, 1] * target_layouts[:, 2]
         parts = np.zeros((len(layouts), 4), dtype=np.int64)
         parts[:, 2:] = layouts[:, :2]
         self._run(kernels, addresses, layouts, parts, slice(None), targets)
@@ -142,21 +142,21 @@ class PreparedPass:
         self._check(out, image.shape)
         kernels = compiled("pixels")
         if kernels is None:
-            if not self._looks[row]:
+            if not self._needs_whole_image[row]:
                 top, left, tall, wide = part
                 rows, columns = slice(top, top + tall), slice(left, left + wide)
                 image, out = (
                     image[rows, columns],
                     out[(..., rows, columns) if self.program.channels_first else (rows, columns)],
                 )
-            self._plainly(row, image, out)
+            self._run_in_numpy(row, image, out)
             return
-        (image,), addresses, layouts = _places([image])
+        (image,), addresses, layouts = _addresses_of([image])
         layouts[0, 4] = out.size
         targets = np.array([out.__array_interface__["data"][0]], dtype=np.int64)
         self._run(kernels, addresses, layouts, np.array([part], dtype=np.int64), slice(row, row + 1), targets)
 
-    def _plainly(self, row: int, image: Image, out: Image) -> None:
+    def _run_in_numpy(self, row: int, image: Image, out: Image) -> None:
         """Do the work of the kernels in NumPy."""
         tables = [table[:length] for table, length in zip(self._weights, self._lengths.tolist(), strict=True)]
         codes, numbers = self._codes[row], self._numbers[row]
@@ -171,13 +171,13 @@ class PreparedPass:
             raise ValueError(f"out is not contiguous, of shape {shape} and {dtype}")
 
     def _run(
-        self, kernels: Any, addresses: Places, layouts: Places, parts: Places, rows: slice, targets: Places
+        self, kernels: Any, addresses: Addresses, layouts: Addresses, parts: Addresses, rows: slice, targets: Addresses
     ) -> None:
         program = self.program
         writes = pixels_steps.PLANES if program.channels_first else pixels_steps.PIXELS
         if program.to_float:
             writes = pixels_steps.FLOAT_PLANES if program.channels_first else pixels_steps.FLOATS
-        if any(self._looks[rows]):
+        if any(self._needs_whole_image[rows]):
             largest = max(height * width for height, width, *_ in layouts.tolist())
             if self._work.shape[1] < largest:  # reusing memory is cheaper than allocating it again
                 self._work = np.empty((4, largest * 5 // 4), dtype=np.uint8)
@@ -194,7 +194,7 @@ def sizes_of(images: Image | Sequence[Image]) -> Sizes:
     return np.array([image.shape[:2] for image in images], dtype=np.int64)
 
 
-def _places(images: Any) -> tuple[Any, Places, Places]:
+def _addresses_of(images: Any) -> tuple[Any, Addresses, Addresses]:
     """Return images with contiguous rows, their addresses, and (height, width, channels, values from row to row, 0).
 
     Images with other strides are copied, so the returned images must live as long as the addresses are used.

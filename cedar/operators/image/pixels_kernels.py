@@ -30,11 +30,11 @@ from cedar.operators.image.pixels_points import (
     look_up,
     posterize,
     saturate,
+    shift_hue,
     solarize,
     standardize,
     stretch,
     to_unit,
-    turn_hue,
     unit_standardize,
     unit_standardize_fast,
 )
@@ -69,7 +69,7 @@ def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
     elif code == _SATURATION:
         saturate(planes, n, first, rest)
     elif code == _HUE:
-        turn_hue(planes, n, first)
+        shift_hue(planes, n, first)
     elif code in (_GRAY, _GRAY_ONE):
         gray(planes, n)
         if code == _GRAY_ONE:
@@ -101,7 +101,7 @@ def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
 
 
 @kernel("int64(int64, float32[:, ::1], int64, int64, float32[:, ::1], int64[:, ::1])")
-def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: Any) -> Any:
+def collect(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: Any) -> Any:
     """Collect what a whole-image step needs from one chunk: a sum (returned), ``limits`` or ``counts``."""
     if code == _CONTRAST:
         if channels == 3:
@@ -124,7 +124,7 @@ def watch(code: Any, planes: Any, channels: Any, n: Any, limits: Any, counts: An
 
 
 @kernel()
-def settle(
+def resolve_step(
     code: Any, total: Any, pixels: Any, channels: Any, numbers: Any, limits: Any, counts: Any, ranges: Any, tables: Any
 ) -> Any:
     """Return the per-pixel step that replaces a whole-image step, and set its parameters from the collected values."""
@@ -154,7 +154,7 @@ def settle(
 
 
 @kernel("void(float32[::1], float32[::1], int64, float32[:, :, ::1], float32, int64)")
-def finish(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
+def write_normalized(plane: Any, target: Any, n: Any, norms: Any, inverse: Any, c: Any) -> None:
     """Convert a plane to floats from 0 to 1, and normalize them; write to ``target``."""
     if norms.shape[0] == 0:
         to_unit(plane, target, n)
@@ -182,43 +182,43 @@ def sweep(  # noqa: C901, PLR0912, PLR0913 - numba compiles it as one function
     bytes between lines, number of lines, pixels per line; and in stored planes and results: the index of the first
     pixel, pixels between lines, total pixels.
     """
-    address, stride, lines, length, place, pitch, pixels = image
-    total, left = 0, channels
+    address, stride, lines, length, first_pixel, pitch, pixels = image
+    total, channels_left = 0, channels
     for line in range(lines):
         for start in range(0, length, CHUNK):
             n = min(CHUNK, length - start)
-            at = place + line * pitch + start
+            pixel = first_pixel + line * pitch + start
             if kept:
                 for c in range(channels):
-                    read_plane(work[c, at:], planes[c], n)
+                    read_plane(work[c, pixel:], planes[c], n)
             else:
                 source = _carray(pointer(address + line * stride + start * channels), (n * channels,), np.uint8)
                 read_pixels(source, channels, planes, n)
-            left = channels
+            channels_left = channels
             for k in range(begin, end):
-                left = step(codes[k], numbers[k], planes, left, n, ranges, tables)
-            total += watch(seen, planes, left, n, limits, counts)
+                channels_left = step(codes[k], numbers[k], planes, channels_left, n, ranges, tables)
+            total += collect(seen, planes, channels_left, n, limits, counts)
             if writes == KEEP:
-                for c in range(left):
-                    write_plane(planes[c], work[c, at:], n)
+                for c in range(channels_left):
+                    write_plane(planes[c], work[c, pixel:], n)
             elif writes == PIXELS:
-                write_pixels(planes, left, out[at * left :], n)
+                write_pixels(planes, channels_left, out[pixel * channels_left :], n)
             elif writes == PLANES:
-                for c in range(left):
-                    write_plane(planes[c], out[c * pixels + at :], n)
+                for c in range(channels_left):
+                    write_plane(planes[c], out[c * pixels + pixel :], n)
             elif writes != NOTHING:
-                for c in range(left):
+                for c in range(channels_left):
                     target = planes[4 + c]  # numba vectorizes this loop only if it writes to another array
                     if writes == FLOAT_PLANES:
-                        target = floats[c * pixels + at : c * pixels + at + n]
-                    finish(planes[c], target, n, norms, inverses[c], c)
+                        target = floats[c * pixels + pixel : c * pixels + pixel + n]
+                    write_normalized(planes[c], target, n, norms, inverses[c], c)
                 if writes == FLOATS:
-                    write_float_pixels(planes[4:], left, floats[at * left :], n)
-    return left, total
+                    write_float_pixels(planes[4:], channels_left, floats[pixel * channels_left :], n)
+    return channels_left, total
 
 
 @kernel("void(int64, float64[::1], uint8[:, ::1], int64, int64, int64, float32[:, ::1], int64[::1])")
-def in_place(
+def run_in_place(
     code: Any, numbers: Any, work: Any, channels: Any, height: Any, width: Any, weights: Any, lengths: Any
 ) -> None:
     """Run a blur, sharpen or warp step on the stored planes of the whole image."""
@@ -235,7 +235,7 @@ def in_place(
 
 
 @kernel()
-def needed(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
+def select_steps(codes: Any, numbers: Any, channels: Any, kept_codes: Any, kept_numbers: Any) -> Any:
     """Copy the steps that affect an image with ``channels`` channels; return how many there are."""
     count = 0
     for k in range(codes.shape[0]):
@@ -269,8 +269,8 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
     is empty if no step needs a whole image.
     """
     planes = np.empty((8, CHUNK), np.float32)
-    limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # collected by ``watch``
-    ranges = np.empty((4, 2), np.float32)  # ``ranges`` and ``tables`` are set by ``settle``
+    limits, counts = np.empty((4, 2), np.float32), np.empty((4, 256), np.int64)  # collected by ``collect``
+    ranges = np.empty((4, 2), np.float32)  # ``ranges`` and ``tables`` are set by ``resolve_step``
     tables = np.empty((4, 256), np.float32)
     codes, numbers = np.empty(steps.shape[1] + 1, np.int64), np.empty((steps.shape[1] + 1, 2), np.float64)
     inverses = np.zeros(4, np.float32)
@@ -289,7 +289,7 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
         whole = writes < FLOATS
         out = _carray(pointer(targets[row]), (size if whole else 0,), np.uint8)
         floats = _carray(float_pointer(targets[row]), (0 if whole else size,), np.float32)
-        count = needed(steps[row], values[row], channels, codes, numbers)
+        count = select_steps(steps[row], values[row], channels, codes, numbers)
         begin, kept = 0, False
         while True:
             end = begin
@@ -317,10 +317,10 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
                 )  # fmt: skip
                 kept = kept or changed
                 if code < _BLUR:
-                    codes[end] = settle(
+                    codes[end] = resolve_step(
                         code, total, height * width, channels, numbers[end], limits, counts, ranges, tables
                     )
             begin = end
             if code >= _BLUR:
-                in_place(code, numbers[end], work, channels, height, width, weights, lengths)
+                run_in_place(code, numbers[end], work, channels, height, width, weights, lengths)
                 begin = end + 1

@@ -18,7 +18,7 @@ _RED, _GREEN, _BLUE = _F(0.2989), _F(0.587), _F(0.114)
 _UNIT, _BACK, _TINY = _F(1 / 255), _F(255 + 1 - 1e-3), _F(1e-30)
 _TOP, _ZERO, _ONE = _F(255), _F(0), _F(1)
 _COLORED = (steps.SATURATION, steps.HUE, steps.PERMUTE, steps.GRAY, steps.GRAY_ONE)
-_BELOW, _HALF = (1 << 29) - 1, 1 << 28  # the float64 mantissa bits that float32 drops, and half their range
+_DROPPED_BITS, _HALFWAY = (1 << 29) - 1, 1 << 28  # the float64 mantissa bits that float32 drops, and half their range
 
 Plane = npt.NDArray[Any]  # float32
 Image = npt.NDArray[Any]
@@ -50,7 +50,7 @@ def apply(
             planes = _step(code, first, second, planes, tables)
     for c, plane in enumerate(planes):
         target = out[c] if channels_first else out[:, :, c]
-        target[...] = plane.astype(np.uint8) if out.dtype == np.uint8 else _finished(plane, norms[:, :, c])
+        target[...] = plane.astype(np.uint8) if out.dtype == np.uint8 else _normalize(plane, norms[:, :, c])
 
 
 def _step(
@@ -61,24 +61,24 @@ def _step(
         return [np.floor(np.minimum(plane * factor, _TOP)) for plane in planes]
     if code == steps.SATURATION:
         gray = np.floor(_gray(planes))
-        return [_blended(plane, gray, factor, rest) for plane in planes]
+        return [_blend(plane, gray, factor, rest) for plane in planes]
     if code == steps.CONTRAST:
         gray = _gray(planes) if len(planes) == 3 else planes[0]
         mean = _F(int(gray.astype(np.int64).sum())) / _F(gray.size)
-        return [_blended(plane, mean, factor, rest) for plane in planes]
+        return [_blend(plane, mean, factor, rest) for plane in planes]
     if code == steps.SOLARIZE:
         return [np.where(plane >= factor, _TOP - plane, plane) for plane in planes]
     if code == steps.POSTERIZE:
         return [np.floor(plane / factor) * factor for plane in planes]
     if code == steps.WARP:
-        return _warped(planes, tables[int(first)].astype(np.float64), int(second))
+        return _warp(planes, tables[int(first)].astype(np.float64), int(second))
     if code in (steps.BLUR, steps.SHARPEN):
         blurs = code == steps.BLUR
-        return [_blur(p, tables[int(first)], tables[int(second)]) if blurs else _sharpened(p, rest) for p in planes]
+        return [_blur(p, tables[int(first)], tables[int(second)]) if blurs else _sharpen(p, rest) for p in planes]
     if code in (steps.AUTOCONTRAST, steps.EQUALIZE):
-        return [(_stretched if code == steps.AUTOCONTRAST else _equalized)(plane) for plane in planes]
+        return [(_autocontrast if code == steps.AUTOCONTRAST else _equalize)(plane) for plane in planes]
     if code == steps.HUE:
-        return _turned(planes, factor)
+        return _shift_hue(planes, factor)
     if code in (steps.GRAY, steps.GRAY_ONE):
         return [np.floor(_gray(planes))] * (1 if code == steps.GRAY_ONE else len(planes))
     if code == steps.SPREAD:
@@ -94,20 +94,20 @@ def _fma(x: Any, y: Any, z: Any) -> Plane:
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = np.asarray(product + z)
-    made = total.astype(_F)
-    between = (total.view(np.int64) & _BELOW) == _HALF
+    result = total.astype(_F)
+    between = (total.view(np.int64) & _DROPPED_BITS) == _HALFWAY
     if between.any():
         wide, first = total[between], np.broadcast_to(product, total.shape)[between]
         second = np.broadcast_to(np.asarray(z, dtype=np.float64), total.shape)[between]
         part = wide - first
         lost = (first - (wide - part)) + (second - part)
-        made[between] = np.where(lost == 0, wide, np.nextafter(wide, np.where(lost > 0, np.inf, -np.inf))).astype(_F)
-    return made
+        result[between] = np.where(lost == 0, wide, np.nextafter(wide, np.where(lost > 0, np.inf, -np.inf))).astype(_F)
+    return result
 
 
-def _blended(plane: Plane, other: Any, factor: np.float32, rest: np.float32) -> Plane:
-    made: Plane = np.floor(np.clip(_fma(other, rest, plane * factor), _ZERO, _TOP))
-    return made
+def _blend(plane: Plane, other: Any, factor: np.float32, rest: np.float32) -> Plane:
+    result: Plane = np.floor(np.clip(_fma(other, rest, plane * factor), _ZERO, _TOP))
+    return result
 
 
 def _gray(planes: list[Plane]) -> Plane:
@@ -115,8 +115,8 @@ def _gray(planes: list[Plane]) -> Plane:
     return _fma(blue, _BLUE, _fma(green, _GREEN, red * _RED))
 
 
-def _turned(planes: list[Plane], shift: np.float32) -> list[Plane]:
-    """Shift the hue; see ``pixels_points.turn_hue``."""
+def _shift_hue(planes: list[Plane], shift: np.float32) -> list[Plane]:
+    """Shift the hue; see ``pixels_points.shift_hue``."""
     r, g, b = (plane * _UNIT for plane in planes)
     high, low = np.maximum(np.maximum(r, g), b), np.minimum(np.minimum(r, g), b)
     span = high - low
@@ -145,15 +145,15 @@ def _turned(planes: list[Plane], shift: np.float32) -> list[Plane]:
     ]
 
 
-def _stretched(plane: Plane) -> Plane:
+def _autocontrast(plane: Plane) -> Plane:
     low, high = plane.min(), plane.max()
     if low == high:
         return plane
-    made: Plane = np.floor(np.clip((plane - low) / ((high - low) * _UNIT), _ZERO, _TOP))
-    return made
+    result: Plane = np.floor(np.clip((plane - low) / ((high - low) * _UNIT), _ZERO, _TOP))
+    return result
 
 
-def _equalized(plane: Plane) -> Plane:
+def _equalize(plane: Plane) -> Plane:
     values = plane.astype(np.int64)
     counts = np.bincount(values.ravel(), minlength=256)
     width = int(values.size - counts[np.flatnonzero(counts)[-1]]) // 255
@@ -161,8 +161,8 @@ def _equalized(plane: Plane) -> Plane:
         return plane
     table: Plane = np.minimum((np.cumsum(counts) - counts + width // 2) // width, 255).astype(_F)
     table[0] = 0
-    made: Plane = table[values]
-    return made
+    result: Plane = table[values]
+    return result
 
 
 def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.float32]) -> Plane:
@@ -180,18 +180,18 @@ def _blur(plane: Plane, across: npt.NDArray[np.float32], down: npt.NDArray[np.fl
     return np.minimum(np.rint(rows), _TOP)
 
 
-def _sharpened(plane: Plane, rest: np.float32) -> Plane:
+def _sharpen(plane: Plane, rest: np.float32) -> Plane:
     if min(plane.shape) < 3:
         return plane
-    values, made = plane.astype(np.int64), plane.copy()
+    values, result = plane.astype(np.int64), plane.copy()
     near = np.lib.stride_tricks.sliding_window_view(values, (3, 3)).sum(axis=(2, 3)) + 4 * values[1:-1, 1:-1]
     inner = plane[1:-1, 1:-1]
     mean = ((2 * near + 13) // 26).astype(_F)
-    made[1:-1, 1:-1] = np.floor(np.clip(_fma(mean - inner, rest, inner), _ZERO, _TOP))
-    return made
+    result[1:-1, 1:-1] = np.floor(np.clip(_fma(mean - inner, rest, inner), _ZERO, _TOP))
+    return result
 
 
-def _warped(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> list[Plane]:
+def _warp(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> list[Plane]:
     """Resample channels by a matrix; see ``pixels_steps.WARP``."""
     height, width = planes[0].shape
     y, x = np.mgrid[:height, :width] + 0.5
@@ -204,26 +204,26 @@ def _warped(planes: list[Plane], table: npt.NDArray[np.float64], mode: int) -> l
     pick = np.rint if mode == 0 else np.floor
     left, top = pick(across).astype(np.int64), pick(down).astype(np.int64)
     right, low = across - left, down - top
-    made = []
+    warped = []
     for plane, fill in zip(planes, table[8:], strict=False):
-        total, there = np.zeros(plane.shape), np.zeros(plane.shape)
+        total, covered = np.zeros(plane.shape), np.zeros(plane.shape)
         for i, j in ((0, 0),) if mode == 0 else ((0, 0), (0, 1), (1, 0), (1, 1)):
             inside = (top + i >= 0) & (top + i < height) & (left + j >= 0) & (left + j < width)
             weight = (right if j else 1.0 - right) * (low if i else 1.0 - low) if mode else np.ones(plane.shape)
             weight = np.where(inside, weight, 0.0)
-            there += weight
+            covered += weight
             total += weight * plane[np.where(inside, top + i, 0), np.where(inside, left + j, 0)]
         if mode == 2:
-            total = (total - fill) * there + fill
-        total = np.where(near if mode else there > 0, np.rint(total), np.rint(fill))
-        made.append(total.astype(_F))
-    return made
+            total = (total - fill) * covered + fill
+        total = np.where(near if mode else covered > 0, np.rint(total), np.rint(fill))
+        warped.append(total.astype(_F))
+    return warped
 
 
-def _finished(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
+def _normalize(plane: Plane, norms: npt.NDArray[np.float32]) -> Plane:
     """Scale a plane to 0 .. 1 and normalize it."""
-    made: Plane = plane * _UNIT
+    result: Plane = plane * _UNIT
     with np.errstate(all="ignore"):  # overflow gives infinity, as in the compiled pass
         for mean, std in norms:
-            made = (made - mean) / std
-    return made
+            result = (result - mean) / std
+    return result

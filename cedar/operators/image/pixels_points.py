@@ -47,7 +47,7 @@ def saturate(planes: Any, n: Any, factor: Any, rest: Any) -> None:
 
 
 @kernel()
-def turn_hue(planes: Any, n: Any, shift: Any) -> None:
+def shift_hue(planes: Any, n: Any, shift: Any) -> None:
     """Add ``shift``, a fraction of the color circle, to the hue in HSV.
 
     ``before`` and ``after`` are the channels next to the largest one on the circle. Converting back, the distance

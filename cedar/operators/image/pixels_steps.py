@@ -40,7 +40,7 @@ WARP = 25  # index of a table, mode
 KEEP, PIXELS, PLANES, FLOATS, FLOAT_PLANES = 0, 1, 2, 3, 4
 NOTHING = 5
 
-_AMOUNTS = {
+_AMOUNT_NAMES = {
     BRIGHTNESS: "brightness", CONTRAST: "contrast", SATURATION: "saturation", HUE: "hue", SOLARIZE: "threshold",
     POSTERIZE: "step", PERMUTE: "channels", SHARPEN: "sharpness", WARP: "matrix",
 }  # fmt: skip
@@ -63,12 +63,12 @@ class Steps:
     def describe(self) -> list[dict[str, Any]]:
         """Return, per row, whether any step applies, and the amounts by name in the order of the steps."""
         rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
-        reported: list[dict[str, Any]] = []
+        described: list[dict[str, Any]] = []
         for codes, amounts in rows:
             own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
-            named = {_AMOUNTS[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNTS}
-            reported.append({"applied": bool(own)} | named)
-        return reported
+            named = {_AMOUNT_NAMES[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNT_NAMES}
+            described.append({"applied": bool(own)} | named)
+        return described
 
     def _amount(self, code: int, amount: float) -> Any:
         """Return a step's amount: a number, or a tuple for the order of channels or a matrix."""
@@ -76,12 +76,12 @@ class Steps:
             return tuple(self.tables[int(amount)][:8].tolist())
         return tuple(int(amount) >> 2 * c & 3 for c in range(3)) if code == PERMUTE else amount
 
-    def then(self, after: Steps) -> Steps:
+    def followed_by(self, after: Steps) -> Steps:
         """Return these steps followed by the steps ``after``."""
-        codes, numbers = np.concatenate([self.codes, after.codes], axis=1), after.numbers_behind(len(self.tables))
+        codes, numbers = np.concatenate([self.codes, after.codes], axis=1), after.shift_table_indices(len(self.tables))
         return Steps(codes, np.concatenate([self.numbers, numbers], axis=1), self.tables + after.tables)
 
-    def numbers_behind(self, tables: int) -> Numbers:
+    def shift_table_indices(self, tables: int) -> Numbers:
         """Return the numbers with indices of tables shifted by ``tables``, the number of tables before these."""
         places = np.stack([(self.codes == BLUR) | (self.codes == WARP), self.codes == BLUR], axis=2)
         return np.asarray(self.numbers + places * tables, dtype=np.float64)
@@ -97,13 +97,13 @@ def one_step(rows: int, code: int, first: npt.ArrayLike = 0.0, applied: npt.NDAr
     return Steps(codes, numbers)
 
 
-def joined(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Codes]:
+def concatenate_steps(steps: list[Steps], rows: int) -> tuple[Codes, Numbers, Weights, Codes]:
     """Concatenate the steps of several operators: codes, numbers, tables padded to one length, and table lengths."""
     codes = np.concatenate([np.zeros((rows, 0), dtype=np.int64), *(step.codes for step in steps)], axis=1)
     numbers = [np.zeros((rows, 0, 2))]
     tables: list[Weights] = []
     for step in steps:
-        numbers.append(step.numbers_behind(len(tables)))
+        numbers.append(step.shift_table_indices(len(tables)))
         tables.extend(step.tables)
     lengths = np.array([len(table) for table in tables], dtype=np.int64)
     padded = np.zeros((len(tables), max(lengths, default=0)), dtype=np.float32)

@@ -17,7 +17,7 @@ from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.resizing import Filter, Interpolation, check_filter
-from cedar.operators.image.spatial import Spatial, check_range, drawn, pair
+from cedar.operators.image.spatial import Spatial, check_range, pair, require_draws
 
 TRIES = 10
 
@@ -75,16 +75,20 @@ class RandomResizedCrop(Spatial):
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
         to = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
-        return RowMoves(cut=self._cuts(sizes, drawn(draws)), size=to, filter=Filter(self.interpolation, self.antialias))
+        return RowMoves(
+            cut=self._draw_parts(sizes, require_draws(draws)),
+            size=to,
+            filter=Filter(self.interpolation, self.antialias),
+        )
 
-    def _cuts(self, sizes: Sizes, draws: Draws) -> Sizes:
+    def _draw_parts(self, sizes: Sizes, draws: Draws) -> Sizes:
         """Return the part of each image, int64 (rows, 4): top, left, height, width."""
         cuts, misfits = random_parts(sizes, draws, self.scale, self.ratio)
         if misfits.any():
-            cuts[misfits] = self._middles(sizes[misfits])
+            cuts[misfits] = self._largest_centered(sizes[misfits])
         return cuts
 
-    def _middles(self, sizes: Sizes) -> Sizes:
+    def _largest_centered(self, sizes: Sizes) -> Sizes:
         """Return the largest centered parts with the allowed ratio that is closest to the image's ratio."""
         height, width = sizes[:, 0], sizes[:, 1]
         ratio = width / height

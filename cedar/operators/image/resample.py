@@ -64,9 +64,9 @@ def resize_into(
         return
     stride, across, along = source.strides
     if along != 1 or across != channels or (stride < max(width * channels, 4) and height > 1):
-        roomy = np.zeros((height, width * channels + 4), dtype=np.uint8)
-        roomy[:, :-4] = source.reshape(height, width * channels)
-        source, stride = roomy[:, :-4].reshape(source.shape), roomy.strides[0]
+        padded_rows = np.zeros((height, width * channels + 4), dtype=np.uint8)
+        padded_rows[:, :-4] = source.reshape(height, width * channels)
+        source, stride = padded_rows[:, :-4].reshape(source.shape), padded_rows.strides[0]
     kernels.resize(
         source.__array_interface__["data"][0], stride, source.shape, np.float32(top), stop, np.float32(left), end,
         antialias, flip, out.reshape(rows, columns * channels),

@@ -15,7 +15,7 @@ _carray = numba().carray
 
 
 @kernel("Tuple((int64[:, ::1], int32[:, ::1]))(int64, float32, float32, int64, boolean, boolean)")
-def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip: Any) -> Any:
+def compute_weights(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip: Any) -> Any:
     """Return (first, count) of the inputs that each output sums, and their weights; outputs span start .. stop."""
     scale = np.float64(stop - start) / outputs
     support = scale if antialias and scale > 1.0 else 1.0
@@ -29,30 +29,30 @@ def windows(size: Any, start: Any, stop: Any, outputs: Any, antialias: Any, flip
         total = 0.0
         for k in range(count):
             total += max(1.0 - abs((k + first - center + 0.5) * shrink), 0.0)
-        place = outputs - 1 - i if flip else i
+        index = outputs - 1 - i if flip else i
         used, zeros = 0, 0
         for k in range(count):
             weight = max(1.0 - abs((k + first - center + 0.5) * shrink), 0.0)
-            whole = int(0.5 + (weight / total if total != 0.0 else weight) * _ONE)
-            if whole == 0 and used == 0:  # skip leading zero weights
+            weight_bits = int(0.5 + (weight / total if total != 0.0 else weight) * _ONE)
+            if weight_bits == 0 and used == 0:  # skip leading zero weights
                 zeros += 1
                 continue
-            weights[place, k - zeros] = whole
-            if whole != 0:
+            weights[index, k - zeros] = weight_bits
+            if weight_bits != 0:
                 used = k - zeros + 1
-        bounds[place, 0] = first + zeros
-        bounds[place, 1] = used
+        bounds[index, 0] = first + zeros
+        bounds[index, 1] = used
     # Pad with weights of 0 to one count for all outputs: the processor predicts loops of constant length better.
-    most = 0
+    max_count = 0
     for i in range(outputs):
-        most = max(most, bounds[i, 1])
+        max_count = max(max_count, bounds[i, 1])
     for i in range(outputs):
         used = bounds[i, 1]
-        shift = max(bounds[i, 0] + most - size, 0)
-        for k in range(most - 1, -1, -1):
+        shift = max(bounds[i, 0] + max_count - size, 0)
+        for k in range(max_count - 1, -1, -1):
             weights[i, k] = weights[i, k - shift] if shift <= k < used + shift else 0
         bounds[i, 0] -= shift
-        bounds[i, 1] = most
+        bounds[i, 1] = max_count
     return bounds, weights
 
 
@@ -65,8 +65,8 @@ def resize(
     height, width, channels = shape
     rows, length = target.shape
     columns = length // channels
-    ys, yw = windows(height, top, bottom, rows, antialias, False)
-    xs, xw = windows(width, left, right, columns, antialias, flip)
+    ys, yw = compute_weights(height, top, bottom, rows, antialias, False)
+    xs, xw = compute_weights(width, left, right, columns, antialias, flip)
     lefts = xs[:, 0] * channels  # index in a row of the first value of each output column
     taps = xs[0, 1]
     chunks = (length + LINE - 1) // LINE
@@ -81,22 +81,22 @@ def resize(
         line_there = _carray(pointer(source + y * stride), (width * channels,), np.uint8)
         for x in range(width * channels):
             ends[y - tail, x] = line_there[x]
-    made = 0
+    rows_done = 0
     for y in range(rows):
         base = address(ring)  # in the loop, so that numba keeps ``ring`` alive
         first, count = ys[y, 0], ys[y, 1]
-        made = max(made, first // GROUP * GROUP)
-        while made < first + count:
-            if made < tail:
-                begin, apart = source + made * stride, stride
+        rows_done = max(rows_done, first // GROUP * GROUP)
+        while rows_done < first + count:
+            if rows_done < tail:
+                begin, row_stride = source + rows_done * stride, stride
             else:
-                begin, apart = address(ends), width * channels + 4
+                begin, row_stride = address(ends), width * channels + 4
             for c in range((channels - 1) // 4 * 4, -1, -4):  # bytes written past a pixel are overwritten later
                 weigh_pixels(
-                    begin + c, apart, base + made % slots * pitch + c, pitch, channels, columns, address(lefts), taps,
-                    address(xw), np.int64(xw.shape[1] * 4),
+                    begin + c, row_stride, base + rows_done % slots * pitch + c, pitch, channels, columns,
+                    address(lefts), taps, address(xw), np.int64(xw.shape[1] * 4),
                 )  # fmt: skip
-            made += GROUP
+            rows_done += GROUP
         weights = address(yw) + y * yw.shape[1] * 4
         weigh_lines(base, pitch, slots, first % slots, count, weights, address(line), chunks)
         for i in range(length):

@@ -53,7 +53,7 @@ def _add(builder: Any, total: Any, values: Any, weight: Any) -> None:
     builder.store(builder.add(builder.load(total), product), total)
 
 
-def _rounded(builder: Any, total: Any) -> Any:
+def _round_and_clamp(builder: Any, total: Any) -> Any:
     """Round non-negative totals to integers, and clamp them to 255."""
     kind = total.type.pointee
     whole = builder.lshr(builder.load(total), _ir.Constant(kind, [BITS] * kind.count))
@@ -81,14 +81,14 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
         source, stride, target, pitch, step, _, lefts, _, weights, spacing = args
         totals = [_start(builder, 4) for _ in range(GROUP)]
         begin = builder.add(source, _load(builder, builder.add(lefts, builder.mul(x, _number(8))), _I64))
-        own = builder.add(weights, builder.mul(x, spacing))
+        own_weights = builder.add(weights, builder.mul(x, spacing))
 
         def tap(k: Any) -> None:
             place = builder.add(begin, builder.mul(k, step))
-            weight = _load(builder, builder.add(own, builder.mul(k, _number(4))), _I32)
+            weight = _load(builder, builder.add(own_weights, builder.mul(k, _number(4))), _I32)
             for row, total in enumerate(totals):
-                at = builder.add(place, builder.mul(stride, _number(row)))
-                _add(builder, total, _load(builder, at, _PIXEL), weight)
+                address = builder.add(place, builder.mul(stride, _number(row)))
+                _add(builder, total, _load(builder, address, _PIXEL), weight)
 
         if isinstance(count, int):
             for k in range(count):
@@ -96,13 +96,13 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
         else:
             with _cgutils.for_range(builder, count) as loop:
                 tap(loop.index)
-        rounded = [_rounded(builder, total) for total in totals]
+        rounded = [_round_and_clamp(builder, total) for total in totals]
         pairs = [_joined(builder, *rounded[:2]), _joined(builder, *rounded[2:])]
-        made = builder.trunc(_joined(builder, *pairs), _ir.VectorType(_I8, 4 * GROUP))
-        made = builder.bitcast(made, _ir.VectorType(_I32, GROUP))
+        packed = builder.trunc(_joined(builder, *pairs), _ir.VectorType(_I8, 4 * GROUP))
+        packed = builder.bitcast(packed, _ir.VectorType(_I32, GROUP))
         to = builder.add(target, builder.mul(x, step))
         for row in range(GROUP):
-            value = builder.extract_element(made, _ir.Constant(_I32, row))
+            value = builder.extract_element(packed, _ir.Constant(_I32, row))
             _store(builder, value, builder.add(to, builder.mul(pitch, _number(row))))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -146,7 +146,7 @@ def weigh_lines(
                 source = builder.add(builder.add(ring, builder.mul(slot, stride)), place)
                 weight = _load(builder, builder.add(weights, builder.mul(loop.index, _number(4))), _I32)
                 _add(builder, total, _load(builder, source, line), weight)
-            _store(builder, builder.trunc(_rounded(builder, total), line), builder.add(target, place))
+            _store(builder, builder.trunc(_round_and_clamp(builder, total), line), builder.add(target, place))
         return context.get_dummy_value()
 
     kinds = (ring, stride, slots, first, count, weights, target, chunks)

@@ -21,14 +21,16 @@ def resize(
 ) -> None:
     """Resize the part ``box`` (top, bottom, left, right) of an image into ``out``; see ``resize_into``."""
     top, bottom, left, right = box
-    places, weights = _windows(source.shape[0], top, bottom, out.shape[0], antialias)
+    places, weights = _compute_weights(source.shape[0], top, bottom, out.shape[0], antialias)
     first, stop = int(places.min()), int(places.max()) + 1
-    lines = _summed(source[first:stop], 1, *_windows(source.shape[1], left, right, out.shape[1], antialias))
-    made = _summed(lines, 0, places - first, weights)
-    out[...] = made[:, ::-1] if flip else made
+    lines = _weighted_sum(
+        source[first:stop], 1, *_compute_weights(source.shape[1], left, right, out.shape[1], antialias)
+    )
+    result = _weighted_sum(lines, 0, places - first, weights)
+    out[...] = result[:, ::-1] if flip else result
 
 
-def _windows(
+def _compute_weights(
     size: int, start: np.float32, stop: np.float32, outputs: int, antialias: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return the indices and weights of each output's inputs, (outputs, inputs); indices of weight 0 are arbitrary."""
@@ -47,7 +49,7 @@ def _windows(
     return np.minimum(taps + first, size - 1), whole
 
 
-def _summed(
+def _weighted_sum(
     pixels: npt.NDArray[np.uint8], axis: int, places: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.uint8]:
     """Return weighted sums along an axis, rounded to uint8."""
@@ -56,5 +58,5 @@ def _summed(
     for place, weight in zip(places.T, weights.T, strict=True):
         if weight.any():
             total = total + np.take(pixels, place, axis=axis) * weight.reshape(shape)
-    made: npt.NDArray[np.uint8] = np.minimum(total >> _BITS, 255).astype(np.uint8)
-    return made
+    result: npt.NDArray[np.uint8] = np.minimum(total >> _BITS, 255).astype(np.uint8)
+    return result

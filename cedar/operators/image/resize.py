@@ -54,7 +54,7 @@ class Resize(Spatial):
             raise PipelineError(f"resize: {error}", site=user_site()) from None
         if self.max_size is not None and (isinstance(self.size, tuple) or self.max_size <= self.size):
             raise PipelineError(
-                f"resize({self.size}, max_size={self.max_size}): it bounds the longer side, size is the shorter one",
+                f"resize({self.size}, max_size={self.max_size}): max_size must be above size, a number",
                 site=user_site(),
             )
 
@@ -80,7 +80,7 @@ class Resize(Spatial):
         }
         return RowMoves(
             size=to, filter=Filter(self.interpolation, self.antialias), bad=bad,
-            fix=f"give max_size=, or allow more than {most:,} pixels by CEDAR_MAX_PIXELS",
+            fix=f"give max_size=, or set CEDAR_MAX_PIXELS to allow more than {most:,} pixels",
         )  # fmt: skip
 
     def _sizes(self, sizes: Sizes) -> Sizes:

@@ -32,12 +32,12 @@ def check_filter(name: str, interpolation: str, antialias: bool) -> None:
     """
     if interpolation not in get_args(Interpolation):
         raise PipelineError(
-            f"{name}(interpolation={interpolation!r}): it is one of {', '.join(get_args(Interpolation))}",
+            f"{name}(interpolation={interpolation!r}): must be one of {', '.join(get_args(Interpolation))}",
             site=user_site(),
         )
     if interpolation == "bicubic" and not antialias:
         raise PipelineError(
-            f"{name}(interpolation='bicubic', antialias=False) is not offered", site=user_site(), fix="antialias=True"
+            f"{name}(interpolation='bicubic', antialias=False) is not supported", site=user_site(), fix="antialias=True"
         )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, applied, set_random
+from cedar.operators.image.color import PixelTransform, rows_applied, set_random
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import SHARPEN, Steps, one_step
-from cedar.operators.image.spatial import check_share
+from cedar.operators.image.spatial import check_probability
 
 
 @resampling
@@ -40,11 +40,13 @@ class Sharpness(PixelTransform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_share("sharpness", "p", self.p)
+        check_probability("sharpness", "p", self.p)
         factor = self.sharpness_factor
         if not isinstance(factor, int | float | np.number) or not 0 <= factor < np.inf:
-            raise PipelineError(f"sharpness(sharpness_factor={factor!r}): a number from 0 on", site=user_site())
+            raise PipelineError(
+                f"sharpness(sharpness_factor={factor!r}): must be a number of at least 0", site=user_site()
+            )
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        return one_step(len(sizes), SHARPEN, self.sharpness_factor, applied(draws, self.p))
+        return one_step(len(sizes), SHARPEN, self.sharpness_factor, rows_applied(draws, self.p))

@@ -10,10 +10,10 @@ import numpy as np
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, applied, set_random
+from cedar.operators.image.color import PixelTransform, rows_applied, set_random
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.pixels_steps import AUTOCONTRAST, EQUALIZE, NONE, POSTERIZE, SOLARIZE, Steps, one_step
-from cedar.operators.image.spatial import check_share
+from cedar.operators.image.spatial import check_probability
 
 
 @pointwise
@@ -40,13 +40,15 @@ class Solarize(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_share("solarize", "p", self.p)
+        check_probability("solarize", "p", self.p)
         if not isinstance(self.threshold, int | float | np.number) or not self.threshold <= 255:
-            raise PipelineError(f"solarize(threshold={self.threshold!r}): a number up to 255", site=user_site())
+            raise PipelineError(
+                f"solarize(threshold={self.threshold!r}): must be a number of at most 255", site=user_site()
+            )
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        return one_step(len(sizes), SOLARIZE, self.threshold, applied(draws, self.p))
+        return one_step(len(sizes), SOLARIZE, self.threshold, rows_applied(draws, self.p))
 
 
 @pointwise
@@ -71,11 +73,11 @@ class Invert(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_share("invert", "p", self.p)
+        check_probability("invert", "p", self.p)
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        return one_step(len(sizes), SOLARIZE, 0.0, applied(draws, self.p))
+        return one_step(len(sizes), SOLARIZE, 0.0, rows_applied(draws, self.p))
 
 
 @pointwise
@@ -102,14 +104,14 @@ class Posterize(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_share("posterize", "p", self.p)
+        check_probability("posterize", "p", self.p)
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
-            raise PipelineError(f"posterize(bits={self.bits!r}): an integer from 0 to 8", site=user_site())
+            raise PipelineError(f"posterize(bits={self.bits!r}): must be an integer from 0 to 8", site=user_site())
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         return one_step(
-            len(sizes), POSTERIZE if self.bits < 8 else NONE, 2.0 ** (8 - self.bits), applied(draws, self.p)
+            len(sizes), POSTERIZE if self.bits < 8 else NONE, 2.0 ** (8 - self.bits), rows_applied(draws, self.p)
         )
 
 
@@ -134,11 +136,11 @@ class Autocontrast(PixelTransform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_share("autocontrast", "p", self.p)
+        check_probability("autocontrast", "p", self.p)
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        return one_step(len(sizes), AUTOCONTRAST, applied=applied(draws, self.p))
+        return one_step(len(sizes), AUTOCONTRAST, applied=rows_applied(draws, self.p))
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,8 @@ class Equalize(PixelTransform):
     takes: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_share("equalize", "p", self.p)
+        check_probability("equalize", "p", self.p)
         set_random(self, self.p < 1)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        return one_step(len(sizes), EQUALIZE, applied=applied(draws, self.p))
+        return one_step(len(sizes), EQUALIZE, applied=rows_applied(draws, self.p))

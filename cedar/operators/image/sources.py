@@ -10,9 +10,9 @@ import numpy as np
 
 from cedar.core.columns import OBJECT, Column, ColumnType, TensorType, objects, type_of
 from cedar.operators.image.decode import Decode
-from cedar.operators.image.decoding import decode_image, flipped
+from cedar.operators.image.decoding import decode_image, orientation_flips
 from cedar.operators.image.headers import BadImage, Header, max_pixels, read_header
-from cedar.operators.image.layout import Image, ImageType, ReusedImage, Room, Sizes, flaw, new_image
+from cedar.operators.image.layout import Allocator, Image, ImageType, ReusedImage, Sizes, invalid_reason, new_image
 from cedar.operators.image.moves import Steps
 from cedar.operators.image.pixels import PreparedPass
 from cedar.operators.image.resizing import resized
@@ -25,13 +25,13 @@ class Source(Protocol):
         kind: the type of the images.
         sizes: int64 (rows, 2): heights and widths; 1 for rows without an image.
         bad: the error of each row without an image.
-        late: whether ``image`` may raise BadImage for further rows.
+        fails_late: whether ``image`` may raise BadImage for further rows.
     """
 
     kind: ColumnType
     sizes: Sizes
     bad: dict[int, BadImage]
-    late: bool
+    fails_late: bool
 
     def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
         """Return the image of a row, at least the part that the steps need, and the steps that remain to be applied.
@@ -50,7 +50,7 @@ class Source(Protocol):
 class Files:
     """Image files in memory; each file is decoded when its image is requested."""
 
-    late = True
+    fails_late = True
 
     def __init__(self, column: Any, decode: Decode, exact: bool) -> None:
         self.decode, self.exact = decode, exact
@@ -58,7 +58,7 @@ class Files:
         self.bad: dict[int, BadImage] = {}
         self.files: list[bytes] = column.to_pylist()
         self.headers: list[Header | None] = [None] * len(self.files)
-        self._room: Room = new_image
+        self._allocate: Allocator = new_image
         self.sizes = np.ones((len(self.files), 2), dtype=np.int64)
         limit = max_pixels()
         for row, data in enumerate(self.files):
@@ -78,18 +78,18 @@ class Files:
         assert header is not None
         needed = steps.rows_needed(header.height) if header.orientation == 1 else None
         height, width = self.sizes[row].tolist()
-        by = 1 if self.exact or header.jpeg is None else shrinks(steps, height, width)
+        by = 1 if self.exact or header.jpeg is None else shrink_factor(steps, height, width)
         image = decode_image(
-            self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by, room=self._room
+            self.files[row], header, decode.mode, strict=decode.strict, rows=needed, shrink=by, allocate=self._allocate
         )
         if by == 1 or image.shape[1] == width:  # Pillow was the fallback and did not reduce the image
             return image, steps
-        down, right = flipped(header.orientation)
+        down, right = orientation_flips(header.orientation)
         start = (image.shape[0] - height / by if down else 0.0, image.shape[1] - width / by if right else 0.0)
         return image, ScaledMoves(steps, by, (height, width), start)
 
     def reuse(self) -> None:
-        self._room = ReusedImage()
+        self._allocate = ReusedImage()
 
     def column(self) -> Column:
         raise AssertionError("files are decoded before they become a column")
@@ -98,22 +98,22 @@ class Files:
 class PixelSource:
     """The images of another source after a pass over their pixels; each is computed when it is requested."""
 
-    def __init__(self, below: Source, made: PreparedPass, kind: ColumnType) -> None:
-        self._below, self._made = below, made
-        self.kind, self.sizes, self.bad, self.late = kind, below.sizes, below.bad, below.late
-        self._room: Room = new_image
+    def __init__(self, source: Source, pixel_pass: PreparedPass, kind: ColumnType) -> None:
+        self._source, self._pass = source, pixel_pass
+        self.kind, self.sizes, self.bad, self.fails_late = kind, source.sizes, source.bad, source.fails_late
+        self._allocate: Allocator = new_image
 
     def image(self, row: int, steps: Steps) -> tuple[Image, Steps | ScaledMoves]:
-        image, _ = self._below.image(row, Steps((), row))
-        if not self._made.leaves(row, image.shape[2]):
-            painted = self._room(self._made.program.shape(image.shape))
-            self._made.apply_one(row, image, painted, steps.part_needed(*image.shape[:2]))
+        image, _ = self._source.image(row, Steps((), row))
+        if not self._pass.leaves_unchanged(row, image.shape[2]):
+            painted = self._allocate(self._pass.program.shape(image.shape))
+            self._pass.apply_one(row, image, painted, steps.part_needed(*image.shape[:2]))
             image = painted
         return image, steps
 
     def reuse(self) -> None:
-        self._below.reuse()
-        self._room = ReusedImage()
+        self._source.reuse()
+        self._allocate = ReusedImage()
 
     def column(self) -> Column:
         raise AssertionError("images are made before they become a column")
@@ -127,7 +127,7 @@ class Arrays:
         kind: the type of the images, if known.
     """
 
-    late = False
+    fails_late = False
 
     def __init__(self, images: Any, kind: ColumnType | None = None) -> None:
         self.images = images
@@ -138,7 +138,7 @@ class Arrays:
             return
         self.sizes = np.ones((len(images), 2), dtype=np.int64)
         for row, image in enumerate(images):
-            why = flaw(image) if kind is None else None
+            why = invalid_reason(image) if kind is None else None
             if why:
                 self.bad[row] = BadImage(why, "give each row an ndarray of shape (height, width, channels)")
             elif image is not None:
@@ -157,10 +157,10 @@ class Arrays:
         """Do nothing, since no image is decoded."""
 
     def column(self) -> Column:
-        return self.images if self.tensor else objects([_apart(image) for image in self.images])
+        return self.images if self.tensor else objects([_without_base(image) for image in self.images])
 
 
-def _apart(image: Image | None) -> Image | None:
+def _without_base(image: Image | None) -> Image | None:
     """Copy an image if it is a view of a larger array, which it would otherwise keep in memory."""
     if image is None or (image.flags.c_contiguous and (image.base is None or image.base.size <= image.size)):
         return image
@@ -176,7 +176,7 @@ def _apart(image: Image | None) -> Image | None:
 FACTORS = (8, 4, 2)
 
 
-def shrinks(steps: Steps, height: int, width: int) -> int:
+def shrink_factor(steps: Steps, height: int, width: int) -> int:
     """Return the factor (8, 4, 2 or 1) by which to reduce an image while decoding, so that resampling still shrinks it.
 
     It is 1 without antialiasing: an output then depends on four exact pixels, which a reduced image does not have.
@@ -184,8 +184,8 @@ def shrinks(steps: Steps, height: int, width: int) -> int:
     resampling = steps.resampling(height, width)
     if resampling is None:
         return 1
-    at, (_, _, tall, wide), _ = resampling
-    move = steps.moves[at]
+    index, (_, _, tall, wide), _ = resampling
+    move = steps.moves[index]
     size = move.row(steps.row).size
     assert size is not None
     if not move.filter.antialias or move.filter.interpolation == "nearest":
@@ -207,23 +207,25 @@ class ScaledMoves:
     size: tuple[int, int]
     start: tuple[float, float] = (0.0, 0.0)
 
-    def apply(self, image: Image, out: Image | None = None, canvas: Room = new_image) -> Image:
+    def apply(self, image: Image, out: Image | None = None, allocate: Allocator = new_image) -> Image:
         """Return the moved image; see ``Steps.apply``."""
         resampling = self.steps.resampling(*self.size)
         assert resampling is not None
-        at, (top, left, tall, wide), mirrored = resampling
-        move = self.steps.moves[at]
+        index, (top, left, tall, wide), mirrored = resampling
+        move = self.steps.moves[index]
         size = move.row(self.steps.row).size
         assert size is not None
         # Cut first, so that pixels outside the part do not contribute to its border.
         y, tall_at = self._cut(top, tall, 0, image.shape[0])
         x, wide_at = self._cut(left, wide, 1, image.shape[1])
         box = (y[0], x[0], y[1], x[1])
-        flips = self.steps.flips_behind(at)
+        flips = self.steps.flips_after(index)
         part = image[tall_at, wide_at]
         if flips is not None:
             return resized(part, size, move.filter, box=box, out=out, flip=flips != mirrored)
-        return self.steps.behind(at).apply(resized(part, size, move.filter, box=box, flip=mirrored), out, canvas)
+        return self.steps.moves_after(index).apply(
+            resized(part, size, move.filter, box=box, flip=mirrored), out, allocate
+        )
 
     def _cut(self, begin: int, length: int, axis: int, extent: int) -> tuple[tuple[float, float], slice]:
         """Return, along one axis, the part's ends relative to the pixels it touches, and the slice of these pixels."""

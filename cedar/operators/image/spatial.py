@@ -13,8 +13,8 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import mark
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.boxes import Boxes, box_rows, check_boxes, thinned
-from cedar.operators.image.layout import ImageType, Sizes, checked, likely
+from cedar.operators.image.boxes import Boxes, check_boxes, parse_boxes, type_after_removal
+from cedar.operators.image.layout import ImageType, Sizes, check_images, most_frequent_type
 from cedar.operators.image.moves import RowMoves
 from cedar.operators.transform import Transform
 
@@ -49,39 +49,39 @@ class Spatial(ImageTransform):
         return shape
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
-        kind, *beside = types
-        channels, dtype = checked(self, kind)
+        kind, *others = types
+        channels, dtype = check_images(self, kind)
         check_fill(self, channels, dtype)
-        check_boxes(self, beside)
+        check_boxes(self, others)
         shape = self.shape((kind.shape[0], kind.shape[1]) if isinstance(kind, TensorType) else None)
         if dtype is None:
-            made: ColumnType = OBJECT if shape is None else UNKNOWN
+            result_type: ColumnType = OBJECT if shape is None else UNKNOWN
         elif shape is None:
-            made = ImageType(channels, dtype)
+            result_type = ImageType(channels, dtype)
         elif channels is None:
             raise PipelineError(
-                f"{type(self).__name__} makes one array of all images, and those have differing numbers of channels",
-                fix="decode(mode='RGB'), or 'GRAY'",
+                f"{type(self).__name__} makes one array of all images, but their numbers of channels differ",
+                fix="use decode(mode='RGB') or decode(mode='GRAY')",
             )
         else:
-            made = TensorType((*shape, channels), dtype)
+            result_type = TensorType((*shape, channels), dtype)
         if self.drops:
-            beside = [thinned(other) for other in beside]
-        return (made, *beside) if beside else made
+            others = [type_after_removal(other) for other in others]
+        return (result_type, *others) if others else result_type
 
     def like(self, sample: Callable[[], Column]) -> ColumnType | None:
-        return None if self.shape(None) is None else likely(sample())
+        return None if self.shape(None) is None else most_frequent_type(sample())
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         from cedar.operators.image.sources import Arrays
 
-        boxes = box_rows(columns[1])[0] if len(columns) > 1 else None
+        boxes = parse_boxes(columns[1])[0] if len(columns) > 1 else None
         return self.moves(Arrays(columns[0]).sizes, boxes, draws).describe()
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
-        from cedar.operators.image.engine import alone
+        from cedar.operators.image.engine import run_one
 
-        return alone(self, columns, draws.get("draws"))
+        return run_one(self, columns, draws.get("draws"))
 
 
 def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
@@ -109,20 +109,22 @@ def check_fill(transform: Any, channels: int | None, dtype: str | None) -> None:
     if len(fill) > 1 and channels not in (None, len(fill)):
         raise PipelineError(
             f"{name} has {len(fill)} values, the images {channels} channel(s)",
-            fix="give one value, or bring images to one number of channels first, say by decode(mode='RGB')",
+            fix="give one value, or convert images to one number of channels first, for example by decode(mode='RGB')",
         )
     if dtype == "uint8" and not all(0 <= value <= 255 for value in fill):
-        raise PipelineError(f"{name}: images of uint8 hold 0 to 255", fix="fill behind to_float, or with such a value")
+        raise PipelineError(
+            f"{name}: uint8 images hold values from 0 to 255", fix="use such a value, or fill after to_float"
+        )
 
 
-def check_share(name: str, parameter: str, value: float) -> None:
+def check_probability(name: str, parameter: str, value: float) -> None:
     """Check that a value is a number from 0 to 1.
 
     Raises:
         PipelineError: the check fails; the error names the user's line.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise PipelineError(f"{name}({parameter}={value!r}): a probability is between 0 and 1", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): must be a probability from 0 to 1", site=user_site())
 
 
 def check_range(
@@ -134,22 +136,20 @@ def check_range(
         PipelineError: the value is not such a range.
     """
     ends = tuple(value) if isinstance(value, Sequence) else ()
-    bounds = f"from {low:g} on" if high == float("inf") else f"{low:g} .. {high:g}"
+    bounds = f"at least {low:g}" if high == float("inf") else f"{low:g} .. {high:g}"
     if len(ends) != 2 or not all(isinstance(v, int | float) for v in ends) or not low <= ends[0] <= ends[1] <= high:
-        raise PipelineError(
-            f"{name}({parameter}={value!r}): two numbers, the smaller first, {bounds}", site=user_site()
-        )
+        raise PipelineError(f"{name}({parameter}={value!r}): must be (min, max), {bounds}", site=user_site())
     return float(ends[0]), float(ends[1])
 
 
-def drawn(draws: Draws | None) -> Draws:
+def require_draws(draws: Draws | None) -> Draws:
     """Return the draws of a random operator.
 
     Raises:
         PipelineError: the operator was called without draws.
     """
     if draws is None:
-        raise PipelineError("a random operator is called with draws=", site=user_site())
+        raise PipelineError("a random operator must be called with draws=", site=user_site())
     return draws
 
 

@@ -14,13 +14,13 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.color import PixelTransform, pair
-from cedar.operators.image.layout import Sizes, checked
-from cedar.operators.image.padding import filling
+from cedar.operators.image.layout import Sizes, check_images
+from cedar.operators.image.padding import fill_values
 from cedar.operators.image.pixels_steps import NONE, WARP, Steps
-from cedar.operators.image.spatial import check_fill, check_range, check_share, drawn
+from cedar.operators.image.spatial import check_fill, check_probability, check_range, require_draws
 
 Fill: TypeAlias = float | tuple[float, ...] | None
-Taken: TypeAlias = Literal["nearest", "bilinear"]
+WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
 Numbers = npt.NDArray[np.float64]
 
 _CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=np.int64)  # (x, y) of an image's corners
@@ -36,7 +36,7 @@ class Warp(PixelTransform):
 
     def result(self, *types: Any) -> ColumnType:
         made = super().result(*types)
-        check_fill(self, *checked(self, types[0]))
+        check_fill(self, *check_images(self, types[0]))
         return made
 
 
@@ -64,18 +64,18 @@ class Rotation(Warp):
     """
 
     degrees: float | Sequence[float]
-    interpolation: Taken = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     center: Sequence[float] | None = None
     fill: Fill = 0
 
     def __post_init__(self) -> None:
         check_warp("rotation", self)
-        object.__setattr__(self, "degrees", _ends("rotation", "degrees", self.degrees))
+        object.__setattr__(self, "degrees", _angle_range("rotation", "degrees", self.degrees))
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         low, high = self.degrees  # type: ignore[misc]
-        angles = low + (high - low) * drawn(draws).uniform(1)[:, 0]
-        return warps(matrices(sizes, -angles, center=self.center), self.interpolation, self.fill)
+        angles = low + (high - low) * require_draws(draws).uniform(1)[:, 0]
+        return warp_steps(matrices(sizes, -angles, center=self.center), self.interpolation, self.fill)
 
 
 @resampling
@@ -108,16 +108,18 @@ class Affine(Warp):
     translate: Sequence[float] | None = None
     scale: Sequence[float] | None = None
     shear: float | Sequence[float] | None = None
-    interpolation: Taken = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     fill: Fill = 0
     center: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         check_warp("affine", self)
-        object.__setattr__(self, "degrees", _ends("affine", "degrees", self.degrees))
+        object.__setattr__(self, "degrees", _angle_range("affine", "degrees", self.degrees))
         across, down = pair("affine", "translate", (0, 0) if self.translate is None else self.translate)
         if not (0 <= across <= 1 and 0 <= down <= 1):
-            raise PipelineError(f"affine(translate={self.translate!r}): two shares, 0 .. 1", site=user_site())
+            raise PipelineError(
+                f"affine(translate={self.translate!r}): must be two fractions, 0 .. 1", site=user_site()
+            )
         object.__setattr__(self, "translate", (across, down))
         object.__setattr__(
             self, "scale", check_range("affine", "scale", (1, 1) if self.scale is None else self.scale, 1e-6)
@@ -125,17 +127,17 @@ class Affine(Warp):
         given: Any = 0.0 if self.shear is None else self.shear
         four = isinstance(given, Sequence) and len(given) == 4
         along = (given[:2], given[2:]) if four else (given, 0.0)
-        object.__setattr__(self, "shear", sum((_ends("affine", "shear", part) for part in along), ()))
+        object.__setattr__(self, "shear", sum((_angle_range("affine", "shear", part) for part in along), ()))
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         ranges: list[Any] = [self.degrees, self.scale, self.shear[:2], self.shear[2:]]  # type: ignore[index]
-        numbers = drawn(draws).uniform(6)
+        numbers = require_draws(draws).uniform(6)
         low, high = np.array(ranges, dtype=np.float64).T
         angles, scales, *shears = (low + (high - low) * numbers[:, :4]).T
         shifts = np.rint(np.array(self.translate) * sizes[:, ::-1] * (2 * numbers[:, 4:] - 1))
         tangents = np.tan(np.radians(np.stack(shears, axis=1)))
-        made = matrices(sizes, angles, shifts=shifts, scales=scales, tangents=tangents, center=self.center)
-        return warps(made, self.interpolation, self.fill)
+        matrix_rows = matrices(sizes, angles, shifts=shifts, scales=scales, tangents=tangents, center=self.center)
+        return warp_steps(matrix_rows, self.interpolation, self.fill)
 
 
 @resampling
@@ -164,24 +166,24 @@ class Perspective(Warp):
 
     distortion_scale: float = 0.5
     p: float = 0.5
-    interpolation: Taken = "bilinear"
+    interpolation: WarpInterpolation = "bilinear"
     fill: Fill = 0
 
     def __post_init__(self) -> None:
         check_warp("perspective", self)
-        check_share("perspective", "distortion_scale", self.distortion_scale)
-        check_share("perspective", "p", self.p)
+        check_probability("perspective", "distortion_scale", self.distortion_scale)
+        check_probability("perspective", "p", self.p)
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        numbers = drawn(draws).uniform(9)
+        numbers = require_draws(draws).uniform(9)
         sides = sizes[:, None, ::-1]
         inwards = (self.distortion_scale * (sides // 2)).astype(np.int64) + 1
         start = (sides - 1) * _CORNERS
         end = start + (1 - 2 * _CORNERS) * np.floor(numbers[:, 1:].reshape(-1, 4, 2) * inwards).astype(np.int64)
         applied = (numbers[:, 0] < self.p) & (sizes > 1).all(axis=1)
-        made = np.zeros((len(sizes), 8))
-        made[applied] = _between(end[applied], start[applied])
-        return warps(made, self.interpolation, self.fill, applied)
+        matrix_rows = np.zeros((len(sizes), 8))
+        matrix_rows[applied] = _perspectives(end[applied], start[applied])
+        return warp_steps(matrix_rows, self.interpolation, self.fill, applied)
 
 
 # ---- matrices ------------------------------------------------------------------------------------------------------
@@ -216,14 +218,14 @@ def matrices(
     back = np.stack([cos - down * slant, sin + right * slant, -down, right], axis=1) / scale[:, None]
     middle = np.broadcast_to(sizes[:, ::-1] / 2 if center is None else np.asarray(center, dtype=np.float64), (rows, 2))
     (x, y), (to_x, to_y) = middle.T, (middle + np.asarray(shifts, dtype=np.float64)).T
-    made = np.zeros((rows, 8))
-    made[:, [0, 1, 3, 4]] = back
-    made[:, 2] = x - back[:, 0] * to_x - back[:, 1] * to_y
-    made[:, 5] = y - back[:, 2] * to_x - back[:, 3] * to_y
-    return made
+    result = np.zeros((rows, 8))
+    result[:, [0, 1, 3, 4]] = back
+    result[:, 2] = x - back[:, 0] * to_x - back[:, 1] * to_y
+    result[:, 5] = y - back[:, 2] * to_x - back[:, 3] * to_y
+    return result
 
 
-def _between(start: Sizes, end: Sizes) -> Numbers:
+def _perspectives(start: Sizes, end: Sizes) -> Numbers:
     """Return the perspectives that map four points, int64 (rows, 4, 2), to four others: float64 (rows, 8)."""
     x, y = start.astype(np.float64).transpose(2, 0, 1)
     equations = np.zeros((len(start), 4, 2, 8))
@@ -235,15 +237,17 @@ def _between(start: Sizes, end: Sizes) -> Numbers:
     return np.asarray((inverse @ end.astype(np.float64).reshape(-1, 8, 1))[:, :, 0], dtype=np.float64)
 
 
-def warps(made: Numbers, interpolation: Taken, fill: Any, applied: npt.NDArray[np.bool_] | None = None) -> Steps:
+def warp_steps(
+    matrix_rows: Numbers, interpolation: WarpInterpolation, fill: Any, applied: npt.NDArray[np.bool_] | None = None
+) -> Steps:
     """Return a WARP step with its matrix for each row, or for those where ``applied`` is True."""
-    rows = np.arange(len(made)) if applied is None else np.flatnonzero(applied)
-    codes, numbers = np.full((len(made), 1), NONE, dtype=np.int64), np.zeros((len(made), 1, 2))
+    rows = np.arange(len(matrix_rows)) if applied is None else np.flatnonzero(applied)
+    codes, numbers = np.full((len(matrix_rows), 1), NONE, dtype=np.int64), np.zeros((len(matrix_rows), 1, 2))
     codes[rows] = WARP
     numbers[rows, 0, 0] = np.arange(len(rows))
     numbers[rows, 0, 1] = 0 if interpolation == "nearest" else 1 if fill is None else 2
     tables = np.empty((len(rows), 12), dtype=np.float32)
-    tables[:, :8], tables[:, 8:] = made[rows], ((fill or (0,)) * 4)[:4]
+    tables[:, :8], tables[:, 8:] = matrix_rows[rows], ((fill or (0,)) * 4)[:4]
     return Steps(codes, numbers, list(tables))
 
 
@@ -256,25 +260,25 @@ def check_warp(name: str, transform: Any) -> None:
     Raises:
         PipelineError: an argument is invalid; the error names the user's line.
     """
-    if transform.interpolation not in get_args(Taken):
+    choices = get_args(WarpInterpolation)
+    if transform.interpolation not in choices:
         raise PipelineError(
-            f"{name}(interpolation={transform.interpolation!r}): it is one of {', '.join(get_args(Taken))}",
-            site=user_site(),
+            f"{name}(interpolation={transform.interpolation!r}): must be one of {', '.join(choices)}", site=user_site()
         )
     if transform.fill is not None:
-        object.__setattr__(transform, "fill", filling(name, transform.fill))
+        object.__setattr__(transform, "fill", fill_values(name, transform.fill))
     center: Any = getattr(transform, "center", None)
     if center is not None:
         object.__setattr__(transform, "center", pair(name, "center", center))
 
 
-def _ends(name: str, parameter: str, value: Any) -> tuple[float, float]:
+def _angle_range(name: str, parameter: str, value: Any) -> tuple[float, float]:
     """Return the range of an angle in degrees: (-value, value) for one number, or the two numbers."""
     low, high = pair(name, parameter, value)
     if isinstance(value, int | float | np.number):
         low = -high
     if not -np.inf < low <= high < np.inf:
         raise PipelineError(
-            f"{name}({parameter}={value!r}): a number from 0 on, or two, the smaller first", site=user_site()
+            f"{name}({parameter}={value!r}): must be a number of at least 0, or (min, max)", site=user_site()
         )
     return low, high

@@ -26,32 +26,32 @@ def warp_planes(planes: Any, channels: Any, height: Any, width: Any, table: Any,
     for row in range(height):
         y = row + 0.5
         for column in range(width):
-            x, at = column + 0.5, row * width + column
+            x, pixel = column + 0.5, row * width + column
             depth = g * x + h * y + 1.0
             across, down = (a * x + b * y + c) / depth - 0.5, (d * x + e * y + f) / depth - 0.5
             if not (-1.0 < across < width and -1.0 < down < height):
                 for k in range(channels):
-                    planes[k, at] = np.uint8(np.rint(fills[k]))
+                    planes[k, pixel] = np.uint8(np.rint(fills[k]))
                 continue
             if mode == 0:
                 left, top = int(np.rint(across)), int(np.rint(down))
                 inside = 0 <= left < width and 0 <= top < height
                 for k in range(channels):
-                    planes[k, at] = source[k, top * width + left] if inside else np.uint8(np.rint(fills[k]))
+                    planes[k, pixel] = source[k, top * width + left] if inside else np.uint8(np.rint(fills[k]))
                 continue
             left, top = int(np.floor(across)), int(np.floor(down))
             right, low = across - left, down - top
             for k in range(channels):
-                total, there = 0.0, 0.0
+                total, covered = 0.0, 0.0
                 for corner in range(4):
                     i, j = top + corner // 2, left + corner % 2
                     if 0 <= i < height and 0 <= j < width:
                         weight = (right if corner % 2 else 1.0 - right) * (low if corner // 2 else 1.0 - low)
-                        there += weight
+                        covered += weight
                         total += weight * source[k, i * width + j]
                 if mode == 2:
-                    total = (total - fills[k]) * there + fills[k]
-                planes[k, at] = np.uint8(np.rint(total))
+                    total = (total - fills[k]) * covered + fills[k]
+                planes[k, pixel] = np.uint8(np.rint(total))
 
 
 @kernel("void(uint8[:, ::1], float32)")

@@ -120,7 +120,7 @@ def test_a_random_one_without_draws_says_so():
         (lambda: GaussianBlur(3, sigma=0), "gaussian_blur"),
         (lambda: GaussianBlur(3, sigma=(2.0, 1.0)), "gaussian_blur"),
         (lambda: GaussianBlur(3, p=3), "gaussian_blur"),
-        (lambda: Normalize(0.5, 0), "divided by 0"),
+        (lambda: Normalize(0.5, 0), "std must not be 0"),
         (lambda: Normalize((0.5, 0.5), (1, 1, 1)), "2 means and 3"),
         (lambda: Normalize("x", 1), "normalize"),
         (lambda: Normalize(float("nan"), 1), "normalize"),

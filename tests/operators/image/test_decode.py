@@ -155,8 +155,8 @@ def test_a_file_that_is_cut_off_fails(kind, share):
 
 def test_what_is_no_image_is_named():
     assert "null" in why_not(None)
-    assert "it starts with 3c 68 74 6d 6c" in why_not(b"<html>not found</html>")
-    assert "it starts with nothing" in why_not(b"")
+    assert "the file starts with 3c 68 74 6d 6c" in why_not(b"<html>not found</html>")
+    assert "the file starts with nothing" in why_not(b"")
 
 
 def test_a_jpeg_file_without_its_end_marker_alone_is_whole():

@@ -155,7 +155,7 @@ def test_images_that_differ_in_channels_do_not_become_one_tensor():
     with pytest.raises(BadValues) as caught:
         image.resize((3, 3)).columns(column)
     assert list(caught.value.rows) == [1]
-    assert "1 channel(s) of uint8 among" in caught.value.rows[1]
+    assert "1 channel(s) of uint8 in a column of" in caught.value.rows[1]
     kept = image.horizontal_flip(0.0).columns(column, draws=Draws(np.arange(2, dtype=np.uint64)))
     assert [k.shape for k in kept] == [(6, 6, 3), (6, 6, 1)]
 

@@ -51,7 +51,7 @@ def test_a_part_becomes_the_value_and_nothing_else_changes():
 def test_bytes_hold_the_value_or_it_is_refused():
     picture = np.zeros((9, 9, 3), dtype=np.uint8)
     assert image.erasing(p=1.0, value=9)(picture, draws=words(5)).max() == 9
-    with pytest.raises(cedar.PipelineError, match=r"Erasing\(value=\(300,\)\): images of uint8 hold 0 to 255"):
+    with pytest.raises(cedar.PipelineError, match=r"Erasing\(value=\(300,\)\): uint8 images hold values from 0 to 255"):
         image.erasing(value=300)(picture, draws=words(5))
 
 

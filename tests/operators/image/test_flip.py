@@ -14,6 +14,6 @@ def test_flips_happen_as_often_as_they_say():
     sizes = np.broadcast_to(np.array([100, 200]), (rows, 2))
     for flips in (
         image.horizontal_flip(0.3).moves(sizes, None, draws).flip,
-        image.vertical_flip(0.3).moves(sizes, None, draws).upend,
+        image.vertical_flip(0.3).moves(sizes, None, draws).flip_vertical,
     ):
         assert abs(flips.mean() - 0.3) < 0.02

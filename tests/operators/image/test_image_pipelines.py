@@ -105,7 +105,7 @@ def test_blocks_do_not_show_in_what_becomes_one_array(rows):
         found = {int(row["id"]): np.array(row["image"]) for row in loader}
     assert sorted(found) == [i for i in range(9) if i % 3]
     assert all((made == i).all() and made.shape == (2, 2, 3) for i, made in found.items())
-    with pytest.raises(cedar.RowError, match=r"1 channel\(s\) of uint8 among those of 3"), blocks_of(rows):
+    with pytest.raises(cedar.RowError, match=r"1 channel\(s\) of uint8 in a column of 3"), blocks_of(rows):
         list(p.loader(executor="inline"))
 
 

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("numba")
 
-from cedar.operators.image.iou_kernels import fits
+from cedar.operators.image.iou_kernels import overlaps_enough
 
 
 def of(boxes, least, part=(10, 20, 40, 30)):
     """Whether a part (top, left, height, width) fits, and which boxes are inside."""
     inside = np.zeros(len(boxes), dtype=bool)
-    return fits(*part, np.array(boxes, dtype=np.float32), np.float32(least), inside), inside.tolist()
+    return overlaps_enough(*part, np.array(boxes, dtype=np.float32), np.float32(least), inside), inside.tolist()
 
 
 def test_a_box_is_inside_with_its_center():

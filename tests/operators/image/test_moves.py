@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedar.operators.image.moves import RowMoves, Steps, moved_boxes
+from cedar.operators.image.moves import RowMoves, Steps, move_boxes
 from tests.operators.image.toy_image_values import BOXES, EXPECTED, RESIZED_CROP, picture
 
 SIDES = st.integers(1, 40)
@@ -30,7 +30,7 @@ def test_resized_crop_is_what_torchvision_makes():
     made = Steps([moves], 0).apply(picture())
     assert made[:, :, 0].tolist() == first
     assert int(made.astype(int).sum()) == total
-    (moved,) = moved_boxes([np.array(BOXES, dtype=np.float32)], moves, np.array([[6, 9]]))
+    (moved,) = move_boxes([np.array(BOXES, dtype=np.float32)], moves, np.array([[6, 9]]))
     np.testing.assert_allclose(moved, np.array(boxes), atol=1e-6)
 
 
@@ -43,7 +43,9 @@ def test_no_pixel_outside_the_part_that_is_needed_is_looked_at(height, width, dr
             part = np.array([[int(value[0] * (tall - h)), int(value[1] * (wide - w)), h, w]])
             plan.append(RowMoves(cut=part) if kind == "cut" else RowMoves(erase=part))
         elif kind in ("flip", "upend"):
-            plan.append(RowMoves(flip=np.array([value])) if kind == "flip" else RowMoves(upend=np.array([value])))
+            plan.append(
+                RowMoves(flip=np.array([value])) if kind == "flip" else RowMoves(flip_vertical=np.array([value]))
+            )
         elif kind == "pad":
             plan.append(RowMoves(pad=np.array([value[0]]), mode=value[1]))
         else:

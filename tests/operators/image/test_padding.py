@@ -35,7 +35,7 @@ def test_an_image_of_other_channels_fails_alone(name, plan):
 @pytest.mark.parametrize("fill", [300, -1, float("nan"), (0, 0, 256)])
 def test_bytes_hold_no_such_value(name, fill):
     rows = [{"image": np.zeros((4, 5, 3), np.uint8)}] * 3
-    with pytest.raises(PipelineError, match="uint8 hold 0 to 255"):
+    with pytest.raises(PipelineError, match="uint8 images hold values from 0 to 255"):
         list(cedar.from_items(rows).map(FILLED[name](fill), "image").loader())
 
 

@@ -47,7 +47,7 @@ def test_a_part_of_an_image(channels_first, colors):
     image = rng.integers(0, 256, (30, 41, 3), dtype=np.uint8)
     transforms = [*colors, ToFloat(), Normalize(0.5, 0.2)]
     program = compile_pixels(transforms, channels_first=channels_first)
-    prepared = program.prepared(np.array([[30, 41]]), [Draws(np.array([5], dtype=np.uint64)) for _ in transforms])
+    prepared = program.prepare(np.array([[30, 41]]), [Draws(np.array([5], dtype=np.uint64)) for _ in transforms])
     part = (7, 3, 11, 20)
 
     def made():

@@ -11,7 +11,7 @@ from cedar.operators.image.pixels_steps import (
     PERMUTE,
     SOLARIZE,
     Steps,
-    joined,
+    concatenate_steps,
     one_step,
 )
 
@@ -22,7 +22,7 @@ def blur(*tables):
 
 def test_joined_steps_point_to_their_own_tables():
     steps = [blur([1], [1, 2, 3]), one_step(1, BRIGHTNESS, 0.5), blur([4, 5, 6, 7, 8])]
-    codes, numbers, tables, lengths = joined(steps, 1)
+    codes, numbers, tables, lengths = concatenate_steps(steps, 1)
     assert codes.tolist() == [[BLUR, BRIGHTNESS, BLUR]]
     assert numbers.tolist() == [[[0, 1], [0.5, 0], [2, 2]]]
     assert tables.tolist() == [[1, 0, 0, 0, 0], [1, 2, 3, 0, 0], [4, 5, 6, 7, 8]]
@@ -30,7 +30,7 @@ def test_joined_steps_point_to_their_own_tables():
 
 
 def test_no_steps_of_some_rows():
-    codes, numbers, tables, lengths = joined([], 3)
+    codes, numbers, tables, lengths = concatenate_steps([], 3)
     assert codes.shape == (3, 0)
     assert numbers.shape == (3, 0, 2)
     assert tables.shape == (0, 0)
@@ -40,7 +40,7 @@ def test_no_steps_of_some_rows():
 def test_a_step_for_some_rows_is_told_of_them():
     steps = one_step(2, SOLARIZE, 90.0, np.array([True, False]))
     assert steps.codes.tolist() == [[SOLARIZE], [NONE]]
-    turned = steps.then(one_step(2, PERMUTE, 2 + (0 << 2) + (1 << 4)))
+    turned = steps.followed_by(one_step(2, PERMUTE, 2 + (0 << 2) + (1 << 4)))
     assert turned.describe() == [
         {"applied": True, "threshold": 90.0, "channels": (2, 0, 1)},
         {"applied": True, "channels": (2, 0, 1)},
