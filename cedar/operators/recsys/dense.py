@@ -41,15 +41,15 @@ class Bucketize(Items):
     borders: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "borders", checked_borders("Bucketize", self.borders))
+        object.__setattr__(self, "borders", check_borders("Bucketize", self.borders))
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         if not is_numbers(kind):
             raise self.unfit(kind, "numbers or lists of them")
         return pa.int64()
 
-    def change(self, values: Array) -> Array:
-        return buckets(self.borders, values)
+    def transform_values(self, values: Array) -> Array:
+        return bucket_of(self.borders, values)
 
 
 @per_value
@@ -72,23 +72,23 @@ class Clamp(Items):
         if not self.low <= self.high:
             raise PipelineError(f"Clamp({self.low!r}, {self.high!r}): low is above high", site=user_site())
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         if not is_numbers(kind):
             raise self.unfit(kind, "numbers or lists of them")
-        whole = pt.is_integer(kind)
-        limits = np.iinfo(kind.to_pandas_dtype()) if whole else np.finfo(kind.to_pandas_dtype())
-        least, most = (limits.min, limits.max) if whole else (float(limits.min), float(limits.max))
+        is_integer_type = pt.is_integer(kind)
+        limits = np.iinfo(kind.to_pandas_dtype()) if is_integer_type else np.finfo(kind.to_pandas_dtype())
+        minimum, maximum = (limits.min, limits.max) if is_integer_type else (float(limits.min), float(limits.max))
         for limit in (self.low, self.high):
-            held = least <= limit <= most and (not whole or float(limit).is_integer())
-            if not held and (whole or limit not in (-math.inf, math.inf)):
-                what, other = ("integers", "floats") if whole else ("numbers", "wider floats")
+            fits = minimum <= limit <= maximum and (not is_integer_type or float(limit).is_integer())
+            if not fits and (is_integer_type or limit not in (-math.inf, math.inf)):
+                what, other = ("integers", "floats") if is_integer_type else ("numbers", "wider floats")
                 raise PipelineError(
                     f"Clamp({self.low!r}, {self.high!r}): {kind} does not hold {limit!r}",
-                    fix=f"give {what} from {least} to {most}, or cast the column to {other}",
+                    fix=f"give {what} from {minimum} to {maximum}, or cast the column to {other}",
                 )
         return kind
 
-    def change(self, values: Array) -> Array:
+    def transform_values(self, values: Array) -> Array:
         return np.clip(values, values.dtype.type(self.low), values.dtype.type(self.high))
 
 
@@ -110,10 +110,10 @@ class BoxCox(Items):
     def __post_init__(self) -> None:
         check_finite("BoxCox", "lam", self.lam)
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         return float_type(self, kind)
 
-    def change(self, values: Array) -> Array:
+    def transform_values(self, values: Array) -> Array:
         x = values.astype(np.float64, copy=False)
         with np.errstate(all="ignore"):  # the values at nulls are arbitrary
             power = self.lam * np.log(x)
@@ -121,7 +121,7 @@ class BoxCox(Items):
             transformed = np.log(x) if self.lam == 0 else np.where(small, np.expm1(power), x**self.lam - 1) / self.lam
         return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
-    def bad(self, values: Array) -> Mask | None:
+    def invalid_mask(self, values: Array) -> Mask | None:
         return values <= 0
 
 
@@ -143,19 +143,19 @@ class Logit(Items):
     def __post_init__(self) -> None:
         check_finite("Logit", "eps", self.eps)
         if not 0 <= self.eps <= 0.5:
-            raise PipelineError(f"Logit(eps={self.eps!r}): it is between 0 and 0.5", site=user_site())
+            raise PipelineError(f"Logit(eps={self.eps!r}): must be between 0 and 0.5", site=user_site())
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         return float_type(self, kind)
 
-    def change(self, values: Array) -> Array:
+    def transform_values(self, values: Array) -> Array:
         p = values.astype(np.float64, copy=False)
         p = np.clip(p, self.eps, 1 - self.eps) if self.eps else p
         with np.errstate(all="ignore"):
             transformed = np.log(p) - np.log1p(-p)
         return transformed if pt.is_integer(pa.from_numpy_dtype(values.dtype)) else transformed.astype(values.dtype)
 
-    def bad(self, values: Array) -> Mask | None:
+    def invalid_mask(self, values: Array) -> Mask | None:
         return None if self.eps else (values < 0) | (values > 1)
 
 
@@ -178,9 +178,9 @@ class Onehot(Transform):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "borders", checked_borders("Onehot", self.borders))
+        object.__setattr__(self, "borders", check_borders("Onehot", self.borders))
         if np.dtype(self.dtype).kind not in "biuf":
-            raise PipelineError(f"Onehot: {self.dtype!r} holds no numbers", site=user_site())
+            raise PipelineError(f"Onehot: {self.dtype!r} is not a numeric dtype", site=user_site())
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -192,43 +192,43 @@ class Onehot(Transform):
         (array,) = columns
         if array.null_count:
             rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
-            raise BadValues({int(row): "Onehot of a null" for row in rows}, "fill nulls first")
+            raise BadValues({int(row): "Onehot does not support nulls" for row in rows}, "fill nulls first")
         encoded = np.zeros((len(array), len(self.borders) + 1), dtype=self.dtype)
-        encoded[np.arange(len(array)), buckets(self.borders, values_of(array))] = 1
+        encoded[np.arange(len(array)), bucket_of(self.borders, values_of(array))] = 1
         return encoded
 
 
 # ---- shared helpers --------------------------------------------------------------------------------------------------
 
 
-def buckets(borders: Sequence[float], values: Array) -> Array:
+def bucket_of(borders: Sequence[float], values: Array) -> Array:
     """Return the bucket of each value, int64; see ``Bucketize``."""
-    below = 0
+    skipped = 0
     edges: Array = np.asarray(borders, np.float64)
     if values.dtype.kind in "iu":  # compare as integers, since float64 is not exact for all
         limits = np.iinfo(values.dtype)
-        below = sum(border < limits.min for border in borders)
-        borders = borders[below:]
+        skipped = sum(border < limits.min for border in borders)
+        borders = borders[skipped:]
         edges = np.array([math.floor(min(border, limits.max)) for border in borders], values.dtype)
-    found = np.searchsorted(edges, values, side="left").astype(np.int64)
+    indices = np.searchsorted(edges, values, side="left").astype(np.int64)
     pairs = zip(pairwise(borders), edges.tolist(), strict=False)
-    doubled = np.array([*(border == after == edge for (border, after), edge in pairs), False, False])
-    if doubled.any():
-        found += doubled[found] & (np.searchsorted(edges, values, side="right") > found)
-    return found + below
+    repeated = np.array([*(border == after == edge for (border, after), edge in pairs), False, False])
+    if repeated.any():
+        indices += repeated[indices] & (np.searchsorted(edges, values, side="right") > indices)
+    return indices + skipped
 
 
-def checked_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
+def check_borders(name: str, borders: Sequence[float]) -> tuple[float, ...]:
     """Return borders as a tuple after checking them; raise PipelineError if they are invalid."""
     values = tuple(borders)
-    if any(math.isnan(_float(border)) for border in values or (None,)):
+    if any(math.isnan(_as_float(border)) for border in values or (None,)):
         raise PipelineError(f"{name}: the borders {values!r:.60} are not numbers", site=user_site(), fix="give some")
     for before, after in pairwise(values):
         if after < before:
             raise PipelineError(f"{name}: the borders descend from {before!r} to {after!r}", site=user_site())
     for border in values:
         if values.count(border) > 2:
-            raise PipelineError(f"{name}: the border {border!r} stands more than twice", site=user_site())
+            raise PipelineError(f"{name}: the border {border!r} occurs more than twice", site=user_site())
     return values
 
 
@@ -239,11 +239,11 @@ def float_type(transform: Transform, kind: Any) -> pa.DataType:
 
 
 def check_finite(name: str, parameter: str, value: Any) -> None:
-    if not math.isfinite(_float(value)):
-        raise PipelineError(f"{name}({parameter}={value!r}): a finite number", site=user_site())
+    if not math.isfinite(_as_float(value)):
+        raise PipelineError(f"{name}({parameter}={value!r}): must be a finite number", site=user_site())
 
 
-def _float(value: Any) -> float:
+def _as_float(value: Any) -> float:
     """Return a number as a float; NaN for other values and for integers beyond the range of floats."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -27,12 +27,12 @@ def twang_mix64(values: npt.NDArray[Any]) -> Words:
     # Sums of shifted keys are computed as one multiplication, in place, as allocating memory would cost more time.
     mixed: Words = key * np.uint64((1 << 21) - 1)
     mixed -= np.uint64(1)  # now equal to ~key + (key << 21)
-    room = mixed >> np.uint64(24)
-    mixed ^= room
+    buffer = mixed >> np.uint64(24)
+    mixed ^= buffer
     mixed *= np.uint64(1 + (1 << 3) + (1 << 8))
-    mixed ^= np.right_shift(mixed, np.uint64(14), out=room)
+    mixed ^= np.right_shift(mixed, np.uint64(14), out=buffer)
     mixed *= np.uint64(1 + (1 << 2) + (1 << 4))
-    mixed ^= np.right_shift(mixed, np.uint64(28), out=room)
+    mixed ^= np.right_shift(mixed, np.uint64(28), out=buffer)
     mixed *= np.uint64(1 + (1 << 31))
     return mixed
 
@@ -41,11 +41,11 @@ def hash_combine(first: Words | np.uint64, second: Words) -> Words:
     """Combine two hashes as Folly's ``hash_combine`` does (CityHash's Hash128to64). The order matters."""
     mixed: Words = second ^ first
     mixed *= _MULTIPLIER
-    room = mixed >> np.uint64(47)
-    mixed ^= room
+    buffer = mixed >> np.uint64(47)
+    mixed ^= buffer
     mixed ^= first
     mixed *= _MULTIPLIER
-    mixed ^= np.right_shift(mixed, np.uint64(47), out=room)
+    mixed ^= np.right_shift(mixed, np.uint64(47), out=buffer)
     mixed *= _MULTIPLIER
     return mixed
 
@@ -61,8 +61,8 @@ def remainders(values: npt.NDArray[Any], divisor: int) -> npt.NDArray[Any]:
         >>> remainders(np.array([-1, 7, 8]), 7).tolist()
         [6, 0, 1]
     """
-    by = values.dtype.type(divisor)
-    rest: npt.NDArray[Any] = np.floor_divide(values, by)
-    rest *= by
-    np.subtract(values, rest, out=rest)
-    return rest
+    typed_divisor = values.dtype.type(divisor)
+    remainder: npt.NDArray[Any] = np.floor_divide(values, typed_divisor)
+    remainder *= typed_divisor
+    np.subtract(values, remainder, out=remainder)
+    return remainder

@@ -15,7 +15,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import is_ids, values_of
 from cedar.operators.transform import BadValues, Transform
 
-_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, in seconds since 1970
+_MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, in seconds since 1970
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -46,9 +46,11 @@ class GetLocalHour(Transform):
     def __post_init__(self) -> None:
         if self.unit not in ("s", "ms", "us", "ns"):
             raise PipelineError(f"GetLocalHour(unit={self.unit!r})", site=user_site(), fix='"s", "ms", "us" or "ns"')
-        if self.zone is not None and not _known(self.zone):
+        if self.zone is not None and not _is_known_zone(self.zone):
             raise PipelineError(
-                f"GetLocalHour({self.zone!r}): there is no such time zone", site=user_site(), fix="e.g. Europe/Berlin"
+                f"GetLocalHour({self.zone!r}): unknown time zone",
+                site=user_site(),
+                fix="use a name such as Europe/Berlin",
             )
 
     @property
@@ -68,42 +70,44 @@ class GetLocalHour(Transform):
         _check_years(times, unit)
         utc = times.cast(pa.int64()).cast(pa.timestamp(unit, "UTC"))
         if self.zone is not None:
-            return _hours(utc, self.zone)
+            return _local_hours(utc, self.zone)
         zones = columns[1].dictionary_encode()
         names = zones.dictionary.to_pylist()
-        strange = {name for name in names if not _known(name)}
-        if strange:
+        unknown_names = {name for name in names if not _is_known_zone(name)}
+        if unknown_names:
             rows = {
-                i: f"GetLocalHour: no time zone {z!r}" for i, z in enumerate(columns[1].to_pylist()) if z in strange
+                i: f"GetLocalHour: unknown time zone {z!r}"
+                for i, z in enumerate(columns[1].to_pylist())
+                if z in unknown_names
             }
-            raise BadValues(rows, "map such names to known ones first, e.g. Europe/Berlin")
+            raise BadValues(rows, "map such names to known ones first, for example Europe/Berlin")
         hours = pa.nulls(len(utc), pa.int64())
         for number, name in enumerate(names):
-            here = pc.fill_null(pc.equal(zones.indices, number), False)
-            hours = pc.replace_with_mask(hours, here, _hours(utc.filter(here), name))
+            in_zone = pc.fill_null(pc.equal(zones.indices, number), False)
+            hours = pc.replace_with_mask(hours, in_zone, _local_hours(utc.filter(in_zone), name))
         return hours
 
 
 def _check_years(times: pa.Array, unit: str) -> None:
     """Raise BadValues for times outside the years 1 to 9999, which would overflow to a wrong hour."""
     values, per_second = values_of(times), _PER_SECOND[unit]
-    far = (values < _FIRST * per_second) | (values > _LAST * per_second + per_second - 1)
-    rows = np.flatnonzero(far & times.is_valid().to_numpy(zero_copy_only=False))
+    out_of_range = (values < _MIN_SECONDS * per_second) | (values > _MAX_SECONDS * per_second + per_second - 1)
+    rows = np.flatnonzero(out_of_range & times.is_valid().to_numpy(zero_copy_only=False))
     if len(rows):
-        fix = "filter such rows first; unit= says what integers count"
+        fix = "filter such rows first, or fix unit="
         why = f"GetLocalHour: {{}} {unit} since 1970 is not in the years 1 to 9999"
         raise BadValues({int(row): why.format(values[row]) for row in rows}, fix)
 
 
-def _hours(utc: pa.Array, zone: str) -> pa.Array:
+def _local_hours(utc: pa.Array, zone: str) -> pa.Array:
     return pc.hour(utc.cast(pa.timestamp(utc.type.unit, zone)))
 
 
-def _known(zone: Any) -> bool:
+def _is_known_zone(zone: Any) -> bool:
     if not isinstance(zone, str) or not zone:
         return False
     try:
-        _hours(pa.array([0], pa.timestamp("s", "UTC")), zone)
+        _local_hours(pa.array([0], pa.timestamp("s", "UTC")), zone)
     except pa.ArrowException:
         return False
     return True

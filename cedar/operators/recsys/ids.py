@@ -15,7 +15,17 @@ from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import per_value
 from cedar.operators.recsys.hashing import hash_combine, remainders, twang_mix64
-from cedar.operators.recsys.lists import Array, Items, Lists, Mask, as_int64, check_whole, is_ids, is_lists, lists_from
+from cedar.operators.recsys.lists import (
+    Array,
+    Items,
+    Lists,
+    Mask,
+    as_int64,
+    check_integer,
+    is_ids,
+    is_lists,
+    lists_from,
+)
 from cedar.operators.transform import BadValues, Transform
 
 
@@ -44,15 +54,15 @@ class SigridHash(Items):
     max_value: int
 
     def __post_init__(self) -> None:
-        check_whole("SigridHash", "salt", self.salt, -(1 << 63), (1 << 63) - 1)
-        check_whole("SigridHash", "max_value", self.max_value, 1, (1 << 63) - 1)
+        check_integer("SigridHash", "salt", self.salt, -(1 << 63), (1 << 63) - 1)
+        check_integer("SigridHash", "max_value", self.max_value, 1, (1 << 63) - 1)
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
             raise self.unfit(kind, "integers or lists of them")
         return pa.int64()
 
-    def change(self, values: Array) -> Array:
+    def transform_values(self, values: Array) -> Array:
         if self.max_value == 1:
             return np.zeros(len(values), dtype=np.int64)
         salt = np.int64(self.salt).view(np.uint64)
@@ -72,19 +82,19 @@ class PositiveModulus(Items):
     m: int
 
     def __post_init__(self) -> None:
-        check_whole("PositiveModulus", "m", self.m, 1, (1 << 63) - 1)
+        check_integer("PositiveModulus", "m", self.m, 1, (1 << 63) - 1)
 
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
             raise self.unfit(kind, "integers or lists of them")
         return kind
 
-    def change(self, values: Array) -> Array:
-        if self.m > np.iinfo(values.dtype).max:  # only negative values change, and ``bad`` rejects them
+    def transform_values(self, values: Array) -> Array:
+        if self.m > np.iinfo(values.dtype).max:  # only negative values change, and ``invalid_mask`` rejects them
             return values
         return remainders(values, self.m)
 
-    def bad(self, values: Array) -> Mask | None:
+    def invalid_mask(self, values: Array) -> Mask | None:
         return values < 0 if self.m > np.iinfo(values.dtype).max else None
 
     def why(self, value: Any) -> str:
@@ -123,7 +133,7 @@ class MapId(Transform):
             raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
         if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:
             raise PipelineError(
-                f"MapId: the table leads from {keys.type}", site=user_site(), fix="from integers, or from strings"
+                f"MapId: the table has keys of type {keys.type}", site=user_site(), fix="use integers or strings"
             )
         keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
         object.__setattr__(self, "table", dict(self.table))
@@ -135,24 +145,26 @@ class MapId(Transform):
         keys = self._arrays[0].type  # type: ignore[attr-defined]
         empty = pt.is_null(keys) and (is_ids(inner) or inner == pa.large_string())
         if not (is_ids(inner) and is_ids(keys)) and inner not in (keys, pa.null()) and not empty:
-            raise self.unfit(kind, f"{keys} or lists of it, as in its table")
+            raise self.unfit(kind, f"{keys} or lists of it, the type of the table's keys")
         return pa.large_list(pa.int64()) if is_lists(kind) else pa.int64()
 
     def columns(self, *columns: Column) -> Column:
         (array,) = columns
         if not is_lists(array.type):
-            return self._mapped(array, None)
+            return self._map_items(array, None)
         lists = Lists.of(array)
-        return lists_from(self._mapped(lists.items, lists), lists.offsets, lists.missing if self.null is None else None)
+        return lists_from(
+            self._map_items(lists.items, lists), lists.offsets, lists.missing if self.null is None else None
+        )
 
-    def _mapped(self, array: pa.Array, lists: Lists | None) -> pa.Array:
+    def _map_items(self, array: pa.Array, lists: Lists | None) -> pa.Array:
         keys, values = self._arrays  # type: ignore[attr-defined]
         if pt.is_null(array.type) or pt.is_null(keys.type):  # all values are null, or the table is empty
             array, keys = (array.cast(keys.type), keys) if pt.is_null(array.type) else (array, keys.cast(array.type))
         elif is_ids(array.type) and array.type != keys.type:
-            wide = pa.uint64() if array.type == pa.uint64() else pa.int64()
-            keys, values = _fitting(keys, values, wide)
-            array = array.cast(wide)
+            id_type = pa.uint64() if array.type == pa.uint64() else pa.int64()
+            keys, values = _keys_that_fit(keys, values, id_type)
+            array = array.cast(id_type)
         mapped = values.take(pc.index_in(array, value_set=keys))
         if mapped.null_count > array.null_count:
             unknown = pc.and_(mapped.is_null(), array.is_valid()).to_numpy(zero_copy_only=False)
@@ -161,12 +173,12 @@ class MapId(Transform):
                 names = array.filter(pa.array(unknown)).to_pylist()
                 firsts = dict(zip(rows[::-1].tolist(), names[::-1], strict=True))
                 whys = {row: f"MapId: {name!r} is not in the table" for row, name in sorted(firsts.items())}
-                raise BadValues(whys, "give default=, or a table with all of them")
+                raise BadValues(whys, "give default=, or add these keys to the table")
             mapped = pc.if_else(pa.array(unknown), pa.scalar(self.default, pa.int64()), mapped)
         return mapped if self.null is None else pc.if_else(array.is_valid(), mapped, pa.scalar(self.null, pa.int64()))
 
 
-def _fitting(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+def _keys_that_fit(keys: pa.Array, values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
     """Return the keys that a type can hold, cast to it, and their values."""
     low, high = (0, (1 << 64) - 1) if kind == pa.uint64() else (-(1 << 63), (1 << 63) - 1)
     fits = pa.array([low <= key <= high for key in keys.to_pylist()], pa.bool_())

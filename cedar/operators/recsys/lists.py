@@ -57,15 +57,15 @@ class Lists:
         """Return the row number of each item."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
-    def places(self) -> npt.NDArray[np.int64]:
+    def positions(self) -> npt.NDArray[np.int64]:
         """Return the index of each item in its list."""
         return np.arange(len(self.items)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def parts(self, starts: Array, lengths: Array) -> pa.Array:
         """Return a column with a part of each list. ``starts`` are indices into ``items``."""
-        places, offsets = stretches(starts, lengths)
+        item_indices, offsets = stretches(starts, lengths)
         plain = is_numbers(self.items.type) and not self.items.null_count
-        items = values_of(self.items)[places] if plain else self.items.take(of_numbers(places))
+        items = values_of(self.items)[item_indices] if plain else self.items.take(of_numbers(item_indices))
         return lists_from(items, offsets, self.missing)
 
     def numbers(self, name: str) -> Array:
@@ -77,15 +77,15 @@ class Lists:
         if self.items.null_count:
             rows = np.unique(self.rows()[self.items.is_null().to_numpy(zero_copy_only=False)])
             raise BadValues(
-                {int(row): f"{name} got a list with a null in it" for row in rows}, "fill or drop them first"
+                {int(row): f"{name} does not support nulls in lists" for row in rows}, "fill or drop them first"
             )
         return values_of(self.items)
 
 
 def lists_from(items: pa.Array | Array, offsets: Array, *missing: Mask | None) -> pa.Array:
     """Return a column of lists from items and offsets. Rows in any of the masks ``missing`` are null."""
-    gone = [mask for mask in missing if mask is not None]
-    null = pa.array(np.logical_or.reduce(gone)) if gone else None
+    masks = [mask for mask in missing if mask is not None]
+    null = pa.array(np.logical_or.reduce(masks)) if masks else None
     items = items if isinstance(items, pa.Array) else of_numbers(items, pa.from_numpy_dtype(items.dtype))
     return pa.LargeListArray.from_arrays(of_numbers(offsets), items, mask=null)
 
@@ -122,10 +122,10 @@ def as_int64(values: Array) -> npt.NDArray[np.int64]:
     return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
-def check_whole(name: str, parameter: str, value: Any, low: int, high: int) -> None:
+def check_integer(name: str, parameter: str, value: Any, low: int, high: int) -> None:
     """Raise PipelineError if a parameter is not an integer from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PipelineError(f"{name}({parameter}={value!r}): an integer from {low} to {high}", site=user_site())
+        raise PipelineError(f"{name}({parameter}={value!r}): must be an integer from {low} to {high}", site=user_site())
 
 
 class Items(Transform):
@@ -136,36 +136,36 @@ class Items(Transform):
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
-        return pa.large_list(self.item(kind.value_type)) if is_lists(kind) else self.item(kind)
+        return pa.large_list(self.item_type(kind.value_type)) if is_lists(kind) else self.item_type(kind)
 
     def columns(self, *columns: Column) -> Column:
         (array,) = columns
         if not is_lists(array.type):
-            return self._done(array, None)
+            return self._transform_items(array, None)
         lists = Lists.of(array)
-        return lists_from(self._done(lists.items, lists), lists.offsets, lists.missing)
+        return lists_from(self._transform_items(lists.items, lists), lists.offsets, lists.missing)
 
-    def _done(self, array: pa.Array, lists: Lists | None) -> pa.Array:
+    def _transform_items(self, array: pa.Array, lists: Lists | None) -> pa.Array:
         missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         values = values_of(array)
-        bad = self.bad(values)
+        bad = self.invalid_mask(values)
         if bad is not None:
-            places = np.flatnonzero(bad if missing is None else bad & ~missing)
-            if len(places):
-                rows = places if lists is None else lists.rows()[places]
-                firsts = dict(zip(rows[::-1].tolist(), places[::-1].tolist(), strict=True))
-                raise BadValues({row: self.why(values[place]) for row, place in sorted(firsts.items())}, self.fix())
-        return pa.array(self.change(values), self.item(array.type), mask=missing)
+            bad_indices = np.flatnonzero(bad if missing is None else bad & ~missing)
+            if len(bad_indices):
+                rows = bad_indices if lists is None else lists.rows()[bad_indices]
+                firsts = dict(zip(rows[::-1].tolist(), bad_indices[::-1].tolist(), strict=True))
+                raise BadValues({row: self.why(values[index]) for row, index in sorted(firsts.items())}, self.fix())
+        return pa.array(self.transform_values(values), self.item_type(array.type), mask=missing)
 
     @abstractmethod
-    def item(self, kind: Any) -> pa.DataType:
+    def item_type(self, kind: Any) -> pa.DataType:
         """Return the result type for numbers of type ``kind``; raise PipelineError if the type is not supported."""
 
     @abstractmethod
-    def change(self, values: Array) -> Array:
+    def transform_values(self, values: Array) -> Array:
         """Return the results. Values at nulls are arbitrary, and their results are ignored."""
 
-    def bad(self, values: Array) -> Mask | None:
+    def invalid_mask(self, values: Array) -> Mask | None:
         """Return a mask of the values that have no result; None if all have one."""
         return None
 

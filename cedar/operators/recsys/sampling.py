@@ -55,7 +55,7 @@ class Sampling(RowOperator):
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate <= 1:
-            raise PipelineError(f"Sampling({self.rate!r}): a rate is between 0 and 1", site=user_site())
+            raise PipelineError(f"Sampling({self.rate!r}): the rate must be between 0 and 1", site=user_site())
 
     def label(self) -> str:
         return f"sampling({self.rate:g}{f', by={self.by!r}' if self.by else ''})"
@@ -72,7 +72,7 @@ class Sampling(RowOperator):
         for name in (self.by, self.keep):
             if known is not None and name is not None and name not in known:
                 raise missing_column(name, list(known), self.label(), None)
-        for name, fits, wants in ((self.by, _hashed, "integers or strings"), (self.keep, _is_flag, "booleans")):
+        for name, fits, wants in ((self.by, _is_hashable, "integers or strings"), (self.keep, _is_flag, "booleans")):
             kind = UNKNOWN if known is None or name is None else known[name]
             if kind is not UNKNOWN and not fits(kind):
                 raise PipelineError(f"{self.label()}: column {name!r} of {kind}, not {wants}", fix="cast it first")
@@ -81,7 +81,7 @@ class Sampling(RowOperator):
     def bind(self, bound: Bound) -> Kernel:
         if bound.batched:
             raise PipelineError(
-                f"{bound.label}: batches are not sampled by row", site=bound.site, fix="put it below batch()"
+                f"{bound.label}: it samples rows, not batches", site=bound.site, fix="apply it before batch()"
             )
         blame = ErrorContext(bound.index, bound.label, bound.site, bound.on_error)
         return SampleRows(float(self.rate), self.by, self.keep, bound.draw, blame)
@@ -99,28 +99,28 @@ class SampleRows:
     row_wise: ClassVar[bool] = True  # the engine may split blocks
 
     def __call__(self, block: Block, env: Env) -> Block:
-        stays = self._drawn(block, env) < self.rate
+        mask = self._draw_rows(block, env) < self.rate
         if self.keep is not None:
-            stays |= _flags(pick(block, self.keep, self.blame))
-        return block.filter(stays)
+            mask |= _flags(pick(block, self.keep, self.blame))
+        return block.filter(mask)
 
-    def _drawn(self, block: Block, env: Env) -> npt.NDArray[np.float64]:
+    def _draw_rows(self, block: Block, env: Env) -> npt.NDArray[np.float64]:
         """Return a number in [0, 1) for each row; rows with a number below ``rate`` are kept."""
         seed = env.draw_seed(self.draw)
         if self.by is None:
-            words = block.live_keys().hash(seed)
+            hashes = block.live_keys().hash(seed)
         else:
-            words = np.asarray(
-                hash_array(mix64(seed), _words(plain(pick(block, self.by, self.blame)))), dtype=np.uint64
+            hashes = np.asarray(
+                hash_array(mix64(seed), _stable_hashes(plain(pick(block, self.by, self.blame)))), dtype=np.uint64
             )
-        return np.asarray((words >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
+        return np.asarray((hashes >> np.uint64(11)).astype(np.float64) / _TWO_53, dtype=np.float64)
 
     def describe(self, block: Block, env: Env) -> list[dict[str, Any]]:
         """Return the number that each row draws."""
-        return [{"drawn": number} for number in self._drawn(block, env).tolist()]
+        return [{"drawn": number} for number in self._draw_rows(block, env).tolist()]
 
 
-def _hashed(kind: Any) -> bool:
+def _is_hashable(kind: Any) -> bool:
     return is_ids(kind) or kind in (pa.large_string(), pa.large_binary())
 
 
@@ -133,20 +133,22 @@ def _flags(column: Column) -> npt.NDArray[np.bool_]:
     return filled.to_numpy(zero_copy_only=False).astype(bool)  # type: ignore[no-any-return]
 
 
-def _words(column: Column) -> npt.NDArray[np.int64]:
+def _stable_hashes(column: Column) -> npt.NDArray[np.int64]:
     """Return an int64 for each value. Equal values get the same number in every block and on every machine."""
     if is_ids(column.type):
-        words = as_int64(values_of(column))
+        hashes = as_int64(values_of(column))
     else:
         encoded = column.dictionary_encode()
-        levels = np.array([_word(value) for value in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
-        words = levels[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+        level_hashes = np.array(
+            [_stable_hash(value) for value in encoded.dictionary.to_pylist()] or [0], dtype=np.int64
+        )
+        hashes = level_hashes[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     if column.null_count:
-        words = np.where(column.is_null().to_numpy(zero_copy_only=False), np.int64(-(1 << 63)), words)
-    return words
+        hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), np.int64(-(1 << 63)), hashes)
+    return hashes
 
 
-def _word(value: str | bytes) -> int:
+def _stable_hash(value: str | bytes) -> int:
     from hashlib import blake2b
 
     data = value.encode() if isinstance(value, str) else value

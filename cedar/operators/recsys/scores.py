@@ -18,7 +18,7 @@ Score = Literal[
     "has_id_overlap", "id_overlap_count", "max_count", "jaccard_similarity", "cosine_similarity", "score_sum",
     "score_min", "score_max",
 ]  # fmt: skip
-_SCORED = {  # the columns that a score reads: i(ds), s(cores), m(atching ids), s(cores) of these
+_COLUMNS_READ = {  # the columns that a score reads: i(ds), s(cores), m(atching ids), s(cores) of these
     "cosine_similarity": "isms", "score_sum": "isms", "score_min": "ims", "score_max": "ims",
 }  # fmt: skip
 
@@ -57,20 +57,20 @@ class ComputeScore(Transform):
     def __post_init__(self) -> None:
         if self.score not in get_args(Score):
             raise PipelineError(
-                f"ComputeScore({self.score!r})", site=user_site(), fix=f"it is one of {', '.join(get_args(Score))}"
+                f"ComputeScore({self.score!r})", site=user_site(), fix=f"use one of {', '.join(get_args(Score))}"
             )
 
     @property
     def arity(self) -> int:  # type: ignore[override]
-        return len(self._kinds)
+        return len(self._columns_read)
 
     @property
-    def _kinds(self) -> str:
-        return _SCORED.get(self.score, "im")
+    def _columns_read(self) -> str:
+        return _COLUMNS_READ.get(self.score, "im")
 
     def result(self, *types: Any) -> ColumnType:
-        for place, kind in enumerate(types):
-            scores = self._kinds[place] == "s"
+        for position, kind in enumerate(types):
+            scores = self._columns_read[position] == "s"
             if not is_lists(kind) or not (is_numbers(kind.value_type) if scores else is_ids(kind.value_type)):
                 raise self.unfit(kind, "lists of numbers" if scores else "lists of integers")
         return pa.float32()
@@ -80,28 +80,28 @@ class ComputeScore(Transform):
         values = [each.numbers(f"ComputeScore({self.score})") for each in lists]
         missing = [each.missing for each in lists if each.missing is not None]
         null = np.logical_or.reduce(missing) if missing else None
-        at = [place for place, kind in enumerate(self._kinds) if kind != "s"]
-        for place in at:
-            if place + 1 < len(lists) and self._kinds[place + 1] == "s":
-                self._check_lengths(lists[place], lists[place + 1], null)
-        rows = [lists[place].rows() for place in at]
-        mine, theirs = keys_of(rows, [as_int64(values[place]) for place in at])
-        scores = self._scored(len(lists[0]), rows, mine, theirs, values, lists)
+        id_positions = [position for position, kind in enumerate(self._columns_read) if kind != "s"]
+        for position in id_positions:
+            if position + 1 < len(lists) and self._columns_read[position + 1] == "s":
+                self._check_lengths(lists[position], lists[position + 1], null)
+        rows = [lists[position].rows() for position in id_positions]
+        keys, matching_keys = keys_of(rows, [as_int64(values[position]) for position in id_positions])
+        scores = self._compute(len(lists[0]), rows, keys, matching_keys, values, lists)
         return pa.array(scores.astype(np.float32), mask=null)
 
     def _check_lengths(self, ids: Lists, scores: Lists, null: Array | None) -> None:
-        odd = ids.lengths != scores.lengths
-        rows = np.flatnonzero(odd if null is None else odd & ~null)
+        mismatched = ids.lengths != scores.lengths
+        rows = np.flatnonzero(mismatched if null is None else mismatched & ~null)
         if len(rows):
             whys = {int(r): f"ComputeScore: {ids.lengths[r]} ids and {scores.lengths[r]} scores" for r in rows}
-            raise BadValues(whys, "give a score for each id")
+            raise BadValues(whys, "give one score per id")
 
-    def _scored(
-        self, n: int, rows: list[Array], mine: Array, theirs: Array, values: list[Array], lists: list[Lists]
+    def _compute(
+        self, n: int, rows: list[Array], keys: Array, matching_keys: Array, values: list[Array], lists: list[Lists]
     ) -> Array:
-        one, other = _Counted(mine, rows[0]), _Counted(theirs, rows[1])
-        _, left, right = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
-        row = one.rows[left]
+        first, second = _KeyCounts(keys, rows[0]), _KeyCounts(matching_keys, rows[1])
+        _, left, right = np.intersect1d(first.keys, second.keys, assume_unique=True, return_indices=True)
+        row = first.rows[left]
 
         def per_row(amounts: Array) -> Array:
             return np.bincount(row, weights=amounts, minlength=n)
@@ -109,26 +109,26 @@ class ComputeScore(Transform):
         if self.score == "has_id_overlap":
             return per_row(np.ones(len(row))) > 0
         if self.score == "max_count":
-            return per_row(np.maximum(one.counts[left], other.counts[right]))
+            return per_row(np.maximum(first.counts[left], second.counts[right]))
         if self.score in ("id_overlap_count", "jaccard_similarity"):
-            common = per_row(np.minimum(one.counts[left], other.counts[right]))
+            common = per_row(np.minimum(first.counts[left], second.counts[right]))
             either = lists[0].lengths + lists[1].lengths - common
             return common if self.score == "id_overlap_count" else _ratio(common, either)
         if self.score == "score_sum":
-            return per_row(other.summed(values[3])[right])
+            return per_row(second.summed(values[3])[right])
         if self.score == "cosine_similarity":
-            a, b = one.summed(values[1]), other.summed(values[3])
-            norms = [np.sqrt(np.bincount(c.rows, weights=v * v, minlength=n)) for c, v in ((one, a), (other, b))]
+            a, b = first.summed(values[1]), second.summed(values[3])
+            norms = [np.sqrt(np.bincount(c.rows, weights=v * v, minlength=n)) for c, v in ((first, a), (second, b))]
             return _ratio(per_row(a[left] * b[right]), norms[0] * norms[1])
-        least = self.score == "score_min"
-        best = other.extreme(values[2], least)[right]
-        extremes = np.full(n, np.inf if least else -np.inf)
-        (np.minimum if least else np.maximum).at(extremes, row, best)
+        smallest = self.score == "score_min"
+        best = second.extreme(values[2], smallest)[right]
+        extremes = np.full(n, np.inf if smallest else -np.inf)
+        (np.minimum if smallest else np.maximum).at(extremes, row, best)
         extremes[np.bincount(row, minlength=n) == 0] = 0.0
         return extremes
 
 
-class _Counted:
+class _KeyCounts:
     """The distinct keys of one column in ascending order, with the row and number of occurrences of each."""
 
     def __init__(self, keys: Array, rows: Array) -> None:
@@ -141,9 +141,9 @@ class _Counted:
     def summed(self, scores: Array) -> Array:
         return np.bincount(self._inverse, weights=scores.astype(np.float64), minlength=len(self.keys))
 
-    def extreme(self, scores: Array, least: bool) -> Array:
-        extremes = np.full(len(self.keys), np.inf if least else -np.inf)
-        (np.minimum if least else np.maximum).at(extremes, self._inverse, scores.astype(np.float64))
+    def extreme(self, scores: Array, smallest: bool) -> Array:
+        extremes = np.full(len(self.keys), np.inf if smallest else -np.inf)
+        (np.minimum if smallest else np.maximum).at(extremes, self._inverse, scores.astype(np.float64))
         return extremes
 
 

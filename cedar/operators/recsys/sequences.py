@@ -17,7 +17,7 @@ from cedar.operators.recsys.lists import (
     Array,
     Lists,
     as_int64,
-    check_whole,
+    check_integer,
     is_ids,
     is_lists,
     lists_from,
@@ -39,7 +39,7 @@ class FirstX(Transform):
     x: int
 
     def __post_init__(self) -> None:
-        check_whole("FirstX", "x", self.x, 0, (1 << 63) - 1)
+        check_integer("FirstX", "x", self.x, 0, (1 << 63) - 1)
 
     def result(self, *types: Any) -> ColumnType:
         (kind,) = types
@@ -66,7 +66,7 @@ class Enumerate(Transform):
     start: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("Enumerate", "start", self.start, -(1 << 62), 1 << 62)
+        check_integer("Enumerate", "start", self.start, -(1 << 62), 1 << 62)
 
     def result(self, *types: Any) -> ColumnType:
         if not is_lists(types[0]):
@@ -75,10 +75,10 @@ class Enumerate(Transform):
 
     def columns(self, *columns: Column) -> Column:
         lists = Lists.of(columns[0])
-        return lists_from(lists.places() + self.start, lists.offsets, lists.missing)
+        return lists_from(lists.positions() + self.start, lists.offsets, lists.missing)
 
 
-class _Ids(Transform):
+class _IdTransform(Transform):
     """Base class of transforms from lists of ids to lists of ids."""
 
     def result(self, *types: Any) -> ColumnType:
@@ -90,15 +90,15 @@ class _Ids(Transform):
     def columns(self, *columns: Column) -> Column:
         lists = [Lists.of(column) for column in columns]
         ids = [as_int64(each.numbers(type(self).__name__)) for each in lists]
-        items, offsets = self.made(lists, ids)
+        items, offsets = self.transform_lists(lists, ids)
         return lists_from(items, offsets, *(each.missing for each in lists))
 
-    def made(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
+    def transform_lists(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class IdListTransform(_Ids):
+class IdListTransform(_IdTransform):
     """Apply a set operation to two lists of ids. The result has each id once, in order of first occurrence.
 
     "intersection" keeps ids of the first list that are in the second, "difference" those that are not. "union" takes
@@ -117,10 +117,10 @@ class IdListTransform(_Ids):
             raise PipelineError(
                 f"IdListTransform({self.operation!r})",
                 site=user_site(),
-                fix='it is "intersection", "difference" or "union"',
+                fix='use "intersection", "difference" or "union"',
             )
 
-    def made(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
+    def transform_lists(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
         rows = [each.rows() for each in lists]
         keys = keys_of(rows, ids)
         if self.operation == "union":
@@ -130,12 +130,12 @@ class IdListTransform(_Ids):
             shared = np.isin(keys[0], keys[1])
             chosen = shared if self.operation == "intersection" else ~shared
             items, row, key = ids[0][chosen], rows[0][chosen], keys[0][chosen]
-        once = np.sort(np.unique(key, return_index=True)[1])
-        return items[once], offsets_of(np.bincount(row[once], minlength=len(lists[0])))
+        first_occurrences = np.sort(np.unique(key, return_index=True)[1])
+        return items[first_occurrences], offsets_of(np.bincount(row[first_occurrences], minlength=len(lists[0])))
 
 
 @dataclass(frozen=True)
-class Cartesian(_Ids):
+class Cartesian(_IdTransform):
     """Return an id for each pair of the cross product of two lists of ids, in the order of the first list.
 
     The id of (a, b) is hash_combine(twang_mix64(a), twang_mix64(b)) as int64, with the functions of ``SigridHash``. Map
@@ -155,9 +155,9 @@ class Cartesian(_Ids):
 
     def __post_init__(self) -> None:
         if self.most is not None:
-            check_whole("Cartesian", "most", self.most, 1, (1 << 63) - 1)
+            check_integer("Cartesian", "most", self.most, 1, (1 << 63) - 1)
 
-    def made(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
+    def transform_lists(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
         first, second = lists
         pairs = first.lengths * second.lengths
         if self.most is not None and len(pairs) and int(pairs.max()) > self.most:
@@ -170,7 +170,7 @@ class Cartesian(_Ids):
 
 
 @dataclass(frozen=True)
-class NGram(_Ids):
+class NGram(_IdTransform):
     """Return an id for every ``n`` consecutive ids. With several columns, the lists of a row are concatenated first.
 
     The id of (a, b, c) is hash_combine(twang_mix64(a), hash_combine(twang_mix64(b), twang_mix64(c))) as int64; the id
@@ -186,22 +186,22 @@ class NGram(_Ids):
     arity: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        check_whole("NGram", "n", self.n, 1, 1 << 20)
+        check_integer("NGram", "n", self.n, 1, 1 << 20)
 
-    def made(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
+    def transform_lists(self, lists: list[Lists], ids: list[Array]) -> tuple[Array, Array]:
         rows = np.concatenate([each.rows() for each in lists])
         order = np.argsort(rows, kind="stable")
         words = twang_mix64(np.concatenate(ids)[order])
         lengths = np.sum([each.lengths for each in lists], axis=0)
         counts = np.maximum(lengths - self.n + 1, 0)
-        begins = np.flatnonzero(_places(lengths) < np.repeat(counts, lengths))
+        begins = np.flatnonzero(_positions(lengths) < np.repeat(counts, lengths))
         hashes = words[begins + self.n - 1]
         for back in range(self.n - 2, -1, -1):
             hashes = hash_combine(words[begins + back], hashes)
         return hashes.view(np.int64), offsets_of(counts)
 
 
-def _places(lengths: Array) -> Array:
+def _positions(lengths: Array) -> Array:
     return np.arange(int(lengths.sum())) - np.repeat(offsets_of(lengths)[:-1], lengths)
 
 

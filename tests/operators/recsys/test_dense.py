@@ -91,7 +91,7 @@ def test_onehot():
     assert vectors.columns(values).argmax(axis=1).tolist() == [0, 0, 1, 2, 3, 3]
     assert vectors.columns(values).sum(axis=1).tolist() == [1] * 6
     assert vectors.result(pa.float64()) == TensorType((4,), "int8")
-    assert refused(vectors, [pa.array([1.0, None])]) == {1: "Onehot of a null"}
+    assert refused(vectors, [pa.array([1.0, None])]) == {1: "Onehot does not support nulls"}
 
 
 def test_infinite_limits_hold_everywhere():
@@ -124,7 +124,7 @@ def test_values_without_a_result_name_their_rows():
         (lambda: recsys.Bucketize((10**400,)), "are not numbers"),
         (lambda: recsys.Bucketize((2, 1)), "descend from 2 to 1"),
         (lambda: recsys.Bucketize((1, 1, 1)), "more than twice"),
-        (lambda: recsys.Onehot((1,), "str"), "holds no numbers"),
+        (lambda: recsys.Onehot((1,), "str"), "is not a numeric dtype"),
         (lambda: recsys.Onehot((1,))([1.0]), "takes a column of numbers"),
         (lambda: recsys.Clamp(2, 1), "low is above high"),
         (lambda: recsys.Clamp(0, 300).result(pa.int8()), "does not hold 300"),

@@ -53,7 +53,7 @@ def test_times_too_far_to_have_an_hour_name_their_rows():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recsys.GetLocalHour("Mars"), "no such time zone"),
+        (lambda: recsys.GetLocalHour("Mars"), "unknown time zone"),
         (lambda: recsys.GetLocalHour(unit="h"), "unit='h'"),
         (lambda: recsys.GetLocalHour()("noon"), "takes timestamps"),
         (lambda: recsys.GetLocalHour(None)(0, 5), "takes names of time zones"),

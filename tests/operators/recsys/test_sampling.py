@@ -49,11 +49,11 @@ def test_rows_to_keep_stay():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda p: p.apply(recsys.Sampling(1.5)), "a rate is between 0 and 1"),
+        (lambda p: p.apply(recsys.Sampling(1.5)), "the rate must be between 0 and 1"),
         (lambda p: p.apply(recsys.Sampling(0.5, by="x")).schema, "no column 'x'"),
         (lambda p: p.apply(recsys.Sampling(0.5, by="a")).schema, "not integers or strings"),
         (lambda p: p.apply(recsys.Sampling(0.5, keep="a")).schema, "not booleans"),
-        (lambda p: list(p.batch(2).apply(recsys.Sampling(0.5))), "batches are not sampled by row"),
+        (lambda p: list(p.batch(2).apply(recsys.Sampling(0.5))), "it samples rows, not batches"),
     ],
 )
 def test_samples_that_cannot_be(build, message):

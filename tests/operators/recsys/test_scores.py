@@ -90,7 +90,7 @@ def test_scores_that_are_not_as_many_as_their_ids():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recsys.ComputeScore("best"), "it is one of"),
+        (lambda: recsys.ComputeScore("best"), "use one of"),
         (lambda: recsys.ComputeScore("score_min")([1], [1], ["a"]), "takes lists of numbers"),
     ],
 )
