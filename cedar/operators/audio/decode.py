@@ -247,7 +247,7 @@ def open_audio(data: Any) -> AudioFile:
     if head.startswith(_LIBSNDFILE_MAGIC) or head[:3] == b"ID3" or _is_mpeg(head):
         return open_file(data)
     raise BadClip(
-        f"no audio format that is known: it begins with {head[:8]!r}", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU"
+        f"unknown audio format: the file begins with {head[:8]!r}", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU"
     )
 
 

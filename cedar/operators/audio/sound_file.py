@@ -68,7 +68,7 @@ def open_file(data: memoryview) -> SoundFile:
     """
     with _opened(data) as file:
         if file.format not in _FORMATS:
-            raise BadClip(f"{file.format} is not a format that is read", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU")
+            raise BadClip(f"{file.format} is not a supported format", "give WAV, FLAC, Ogg, MP3, AIFF, CAF or AU")
         lossless = file.format in {"FLAC", "AIFF", "CAF", "AU"} and file.subtype.startswith(("PCM", "FLOAT", "DOUBLE"))
         frames, rate, channels = int(file.frames), int(file.samplerate), int(file.channels)
         name, exact_seek = file.format, lossless and file.seekable()

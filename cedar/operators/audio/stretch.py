@@ -117,7 +117,7 @@ def _check_frames(name: str, transform: TimeStretch | RandomTimeStretch) -> None
             raise PipelineError(
                 f"audio.{name}: hop_length={transform.hop_length} is above half of n_fft={transform.n_fft}",
                 site=user_site(),
-                fix="frames must overlap by half at least",
+                fix="choose hop_length of at most n_fft // 2",
             )
 
 

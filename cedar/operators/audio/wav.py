@@ -62,7 +62,7 @@ def open_wav(data: memoryview) -> Wav | None:
                 return None
         if name == b"data":
             if form is None:
-                raise BadClip("WAV: the data come before the format: damaged")
+                raise BadClip("WAV: the data chunk comes before the format chunk: damaged")
             return _open_samples(data, offset, size, form)
         offset += size + size % 2
     raise BadClip("WAV: it has no data chunk: truncated or damaged")

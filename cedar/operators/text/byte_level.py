@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from cedar.core.columns import Column, ColumnType
 from cedar.core.errors import PipelineError, user_site
 from cedar.operators.recsys.lists import lists_from
-from cedar.operators.text.string_column import is_text, with_ends
+from cedar.operators.text.string_column import is_text, surround_lists
 from cedar.operators.transform import Transform
 
 _BYTES = 256
@@ -52,7 +52,7 @@ class ByteLevel(Transform):
                     f"byte_level: {name!r} is not among its special tokens {list(self.specials)}", site=user_site()
                 )
         if len(set(self.specials)) < len(self.specials):
-            raise PipelineError(f"byte_level: a name is there twice: {list(self.specials)}", site=user_site())
+            raise PipelineError(f"byte_level: a name occurs twice: {list(self.specials)}", site=user_site())
 
     @property
     def vocab_size(self) -> int:
@@ -91,4 +91,4 @@ class ByteLevel(Transform):
         raw = np.frombuffer(data, np.uint8, int(offsets[-1])) if data is not None else np.empty(0, np.uint8)
         ids = raw[int(offsets[0]) :].astype(np.int32)
         ends = [[] if name is None else [self.token_to_id(name)] for name in (self.begin, self.end)]
-        return lists_from(*with_ends(ids, offsets - offsets[0], *ends), missing)
+        return lists_from(*surround_lists(ids, offsets - offsets[0], *ends), missing)

@@ -29,8 +29,8 @@ CLASSES: dict[str, str] = {
     "letter": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", "digit": "0123456789",
     "mark": '!"#$%&()*+,-.:;<=>?@[\\]^`{|}~',
 }  # fmt: skip
-_SIGNS = ("quote", "under", "slash", "mark")
-_SOLID = ("letter", "digit", *_SIGNS)
+_PUNCTUATION = ("quote", "under", "slash", "mark")
+_NOT_WHITE = ("letter", "digit", *_PUNCTUATION)
 _WHITE = ("space", "tab", "line")
 
 
@@ -39,28 +39,28 @@ def _pairs(left: tuple[str, ...], right: tuple[str, ...]) -> Pairs:
 
 
 _COMMON = (
-    _pairs(_SOLID, ("space", "tab"))  # white space always begins a match
+    _pairs(_NOT_WHITE, ("space", "tab"))  # white space always begins a match
     | _pairs(("letter", "digit"), ("line",))
     | _pairs(("letter",), ("digit", "under", "slash", "mark"))
-    | _pairs(("digit",), ("letter", *_SIGNS))
-    | _pairs(_SIGNS, ("digit",))
+    | _pairs(("digit",), ("letter", *_PUNCTUATION))
+    | _pairs(_PUNCTUATION, ("digit",))
 )
 FAMILIES: dict[str, Pairs] = {
     # ' ?\p{L}+', ' ?\p{N}+', ' ?[^\s\p{L}\p{N}]+' match runs of one kind after a possible space; "'s" follows a letter.
-    "gpt2": _COMMON | _pairs(_SIGNS, ("line",)) | {("letter", "quote")}
+    "gpt2": _COMMON | _pairs(_PUNCTUATION, ("line",)) | {("letter", "quote")}
     | _pairs(("under", "slash", "mark"), ("letter",)),
     # In '[^\r\n\p{L}\p{N}]?\p{L}+' a sign may begin a word; in '[^\s\p{L}\p{N}]+[\r\n]*' line ends may follow signs.
     "cl100k": _COMMON | {("letter", "quote")},
     # "(?i:'s|'t|...)?" may end a word.
     "o200k": _COMMON,
     # Each sign is a piece; white space is dropped.
-    "bert": _pairs(_SOLID, _WHITE) | _pairs(("letter", "digit"), _SIGNS) | _pairs(_SIGNS, _SOLID),
+    "bert": _pairs(_NOT_WHITE, _WHITE) | _pairs(("letter", "digit"), _PUNCTUATION) | _pairs(_PUNCTUATION, _NOT_WHITE),
     # Runs of word characters and runs of other characters are pieces; white space is dropped.
-    "words": _pairs(_SOLID, _WHITE)
+    "words": _pairs(_NOT_WHITE, _WHITE)
     | _pairs(("letter", "digit", "under"), ("quote", "slash", "mark"))
     | _pairs(("quote", "slash", "mark"), ("letter", "digit", "under")),
-    "white": _pairs(_SOLID, _WHITE),
-    "spaces": _pairs((*_SOLID, "tab", "line"), ("space",)),
+    "white": _pairs(_NOT_WHITE, _WHITE),
+    "spaces": _pairs((*_NOT_WHITE, "tab", "line"), ("space",)),
 }  # fmt: skip
 
 # White space outside ASCII, and characters that may be dropped.
@@ -71,7 +71,7 @@ _WIDE = frozenset(
 
 
 @cache
-def table(family: str) -> Mask:
+def safe_pairs(family: str) -> Mask:
     """Return bool[65536]: at 256 * a + b, whether a text may be cut between bytes a and b."""
     safe = np.zeros((256, 256), dtype=np.bool_)
     for left, right in FAMILIES[family]:
@@ -82,7 +82,7 @@ def table(family: str) -> Mask:
 
 
 @cache
-def _wide() -> Index:
+def _wide_white_space() -> Index:
     """Return the characters of ``_WIDE`` as sorted integers of their two or three UTF-8 bytes."""
     return np.sort(np.array([int.from_bytes(c.encode()) for c in _WIDE], dtype=np.int64))
 
@@ -102,17 +102,17 @@ class Cutter:
         pairs = data[low - 1 : stop - 1].astype(np.uint16)
         pairs <<= 8
         pairs |= data[low:stop]
-        safe: Mask = table(self.family).take(pairs)
+        safe: Mask = safe_pairs(self.family).take(pairs)
         high = np.flatnonzero(safe & (pairs >= ASCII << 8))
         if len(high):
-            safe[high] = ~_ends_white(data, high + low)
+            safe[high] = ~_after_white_space(data, high + low)
         return safe if low == start else np.concatenate([np.zeros(low - start, dtype=np.bool_), safe])
 
 
-def _ends_white(data: Bytes, places: Index) -> Mask:
+def _after_white_space(data: Bytes, places: Index) -> Mask:
     """Return whether the non-ASCII character before each index is white space or one that may be dropped."""
-    one = data[places - 1].astype(np.int64)
-    two = data[np.maximum(places - 2, 0)].astype(np.int64)
-    three = data[np.maximum(places - 3, 0)].astype(np.int64)
-    pair = (two << 8) | one
-    return np.isin(pair, _wide()) | np.isin((three << 16) | pair, _wide())
+    last_byte = data[places - 1].astype(np.int64)
+    second_last = data[np.maximum(places - 2, 0)].astype(np.int64)
+    third_last = data[np.maximum(places - 3, 0)].astype(np.int64)
+    pair = (second_last << 8) | last_byte
+    return np.isin(pair, _wide_white_space()) | np.isin((third_last << 16) | pair, _wide_white_space())

@@ -26,12 +26,12 @@ from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, raised, user_site
 from cedar.operators.base import Instances
 from cedar.operators.constructing import constructed
-from cedar.operators.text.recognize import TokenizerTraits, known_pattern, known_tokenizer
+from cedar.operators.text.recognize import TokenizerTraits, traits_of_pattern, traits_of_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
 
-_KEPT = 8  # maximum number of encoders per process
-_making = forks.Lock()
-_made: OrderedDict[str, Encoder] = OrderedDict()
+_MAX_ENCODERS = 8  # maximum number of encoders per process
+_encoders_lock = forks.Lock()
+_encoders: OrderedDict[str, Encoder] = OrderedDict()
 
 
 class UnfitIds(Exception):
@@ -45,12 +45,12 @@ class UnfitIds(Exception):
 class Encoder(ABC):
     """Turns strings into ids; constructed once per process."""
 
-    def __init__(self, known: TokenizerTraits, around: tuple[list[int], list[int]] | None = ([], [])) -> None:
-        self.known = known
-        self.around = around  # the special ids before and after each text; None if unknown
+    def __init__(self, traits: TokenizerTraits, special_ids: tuple[list[int], list[int]] | None = ([], [])) -> None:
+        self.traits = traits
+        self.special_ids = special_ids  # the special ids before and after each text; None if unknown
 
     @cached_property
-    def words(self) -> TokenCache:
+    def token_cache(self) -> TokenCache:
         """The ids of the words that this process has seen."""
         return TokenCache()
 
@@ -62,7 +62,7 @@ class Encoder(ABC):
             UnfitIds: the tokenizer failed, or returned something else for some strings.
         """
 
-    def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
+    def encode_pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
         """Do the same as ``encode`` for pieces of strings, without special ids. Requires a cutter."""
         return self.encode(strings, False)
 
@@ -83,13 +83,13 @@ class Spec(ABC):
 
     def encoder(self) -> Encoder:
         """Return the encoder of this process; construct it at the first call."""
-        with _making:
-            if self.digest not in _made:
-                while len(_made) >= _KEPT:
-                    _made.popitem(last=False)
-                _made[self.digest] = self.make()
-            _made.move_to_end(self.digest)
-            return _made[self.digest]
+        with _encoders_lock:
+            if self.digest not in _encoders:
+                while len(_encoders) >= _MAX_ENCODERS:
+                    _encoders.popitem(last=False)
+                _encoders[self.digest] = self.make()
+            _encoders.move_to_end(self.digest)
+            return _encoders[self.digest]
 
 
 def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
@@ -104,18 +104,18 @@ def flat_ids(lists: Iterable[Any]) -> tuple[Ids, Index]:
         flat = array("i", chain.from_iterable(id_lists))  # accepts only integers, and is as fast as NumPy
         return np.frombuffer(flat, dtype=np.int32), counts
     except (TypeError, ValueError, OverflowError):
-        unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit(ids))}
+        unfit = {number: why for number, ids in enumerate(id_lists) if (why := _unfit_reason(ids))}
         if not unfit:
             raise
         raise UnfitIds(unfit) from None
 
 
-def _unfit(ids: Any) -> str | None:
+def _unfit_reason(ids: Any) -> str | None:
     try:
         array("i", iter(ids))
         len(ids)
     except (TypeError, ValueError, OverflowError) as error:
-        return f"the tokenizer gave {str(ids)[:60]!r}, which is not a list of ids: {error}"
+        return f"the tokenizer returned {str(ids)[:60]!r}, which is not a list of ids: {error}"
     return None
 
 
@@ -136,7 +136,7 @@ class HuggingFace(Spec):
         Raises:
             PipelineError: the text is not a tokenizer, or the tokenizer uses dropout.
         """
-        library = tokenizers()
+        library = tokenizers_library()
         try:
             spec = json.loads(text)
             library.Tokenizer.from_str(text)
@@ -147,7 +147,7 @@ class HuggingFace(Spec):
             raise PipelineError(
                 f"tokenize: the tokenizer drops merges at random (dropout={dropout})",
                 site=user_site(),
-                fix="set tokenizer.model.dropout = None: a text has one list of ids",
+                fix="set tokenizer.model.dropout = None, since a text must always give the same ids",
             )
         spec["padding"] = None
         text = json.dumps(spec, ensure_ascii=False)
@@ -157,45 +157,45 @@ class HuggingFace(Spec):
         return _HuggingFaceEncoder(self.text)
 
     def token_to_id(self, token: str) -> int | None:
-        number: int | None = tokenizers().Tokenizer.from_str(self.text).token_to_id(token)
+        number: int | None = tokenizers_library().Tokenizer.from_str(self.text).token_to_id(token)
         return number
 
 
 class _HuggingFaceEncoder(Encoder):
     def __init__(self, text: str) -> None:
-        known = known_tokenizer(text)
-        self._whole = tokenizers().Tokenizer.from_str(text)
-        self._pieces = tokenizers().Tokenizer.from_str(_without_prefix(text)) if known.prefix else self._whole
-        super().__init__(known, None if json.loads(text).get("truncation") else _around(self._whole))
+        traits = traits_of_tokenizer(text)
+        self._whole = tokenizers_library().Tokenizer.from_str(text)
+        self._pieces = tokenizers_library().Tokenizer.from_str(_without_prefix(text)) if traits.prefix else self._whole
+        super().__init__(traits, None if json.loads(text).get("truncation") else _find_special_ids(self._whole))
 
     def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        return _encoded(self._whole, strings, special)
+        return _encode_batch(self._whole, strings, special)
 
-    def pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
-        return _encoded(self._pieces, strings, False)
+    def encode_pieces(self, strings: Sequence[str]) -> tuple[Ids, Index]:
+        return _encode_batch(self._pieces, strings, False)
 
 
-def _encoded(tokenizer: Any, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
+def _encode_batch(tokenizer: Any, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
     try:
         encodings = tokenizer.encode_batch_fast(list(strings), add_special_tokens=special)
     except Exception:  # noqa: BLE001 - for example an unknown word without a token for unknown words
-        return flat_ids(_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, strings))
+        return flat_ids(_call_each(lambda text: tokenizer.encode(text, add_special_tokens=special).ids, strings))
     return flat_ids(encoding.ids for encoding in encodings)
 
 
-def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
+def _find_special_ids(tokenizer: Any) -> tuple[list[int], list[int]] | None:
     """Return the special ids that a tokenizer puts before and after each text; None if it does anything else."""
-    around = tokenizer.encode("").ids
-    splits = set(range(len(around) + 1))
+    special_ids = tokenizer.encode("").ids
+    splits = set(range(len(special_ids) + 1))
     for probe in ("a", "b c", "The quick, brown 12"):
         with suppress(Exception):  # the tokenizer may not know these words
             inside, full = tokenizer.encode(probe, add_special_tokens=False).ids, tokenizer.encode(probe).ids
-            splits = {at for at in splits if around[:at] + inside + around[at:] == full}
+            splits = {split for split in splits if special_ids[:split] + inside + special_ids[split:] == full}
     empty = tokenizer.encode("", add_special_tokens=False).ids
-    if empty or (len(splits) != 1 and around):
+    if empty or (len(splits) != 1 and special_ids):
         return None
-    at = splits.pop()
-    return around[:at], around[at:]
+    split = splits.pop()
+    return special_ids[:split], special_ids[split:]
 
 
 def _without_prefix(text: str) -> str:
@@ -233,7 +233,7 @@ class Tiktoken(Spec):
 
 class _TiktokenEncoder(Encoder):
     def __init__(self, encoding: Any) -> None:
-        super().__init__(known_pattern(encoding._pat_str))
+        super().__init__(traits_of_pattern(encoding._pat_str))
         self._encoding = encoding
 
     def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
@@ -270,35 +270,35 @@ class Function(Spec):
         return constructed(self.fn, self.fn.__name__, None)
 
     @contextmanager
-    def ready(self) -> Iterator[Callable[..., Any]]:
+    def borrow_function(self) -> Iterator[Callable[..., Any]]:
         """Yield the function, or an instance of the class that no other thread uses meanwhile."""
         if not isinstance(self.fn, type):
             yield self.fn
             return
-        with self._instances.borrow(0, self._make) as made:
-            yield made
+        with self._instances.borrow(0, self._make) as instance:
+            yield instance
 
 
 class _FunctionEncoder(Encoder):
     def __init__(self, spec: Function) -> None:
-        super().__init__(TokenizerTraits(None, "nothing is known of a function"))
+        super().__init__(TokenizerTraits(None, "cedar cannot tell how a function splits text"))
         self._spec = spec
 
     def encode(self, strings: Sequence[str], special: bool) -> tuple[Ids, Index]:
-        with self._spec.ready() as fn:
+        with self._spec.borrow_function() as fn:
             if not self._spec.batched:
-                return flat_ids(_each(fn, strings))
+                return flat_ids(_call_each(fn, strings))
             try:
                 id_lists = list(fn(list(strings)))
             except raised():  # call it for each string to find the ones that fail
-                return flat_ids(_each(lambda text: _only(fn([text])), strings))
+                return flat_ids(_call_each(lambda text: _single_result(fn([text])), strings))
         if len(id_lists) != len(strings):
-            why = f"the tokenizer gave {len(id_lists)} lists for {len(strings)} strings"
+            why = f"the tokenizer returned {len(id_lists)} lists for {len(strings)} strings"
             raise UnfitIds(dict.fromkeys(range(len(strings)), why))
         return flat_ids(id_lists)
 
 
-def _each(fn: Callable[[str], Any], strings: Sequence[str]) -> list[Any]:
+def _call_each(fn: Callable[[str], Any], strings: Sequence[str]) -> list[Any]:
     id_lists, failed = [], {}
     for number, text in enumerate(strings):
         try:
@@ -310,12 +310,12 @@ def _each(fn: Callable[[str], Any], strings: Sequence[str]) -> list[Any]:
     return id_lists
 
 
-def _only(lists: Iterable[Any]) -> Any:
+def _single_result(lists: Iterable[Any]) -> Any:
     (ids,) = lists
     return ids
 
 
-def tokenizers() -> Any:
+def tokenizers_library() -> Any:
     """Import the library ``tokenizers``.
 
     Raises:

@@ -13,11 +13,11 @@ from cedar.core.arrow import numbers, of_numbers
 from cedar.core.columns import Index
 from cedar.operators.text.cuts import Cutter
 from cedar.operators.text.encoders import Encoder, UnfitIds
-from cedar.operators.text.string_column import Mask, StringColumn, joined, picked, with_ends
+from cedar.operators.text.string_column import Mask, StringColumn, concatenate_lists, surround_lists, take_lists
 from cedar.operators.text.words import Ids
 from cedar.operators.transform import BadValues
 
-_STRETCH = 1 << 18  # bytes per iteration, so that intermediate arrays stay in the processor's cache
+_BYTES_PER_PASS = 1 << 18  # bytes per iteration, so that intermediate arrays stay in the processor's cache
 _SPACE = ord(" ")
 
 
@@ -31,26 +31,26 @@ def encode(encoder: Encoder, strings: StringColumn, special: bool, longest: int)
     Raises:
         BadValues: rows have a longer part that cannot be cut, or the tokenizer returned no ids for them.
     """
-    known = encoder.known
-    if known.cutter is None or (special and encoder.around is None):
-        return _whole(encoder, strings, special, longest)
+    traits = encoder.traits
+    if traits.cutter is None or (special and encoder.special_ids is None):
+        return _encode_rows(encoder, strings, special, longest)
     try:
-        return _pieced(encoder, strings, special, longest)
+        return _encode_unblocked(encoder, strings, special, longest)
     except UnfitIds:  # encode row by row to find the rows that fail
-        return _whole(encoder, strings, special, longest)
+        return _encode_rows(encoder, strings, special, longest)
 
 
-def _pieced(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
+def _encode_unblocked(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
     """Encode rows in pieces, except for rows that contain names of special tokens, which are encoded as a whole."""
-    blocked = _blocked(strings, encoder.known.whole)
-    if blocked is None:
-        return _around(encoder, *_cut(encoder, strings, longest), special)
-    free, rest = np.flatnonzero(~blocked), np.flatnonzero(blocked)
-    with _told(free):
-        one = _around(encoder, *_cut(encoder, _rows(strings, free), longest), special)
-    with _told(rest):
-        other = _whole(encoder, _rows(strings, rest), special, longest)
-    return picked(*joined(one, other), np.argsort(np.concatenate([free, rest])))
+    with_names = _rows_with_names(strings, encoder.traits.whole)
+    if with_names is None:
+        return _add_special_ids(encoder, *_encode_pieces(encoder, strings, longest), special)
+    free, others = np.flatnonzero(~with_names), np.flatnonzero(with_names)
+    with _renumber_bad_rows(free):
+        first = _add_special_ids(encoder, *_encode_pieces(encoder, _rows(strings, free), longest), special)
+    with _renumber_bad_rows(others):
+        second = _encode_rows(encoder, _rows(strings, others), special, longest)
+    return take_lists(*concatenate_lists(first, second), np.argsort(np.concatenate([free, others])))
 
 
 def _rows(strings: StringColumn, rows: Index) -> StringColumn:
@@ -58,7 +58,7 @@ def _rows(strings: StringColumn, rows: Index) -> StringColumn:
 
 
 @contextmanager
-def _told(rows: Index) -> Iterator[None]:
+def _renumber_bad_rows(rows: Index) -> Iterator[None]:
     """Translate row numbers of BadValues, which count within ``rows``, to row numbers of the column."""
     try:
         yield
@@ -66,12 +66,12 @@ def _told(rows: Index) -> Iterator[None]:
         raise BadValues({int(rows[row]): why for row, why in bad.rows.items()}, bad.fix) from None
 
 
-def _around(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[Ids, Index]:
-    begin, end = encoder.around if special and encoder.around else ([], [])
-    return with_ends(ids, offsets, begin, end)
+def _add_special_ids(encoder: Encoder, ids: Ids, offsets: Index, special: bool) -> tuple[Ids, Index]:
+    begin, end = encoder.special_ids if special and encoder.special_ids else ([], [])
+    return surround_lists(ids, offsets, begin, end)
 
 
-def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
+def _rows_with_names(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
     """Return a mask of the rows in which one of the names occurs; None if there is no such row."""
     if not names or not len(strings.bytes):
         return None
@@ -89,7 +89,7 @@ def _blocked(strings: StringColumn, names: tuple[str, ...]) -> Mask | None:
 # ---- row by row ------------------------------------------------------------------------------------------------------
 
 
-def _whole(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
+def _encode_rows(encoder: Encoder, strings: StringColumn, special: bool, longest: int) -> tuple[Ids, Index]:
     """Encode each row as a whole; equal rows are encoded once."""
     long = np.flatnonzero(strings.lengths > longest)
     if len(long):
@@ -103,23 +103,23 @@ def _whole(encoder: Encoder, strings: StringColumn, special: bool, longest: int)
         whys = {int(row): unfit.reasons[int(rows[row])] for row in bad}
         raise BadValues(whys, "fix the tokenizer, or drop such strings beforehand") from None
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return (ids, offsets) if len(counts) == len(strings) else picked(ids, offsets, rows)
+    return (ids, offsets) if len(counts) == len(strings) else take_lists(ids, offsets, rows)
 
 
 # ---- in pieces -------------------------------------------------------------------------------------------------------
 
 
-def _cut(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, Index]:
-    cutter = encoder.known.cutter
+def _encode_pieces(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, Index]:
+    cutter = encoder.traits.cutter
     assert cutter is not None
-    if encoder.known.prefix:
-        strings = _with_prefix(strings)
+    if encoder.traits.prefix:
+        strings = _add_space_prefix(strings)
     offsets = np.zeros(len(strings) + 1, dtype=np.int64)
     parts: list[Ids] = []
     row, tokens = 0, 0  # the first row whose end is not reached yet
-    for bounds in _stretches(cutter, strings):
-        _check(bounds, strings, longest)
-        ids, counts = encoder.words.ids(strings.data, bounds, encoder.pieces)
+    for bounds in _piece_bounds(cutter, strings):
+        _check_piece_lengths(bounds, strings, longest)
+        ids, counts = encoder.token_cache.ids(strings.data, bounds, encoder.encode_pieces)
         parts.append(ids)
         upto = int(np.searchsorted(strings.offsets, bounds[-1], side="right"))
         before = np.concatenate([[0], np.cumsum(counts)])
@@ -128,45 +128,45 @@ def _cut(encoder: Encoder, strings: StringColumn, longest: int) -> tuple[Ids, In
     return (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])), offsets
 
 
-def _stretches(cutter: Cutter, strings: StringColumn) -> Iterator[Index]:
+def _piece_bounds(cutter: Cutter, strings: StringColumn) -> Iterator[Index]:
     """Yield the bounds of consecutive pieces, some at a time. Row boundaries are always cuts."""
     data, offsets = strings.data, strings.offsets
     start, end = int(offsets[0]), int(offsets[-1])
-    begun = at = start  # start of the unfinished piece; start of the unscanned data
-    while at < end:
-        stop = min(at + _STRETCH, end)
-        mask = cutter.cuts(data, at, stop)
-        low, high = np.searchsorted(offsets, (at, stop))
-        mask[offsets[low:high] - at] = True
-        places = np.flatnonzero(mask) + at
-        first = 1 if len(places) and places[0] == begun else 0
+    piece_start = position = start  # start of the unfinished piece; start of the unscanned data
+    while position < end:
+        stop = min(position + _BYTES_PER_PASS, end)
+        mask = cutter.cuts(data, position, stop)
+        low, high = np.searchsorted(offsets, (position, stop))
+        mask[offsets[low:high] - position] = True
+        cuts = np.flatnonzero(mask) + position
+        first = 1 if len(cuts) and cuts[0] == piece_start else 0
         last = [end] if stop == end else []
-        bounds = np.concatenate([[begun], places[first:], last]).astype(np.int64, copy=False)
+        bounds = np.concatenate([[piece_start], cuts[first:], last]).astype(np.int64, copy=False)
         if len(bounds) > 1:
             yield bounds
-            begun = int(bounds[-1])
-        at = stop
+            piece_start = int(bounds[-1])
+        position = stop
 
 
-def _check(bounds: Index, strings: StringColumn, longest: int) -> None:
+def _check_piece_lengths(bounds: Index, strings: StringColumn, longest: int) -> None:
     lengths = np.diff(bounds)
     if not len(lengths) or int(lengths.max()) <= longest:
         return
     pieces = np.flatnonzero(lengths > longest)
     rows = np.searchsorted(strings.offsets, bounds[pieces], side="right") - 1
-    raise _too_long(dict(zip(rows.tolist(), lengths[pieces].tolist(), strict=True)), longest, "without a place to cut")
+    raise _too_long(dict(zip(rows.tolist(), lengths[pieces].tolist(), strict=True)), longest, "that cannot be cut")
 
 
 def _too_long(rows: dict[int, int], longest: int, how: str) -> BadValues:
-    whys = {row: f"tokenize: {size:,} bytes {how}; {longest:,} are allowed" for row, size in rows.items()}
+    whys = {row: f"tokenize: {size:,} bytes {how}; the limit is {longest:,}" for row, size in rows.items()}
     return BadValues(whys, "cut such strings beforehand, or give tokenize(longest=) more bytes")
 
 
-def _with_prefix(strings: StringColumn) -> StringColumn:
+def _add_space_prefix(strings: StringColumn) -> StringColumn:
     """Put a space before each row that is not empty and does not begin with one."""
-    starts, own = strings.offsets[:-1], strings.lengths > 0
-    wants = own.copy()
-    wants[own] = strings.data[starts[own]] != _SPACE
-    shift = np.concatenate([[0], np.cumsum(wants)])
-    data = np.insert(strings.bytes, starts[wants] - strings.offsets[0], _SPACE)
+    starts, nonempty = strings.offsets[:-1], strings.lengths > 0
+    needs_space = nonempty.copy()
+    needs_space[nonempty] = strings.data[starts[nonempty]] != _SPACE
+    shift = np.concatenate([[0], np.cumsum(needs_space)])
+    data = np.insert(strings.bytes, starts[needs_space] - strings.offsets[0], _SPACE)
     return StringColumn(data, strings.offsets - strings.offsets[0] + shift, strings.missing)

@@ -13,7 +13,7 @@ from cedar.core.errors import PipelineError, user_site
 from cedar.operators.algebra import length_changing
 from cedar.operators.recsys.lists import Lists, is_ids, is_lists, lists_from
 from cedar.operators.take import whole
-from cedar.operators.text.string_column import with_ends
+from cedar.operators.text.string_column import surround_lists
 from cedar.operators.text.tokenize import spec_of
 from cedar.operators.transform import Transform
 
@@ -103,7 +103,7 @@ class SpecialTokens(Transform):
     def columns(self, *columns: Column) -> Column:
         self.result(columns[0].type)  # check types here too, as direct calls skip ``result``
         lists = Lists.of(columns[0])
-        items, offsets = with_ends(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
+        items, offsets = surround_lists(lists.numbers("special_tokens"), lists.offsets, self.begin, self.end)
         return lists_from(items, offsets, lists.missing)
 
 
@@ -114,7 +114,7 @@ def _ids(tokens: Tokens, spec: Any) -> tuple[int, ...]:
     for token in tokens if isinstance(tokens, Iterable) and not isinstance(tokens, str) else [tokens]:
         number = spec.token_to_id(token) if isinstance(token, str) and spec is not None else token
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
-            why = "give tokenizer=" if spec is None else "the tokenizer has none of that name"
+            why = "give tokenizer=" if spec is None else "the tokenizer has no such token"
             raise PipelineError(f"special_tokens: {token!r} is not an id", site=user_site(), fix=why)
         numbers.append(int(number))
     return tuple(numbers)

@@ -54,7 +54,7 @@ class Normalize(Transform):
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in _FORMS:
             raise PipelineError(
-                f"normalize: there is no form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
+                f"normalize: unknown form {self.form!r}", site=user_site(), fix="one of " + ", ".join(_FORMS)
             )
         if self.errors not in ("strict", "replace"):
             raise PipelineError(f'normalize(errors={self.errors!r}): "strict" or "replace"', site=user_site())
@@ -66,22 +66,22 @@ class Normalize(Transform):
 
     def columns(self, *columns: Column) -> Column:
         values = StringColumn.of(columns[0], self.errors)
-        wide = values.beyond_ascii()
-        if wide is None:
-            made = self._plain(values)
+        non_ascii = values.non_ascii_rows()
+        if non_ascii is None:
+            result = self._normalize_ascii(values)
         else:
-            rows = np.flatnonzero(wide)
+            rows = np.flatnonzero(non_ascii)
             column = values.array()
-            converted = [self.text(value) for value in column.take(pa.array(rows)).to_pylist()]
-            others = np.flatnonzero(~wide)
-            plain = self._plain(StringColumn.of(column.take(pa.array(others))))
+            converted = [self.normalize_string(value) for value in column.take(pa.array(rows)).to_pylist()]
+            others = np.flatnonzero(~non_ascii)
+            plain = self._normalize_ascii(StringColumn.of(column.take(pa.array(others))))
             order = np.argsort(np.concatenate([others, rows]))
-            made = pa.concat_arrays([plain, pa.array(converted, pa.large_string())]).take(pa.array(order))
+            result = pa.concat_arrays([plain, pa.array(converted, pa.large_string())]).take(pa.array(order))
         if values.missing is None:
-            return made
-        return pc.if_else(pa.array(~values.missing), made, pa.scalar(None, pa.large_string()))
+            return result
+        return pc.if_else(pa.array(~values.missing), result, pa.scalar(None, pa.large_string()))
 
-    def text(self, text: str) -> str:
+    def normalize_string(self, text: str) -> str:
         """Normalize one string."""
         if self.form is not None:
             text = unicodedata.normalize(self.form, text)
@@ -91,7 +91,7 @@ class Normalize(Transform):
             text = _RUNS.sub(" ", text)
         return text.strip() if self.strip else text
 
-    def _plain(self, values: StringColumn) -> pa.Array:
+    def _normalize_ascii(self, values: StringColumn) -> pa.Array:
         """Normalize ASCII strings, for which all Unicode forms are equal."""
         data, offsets = values.bytes, values.offsets - values.offsets[0]
         if self.collapse and len(data):
@@ -100,10 +100,10 @@ class Normalize(Transform):
             follows = spaces[1:] & spaces[:-1]
             edges = offsets[(offsets > 0) & (offsets < len(data))]
             follows[edges - 1] = False  # the first byte of a row follows no other
-            places = np.flatnonzero(follows) + 1
-            if len(places):
-                data = np.delete(data, places)
-                offsets = offsets - np.searchsorted(places, offsets)
+            extra_spaces = np.flatnonzero(follows) + 1
+            if len(extra_spaces):
+                data = np.delete(data, extra_spaces)
+                offsets = offsets - np.searchsorted(extra_spaces, offsets)
         column = strings(data, offsets)
         if self.lower:
             column = pc.ascii_lower(column)

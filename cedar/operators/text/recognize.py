@@ -27,9 +27,9 @@ PATTERNS: dict[str, str] = {
     rf"{_CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "o200k",
 }  # fmt: skip
 _GPT2 = next(iter(PATTERNS))
-_LOCAL = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # no effect across ASCII characters
-_KEEPING = {("Isolated", False), ("Removed", True)}  # (behavior, invert) with which matches are pieces
-_WITHIN = frozenset(
+_LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase"})  # no effect across ASCII characters
+_MATCHES_ARE_PIECES = {("Isolated", False), ("Removed", True)}  # (behavior, invert) with which matches are pieces
+_PER_PIECE = frozenset(
     "ByteLevel Digits Punctuation Split Whitespace WhitespaceSplit BertPreTokenizer CharDelimiterSplit".split()
 )  # pre-tokenizers whose result depends only on the piece
 
@@ -51,66 +51,64 @@ class TokenizerTraits:
     whole: tuple[str, ...] = ()
 
 
-def known_pattern(pattern: str) -> TokenizerTraits:
+def traits_of_pattern(pattern: str) -> TokenizerTraits:
     """Return the traits of a tokenizer that splits strings only by a regular expression."""
     family = PATTERNS.get(pattern)
-    return (
-        TokenizerTraits(Cutter(family)) if family else _unknown("its expression is not one of those that were analyzed")
-    )
+    return TokenizerTraits(Cutter(family)) if family else _not_cuttable("its regular expression is not a known one")
 
 
-def known_tokenizer(text: str) -> TokenizerTraits:
+def traits_of_tokenizer(text: str) -> TokenizerTraits:
     """Return the traits of a Hugging Face tokenizer, from its JSON."""
     spec = json.loads(text)
     if spec.get("truncation"):
-        return _unknown("it truncates")
+        return _not_cuttable("it truncates")
     added = spec.get("added_tokens") or []
-    normalizers = [n["type"] for n in _flat(spec.get("normalizer"), "normalizers")]
-    splits = _flat(spec.get("pre_tokenizer"), "pretokenizers")
+    normalizers = [n["type"] for n in _flatten(spec.get("normalizer"), "normalizers")]
+    splits = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     if normalizers and any(token.get("normalized") for token in added):
-        return _unknown("it looks for added tokens in the normalized text")
+        return _not_cuttable("it looks for added tokens in the normalized text")
     while len(splits) > 1 and splits[0]["type"] == "Digits":  # splits between adjacent characters, so any cut is safe
         splits = splits[1:]
     if not splits:
-        return _unknown("it splits no text before its model sees it")
-    family, prefix = _family(splits[0])
+        return _not_cuttable("it does not split text before its model")
+    family, prefix = _split_family(splits[0])
     if family is None:
-        return _unknown(f"its pre-tokenizer {splits[0]['type']} is not one of those that were analyzed")
-    allowed = {"BertNormalizer"} | _LOCAL if family in ("bert", "words", "white") else _LOCAL
-    strange = [name for name in normalizers if name not in allowed]
-    if strange or (prefix and {"NFKC", "NFKD"} & set(normalizers)):
-        return _unknown(f"its normalizer {(strange or normalizers)[0]} may look beyond a cut")
-    odd = [s["type"] for s in splits[1:] if s["type"] not in _WITHIN and not _unaware(s)]
-    if odd or any(s["type"] == "ByteLevel" and s.get("add_prefix_space") for s in splits[1:]):
-        return _unknown(f"its pre-tokenizer {(odd or ['ByteLevel'])[0]} may look beyond a cut")
+        return _not_cuttable(f"its pre-tokenizer {splits[0]['type']} is not a known one")
+    allowed = {"BertNormalizer"} | _LOCAL_NORMALIZERS if family in ("bert", "words", "white") else _LOCAL_NORMALIZERS
+    unsupported_normalizers = [name for name in normalizers if name not in allowed]
+    if unsupported_normalizers or (prefix and {"NFKC", "NFKD"} & set(normalizers)):
+        return _not_cuttable(f"its normalizer {(unsupported_normalizers or normalizers)[0]} may look beyond a cut")
+    unsupported = [s["type"] for s in splits[1:] if s["type"] not in _PER_PIECE and not _ignores_position(s)]
+    if unsupported or any(s["type"] == "ByteLevel" and s.get("add_prefix_space") for s in splits[1:]):
+        return _not_cuttable(f"its pre-tokenizer {(unsupported or ['ByteLevel'])[0]} may look beyond a cut")
     return TokenizerTraits(Cutter(family), prefix=prefix, whole=tuple(token["content"] for token in added))
 
 
-def _unknown(why: str) -> TokenizerTraits:
+def _not_cuttable(why: str) -> TokenizerTraits:
     return TokenizerTraits(None, why)
 
 
-def _flat(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:
+def _flatten(part: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:
     """Return a pre-tokenizer or normalizer as a list, with nested sequences flattened."""
     if part is None:
         return []
     if part["type"] != "Sequence":
         return [part]
-    return [each for child in part[inner] for each in _flat(child, inner)]
+    return [each for child in part[inner] for each in _flatten(child, inner)]
 
 
-def _family(split: Mapping[str, Any]) -> tuple[str | None, bool]:
+def _split_family(split: Mapping[str, Any]) -> tuple[str | None, bool]:
     """Return the family of a pre-tokenizer, and whether it adds a space before a text."""
     kind = split["type"]
     if kind == "ByteLevel" and split.get("use_regex", True):
         return PATTERNS[_GPT2], bool(split.get("add_prefix_space"))
-    if kind == "Split" and (split.get("behavior"), bool(split.get("invert"))) in _KEEPING:
+    if kind == "Split" and (split.get("behavior"), bool(split.get("invert"))) in _MATCHES_ARE_PIECES:
         return PATTERNS.get(split["pattern"].get("Regex", "")), False
     if kind == "Metaspace" and split.get("split", True):
         return "spaces", False  # pieces after a cut begin with a space, so none is added
     return {"BertPreTokenizer": "bert", "Whitespace": "words", "WhitespaceSplit": "white"}.get(kind), False
 
 
-def _unaware(split: Mapping[str, Any]) -> bool:
+def _ignores_position(split: Mapping[str, Any]) -> bool:
     """Return whether this is a Metaspace that ignores the position of a piece in the text."""
     return bool(split["type"] == "Metaspace" and split.get("prepend_scheme", "always") != "first")

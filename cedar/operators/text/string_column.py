@@ -41,7 +41,7 @@ class StringColumn:
         Raises:
             BadValues: ``errors`` is "strict" and some rows are not valid UTF-8.
         """
-        column = _valid(column, errors)
+        column = _check_utf8(column, errors)
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         if missing is not None:
             column = column.fill_null("")  # the value at a null is undefined
@@ -68,7 +68,7 @@ class StringColumn:
         """Return an Arrow column, with nulls as empty strings."""
         return strings(self.data, self.offsets)
 
-    def beyond_ascii(self) -> Mask | None:
+    def non_ascii_rows(self) -> Mask | None:
         """Return a mask of rows with a non-ASCII character; None if all rows are ASCII."""
         data = self.bytes
         if not len(data) or int(data.max()) < ASCII:
@@ -92,7 +92,7 @@ def is_text(kind: Any) -> bool:
     return isinstance(kind, pa.DataType) and (pt.is_large_string(kind) or pt.is_large_binary(kind))
 
 
-def _valid(column: Column, errors: Errors) -> pa.Array:
+def _check_utf8(column: Column, errors: Errors) -> pa.Array:
     text = column.view(pa.large_string()) if pt.is_large_binary(column.type) else column
     try:
         text.validate(full=True)
@@ -101,11 +101,11 @@ def _valid(column: Column, errors: Errors) -> pa.Array:
         raw = column.view(pa.large_binary()).to_pylist()
     if errors == "replace":
         return pa.array([None if value is None else value.decode("utf-8", "replace") for value in raw], text.type)
-    wrong = {row: why for row, value in enumerate(raw) if value is not None and (why := _fault(value))}
+    wrong = {row: why for row, value in enumerate(raw) if value is not None and (why := _utf8_fault(value))}
     raise BadValues(wrong, 'fix the data, or decode it with errors="replace"')
 
 
-def _fault(value: bytes) -> str | None:
+def _utf8_fault(value: bytes) -> str | None:
     try:
         value.decode()
     except UnicodeDecodeError as error:
@@ -113,34 +113,34 @@ def _fault(value: bytes) -> str | None:
     return None
 
 
-def picked(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
+def take_lists(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
     """Return the lists at ``rows``, in that order."""
     starts = offsets[:-1][rows]
     lengths = offsets[1:][rows] - starts
     ends = np.cumsum(lengths)
-    places = np.repeat(starts - (ends - lengths), lengths)
-    places += np.arange(len(places), dtype=np.int64)
-    return items[places], np.concatenate([[0], ends]).astype(np.int64)
+    indices = np.repeat(starts - (ends - lengths), lengths)
+    indices += np.arange(len(indices), dtype=np.int64)
+    return items[indices], np.concatenate([[0], ends]).astype(np.int64)
 
 
-def joined(one: tuple[Any, Index], other: tuple[Any, Index]) -> tuple[Any, Index]:
+def concatenate_lists(one: tuple[Any, Index], other: tuple[Any, Index]) -> tuple[Any, Index]:
     """Concatenate two columns of lists."""
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1][1:] + one[1][-1]])
 
 
-def with_ends(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any, Index]:
+def surround_lists(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any, Index]:
     """Add the items ``begin`` before, and ``end`` after, every list."""
     if not len(begin) and not len(end):
         return ids, offsets
-    more = len(begin) + len(end)
-    wider = offsets + more * np.arange(len(offsets), dtype=np.int64)
-    out = np.empty(int(wider[-1]), dtype=ids.dtype)
-    own = np.ones(len(out), dtype=np.bool_)
+    added = len(begin) + len(end)
+    new_offsets = offsets + added * np.arange(len(offsets), dtype=np.int64)
+    out = np.empty(int(new_offsets[-1]), dtype=ids.dtype)
+    from_list = np.ones(len(out), dtype=np.bool_)
     for place, item in enumerate(begin):
-        out[wider[:-1] + place] = item
-        own[wider[:-1] + place] = False
+        out[new_offsets[:-1] + place] = item
+        from_list[new_offsets[:-1] + place] = False
     for place, item in enumerate(end):
-        out[wider[1:] - len(end) + place] = item
-        own[wider[1:] - len(end) + place] = False
-    out[own] = ids
-    return out, wider
+        out[new_offsets[1:] - len(end) + place] = item
+        from_list[new_offsets[1:] - len(end) + place] = False
+    out[from_list] = ids
+    return out, new_offsets

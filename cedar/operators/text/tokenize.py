@@ -78,11 +78,11 @@ class Tokenize(Transform):
         if isinstance(self.tokenizer, ByteLevel):
             return "byte by byte"
         encoder = self.tokenizer.encoder()
-        if encoder.known.cutter is None:
-            return f"text by text: {encoder.known.why}"
-        if self.special and encoder.around is None:
-            return "text by text: it is not known what it puts around a text"
-        return f"word by word, as its splits ({encoder.known.cutter.family}) allow"
+        if encoder.traits.cutter is None:
+            return f"text by text: {encoder.traits.why}"
+        if self.special and encoder.special_ids is None:
+            return "text by text: the special ids around a text are unknown"
+        return f"word by word, since its splits ({encoder.traits.cutter.family}) allow it"
 
     @property
     def identity(self) -> str:
@@ -92,7 +92,7 @@ class Tokenize(Transform):
     @property
     def pooled(self) -> bool:
         """Whether the library uses its own threads."""
-        if not isinstance(self.tokenizer, HuggingFace) or self.tokenizer.encoder().known.cutter is not None:
+        if not isinstance(self.tokenizer, HuggingFace) or self.tokenizer.encoder().traits.cutter is not None:
             return False
         return os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in ("false", "f", "off", "no", "n", "0", "")
 
@@ -147,5 +147,5 @@ def _read(path: str) -> str:
         raise PipelineError(
             f"tokenize: {path} cannot be read: {error}",
             site=user_site(),
-            fix="give the path of a tokenizer.json, or for a name of the Hub AutoTokenizer.from_pretrained(name)",
+            fix="give the path of a tokenizer.json, or AutoTokenizer.from_pretrained(name) for a name on the Hub",
         ) from error

@@ -62,11 +62,11 @@ class Decode(ClipTransform):
     def __post_init__(self) -> None:
         library("av", "video", "video.decode")
         if self.frames is not None and (isinstance(self.frames, bool) or not isinstance(self.frames, int | np.integer)):
-            raise PipelineError(f"video.decode(frames={self.frames!r}): an integer", site=user_site())
+            raise PipelineError(f"video.decode(frames={self.frames!r}): must be an integer", site=user_site())
         for name in ("frames", "fps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
-                raise PipelineError(f"video.decode({name}={value!r}): a number above 0", site=user_site())
+                raise PipelineError(f"video.decode({name}={value!r}): must be a number above 0", site=user_site())
         try:
             object.__setattr__(self, "size", None if self.size is None else pair(self.size, "size"))
         except ValueError as error:
@@ -90,10 +90,10 @@ class Decode(ClipTransform):
         with _opened(values[0]) as (file, stream):
             packets = [(packet.pts, packet.is_discard) for packet in file.demux(stream) if packet.size]
             if len(packets) < stream.frames and "mp4" in file.format.name:
-                raise BadClip(f"it is cut off: {len(packets):,} of {stream.frames:,} frames are there")
+                raise BadClip(f"the file is cut off: it has {len(packets):,} of {stream.frames:,} frames")
             times = sorted(pts for pts, discarded in packets if pts is not None and not discarded)
             if not times:
-                raise BadClip("there is no frame with a time in it")
+                raise BadClip("no frame has a time")
             height, width = self.size or (stream.height, stream.width)  # type: ignore[misc]
             count = self._count_frames(times, stream.time_base)
             take(count * height * width * 3, f"{count:,} frames of {height} x {width}")
@@ -131,10 +131,10 @@ def _opened(data: Any) -> Iterator[tuple[Any, Any]]:
                 raise BadClip("there is no video in the file")
             stream = file.streams.video[0]
             if stream.codec_context is None or not stream.width or not stream.height:
-                raise BadClip("FFmpeg knows no decoder for it, or no size of its frames")
+                raise BadClip("FFmpeg has no decoder for this video, or cannot determine its frame size")
             if stream.width * stream.height > max_pixels():
                 why = f"frames of {stream.width} x {stream.height} pixels"
-                raise BadClip(why, f"more than {max_pixels():,} need CEDAR_MAX_PIXELS")
+                raise BadClip(why, f"set CEDAR_MAX_PIXELS to allow more than {max_pixels():,}")
             stream.codec_context.thread_count = 1  # several rows are already decoded in parallel
             yield file, stream
     except av.FFmpegError as error:

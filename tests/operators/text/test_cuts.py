@@ -9,7 +9,7 @@ import pytest
 
 from cedar.operators.text import cuts
 from cedar.operators.text.cuts import Cutter
-from cedar.operators.text.recognize import PATTERNS, known_tokenizer
+from cedar.operators.text.recognize import PATTERNS, traits_of_tokenizer
 from tests.operators.text.toy_tokenizers import CLASSES, CORPUS, NAMES, SHAKESPEARE, tokenizer, tokenizers
 
 
@@ -53,7 +53,7 @@ def seen(made, cutter, seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_tokenizers(name):
     text = tokenizer(name).to_str()
-    known = known_tokenizer(text)
+    known = traits_of_tokenizer(text)
     bare = tokenizers.Tokenizer.from_str(text.replace('"add_prefix_space":true', '"add_prefix_space":false'))
     found, counted = seen(bare, known.cutter, name)
     assert found == []
@@ -67,7 +67,7 @@ def test_patterns(pattern, behavior):
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behavior, invert=behavior == "removed")
     made.pre_tokenizer = split
-    known = known_tokenizer(made.to_str())
+    known = traits_of_tokenizer(made.to_str())
     assert known.cutter == Cutter(PATTERNS[pattern])
     assert seen(made, known.cutter, pattern)[0] == []
 
@@ -88,7 +88,7 @@ def test_patterns(pattern, behavior):
     ],
 )
 def test_a_table_that_goes_too_far_is_found(name, pair, monkeypatch):
-    known = known_tokenizer(tokenizer(name).to_str())
+    known = traits_of_tokenizer(tokenizer(name).to_str())
     wrong = f"wrong, {name}, {pair}"  # tables are kept by their names
     monkeypatch.setitem(cuts.FAMILIES, wrong, cuts.FAMILIES[known.cutter.family] | {pair})
     assert seen(tokenizer(name), Cutter(wrong), name)[0] != []

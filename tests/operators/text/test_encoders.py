@@ -36,7 +36,7 @@ def test_words_that_a_tokenizer_does_not_have_are_named_by_row():
 
 def test_a_function_of_a_text():
     transform = tokenize(lambda text: [len(word) for word in text.split()])
-    assert transform.how == "text by text: nothing is known of a function"
+    assert transform.how == "text by text: cedar cannot tell how a function splits text"
     assert transform.columns(column(["a bb", None, "", "a bb"])).to_pylist() == [[1, 2], None, [], [1, 2]]
 
 
@@ -91,7 +91,7 @@ def test_a_function_that_fails_names_the_rows(batched):
 
 
 def test_a_function_that_gives_too_few_lists():
-    with pytest.raises(BadValues, match="gave 1 lists for 2 strings"):
+    with pytest.raises(BadValues, match="returned 1 lists for 2 strings"):
         tokenize(lambda texts: [[1]], batched=True).columns(column(["a", "b"]))
 
 
@@ -99,7 +99,7 @@ def test_a_function_that_gives_too_few_lists():
     ("pattern", "how"),
     [
         (r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""", "word by word"),
-        (r"\S+|\s+", "text by text: its expression"),
+        (r"\S+|\s+", "text by text: its regular expression"),
     ],
 )
 def test_tiktoken(pattern, how):

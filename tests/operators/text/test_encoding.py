@@ -15,7 +15,7 @@ from tests.operators.text.toy_tokenizers import NAMES, TEXTS, column, ids_of, to
 @pytest.fixture(params=[7, 1 << 18], ids=["cut short", "as it is"])
 def stretch(request, monkeypatch):
     """How many bytes are worked on at a time."""
-    monkeypatch.setattr(encoding, "_STRETCH", request.param)
+    monkeypatch.setattr(encoding, "_BYTES_PER_PASS", request.param)
 
 
 @pytest.mark.heavy
@@ -45,11 +45,11 @@ def test_a_row_that_cannot_be_cut_fails_beyond_a_length():
     texts = ["short", "x" * 2000, "many words " * 500, "<|end|> many words " * 500]
     with pytest.raises(BadValues) as caught:
         tokenize(made, longest=1000).columns(column(texts))
-    assert caught.value.rows == {1: "tokenize: 2,000 bytes without a place to cut; 1,000 are allowed"}
+    assert caught.value.rows == {1: "tokenize: 2,000 bytes that cannot be cut; the limit is 1,000"}
     del texts[1]
     with pytest.raises(BadValues) as caught:
         tokenize(made, longest="1KB").columns(column(texts))
-    assert caught.value.rows == {2: "tokenize: 9,500 bytes as a whole; 1,000 are allowed"}
+    assert caught.value.rows == {2: "tokenize: 9,500 bytes as a whole; the limit is 1,000"}
     assert tokenize(made).columns(column(texts)).to_pylist() == ids_of(made, texts)
 
 

@@ -25,12 +25,12 @@ def test_truncation_is_the_tokenizers_padding_is_left_out():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"pre_tokenizer": None}, "it splits no text before its model sees it"),
+        ({"pre_tokenizer": None}, "it does not split text before its model"),
         ({"normalizer": {"type": "StripAccents"}, "added_tokens": []}, "its normalizer StripAccents may look beyond"),
         ({"normalizer": {"type": "NFC"}, "added_tokens": "normalized"}, "it looks for added tokens in the normalized"),
         (
             {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a+"}, "behavior": "Isolated", "invert": False}},
-            "its pre-tokenizer Split is not one of those",
+            "its pre-tokenizer Split is not a known one",
         ),
         (
             {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [

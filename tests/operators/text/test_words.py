@@ -10,14 +10,14 @@ from tests.operators.text.toy_tokenizers import CORPUS, column, ids_of, tokenize
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch):
-    monkeypatch.setattr(words, "_MOST_WORDS", 20)
+    monkeypatch.setattr(words, "_MAX_WORDS", 20)
     made = tokenizers.Tokenizer.from_str(tokenizer("gpt2").to_str().replace("<|end|>", "<|fresh|>"))
     transform = tokenize(made)
-    known = transform.tokenizer.encoder().words
+    known = transform.tokenizer.encoder().token_cache
     for _ in range(3):
         for text in CORPUS:
             assert transform(text) == made.encode(text).ids
-            assert len(known._known._codes) < 20
+            assert len(known._generation._codes) < 20
 
 
 def test_long_words_are_not_kept():
@@ -26,7 +26,7 @@ def test_long_words_are_not_kept():
     texts = ["x" * 500, "y" * 15, "y" * 17, "a" + "\0" * 7, "a", "\0" * 3]
     for _ in range(2):
         assert transform.columns(column(texts)).to_pylist() == ids_of(made, texts)
-    assert set(transform.tokenizer.encoder().words._known._codes) == {t.encode() for t in texts[1:]}
+    assert set(transform.tokenizer.encoder().token_cache._generation._codes) == {t.encode() for t in texts[1:]}
 
 
 def test_threads_share_words():
