@@ -264,11 +264,11 @@ def as_clip(value: Any, dims: tuple[int, ...] = (1, 2)) -> Clip:
         BadClip: the value is not a float array, or its number of dimensions is not in ``dims``.
     """
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim not in dims:
-        reported = (
+        description = (
             f"an array {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         )
         raise BadClip(
-            f"{reported} is not a float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
+            f"{description} is not a float array of {' or '.join(map(str, dims))} dimensions", "decode or cast it first"
         )
     return value if value.dtype == np.float32 else value.astype(np.float32)
 

@@ -66,8 +66,8 @@ class Crop(ClipTransform):
         start = min(self.start, samples)
         return start, min(samples, start + self.length)
 
-    def part_of(self, below: Any) -> Callable[..., Clip] | None:
-        return part_reader(below, self.window)
+    def part_of(self, decode: Any) -> Callable[..., Clip] | None:
+        return part_reader(decode, self.window)
 
 
 @spatial
@@ -113,8 +113,8 @@ class RandomCrop(ClipTransform):
     def describe_row(self, draw: Any, *values: Any) -> dict[str, Any]:
         return dict(zip(("start", "stop"), self.window(len(values[0]), draw), strict=True))
 
-    def part_of(self, below: Any) -> Callable[..., Clip] | None:
-        return part_reader(below, self.window)
+    def part_of(self, decode: Any) -> Callable[..., Clip] | None:
+        return part_reader(decode, self.window)
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Pad(ClipTransform):
     def transform_row(self, *values: Any, draw: Any = None, out: Any = None) -> Clip:
         clip = as_clip(values[0])
         if clip.shape[1:] != self.rest:
-            reported = f"{clip.shape[1]} channels" if clip.ndim == 2 else "one channel"
+            channels_text = f"{clip.shape[1]} channels" if clip.ndim == 2 else "one channel"
             raise BadClip(
-                f"a clip of {reported} in a column of {self.channels or 'one'}",
+                f"a clip of {channels_text} in a column of {self.channels or 'one'}",
                 "decode with mono=True, or give channels=",
             )
         if len(clip) > self.length and self.longer == "fail":

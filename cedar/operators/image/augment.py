@@ -62,30 +62,30 @@ class _Augment(Warp):
         raise NotImplementedError
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
-        which, shares = self.choose_operators(require_draws(draws))
-        parts = [self._operator_steps(sizes, *each) for each in zip(which.T, shares.T, strict=True)]
+        operators, shares = self.choose_operators(require_draws(draws))
+        parts = [self._operator_steps(sizes, *each) for each in zip(operators.T, shares.T, strict=True)]
         nothing = Steps(np.zeros((len(sizes), 0), dtype=np.int64), np.zeros((len(sizes), 0, 2)))
         return reduce(Steps.followed_by, parts, nothing)
 
     def describe(self, draws: Draws, *columns: Any) -> list[dict[str, Any]]:
         del columns
-        which, shares = self.choose_operators(draws)
-        rows = zip(which.tolist(), shares.tolist(), strict=True)
+        operators, shares = self.choose_operators(draws)
+        rows = zip(operators.tolist(), shares.tolist(), strict=True)
         return [{"operators": [(OPERATORS[i], share) for i, share in zip(*row, strict=True)]} for row in rows]
 
-    def _operator_steps(self, sizes: Sizes, which: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
+    def _operator_steps(self, sizes: Sizes, operators: npt.NDArray[np.int64], share: npt.NDArray[np.float64]) -> Steps:
         """Return the steps of one operator per row."""
-        max_amounts, codes = self.max_amounts, _CODES[which]
+        max_amounts, codes = self.max_amounts, _CODES[operators]
         amount = np.where(codes == SOLARIZE, 255 * (1 - share), 1 + max_amounts.factor * share)
         amount[codes == POSTERIZE] = 2 ** np.rint(max_amounts.bits * share[codes == POSTERIZE])
-        axes = np.eye(len(OPERATORS))[which] * share[:, None]
+        axes = np.eye(len(OPERATORS))[operators] * share[:, None]
         sides = sizes[:, ::-1] if max_amounts.shift <= 1 else 1
         transforms = matrices(
             sizes,
             -max_amounts.angle * axes[:, 5],
             shifts=np.trunc(np.round(max_amounts.shift * axes[:, 3:5] * sides, 6)),  # 2.9999999 counts as 3
             tangents=max_amounts.shear * axes[:, 1:3],
-            center=np.where((which < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears keep the corner fixed
+            center=np.where((operators < 3)[:, None], 0, sizes[:, ::-1] / 2),  # shears keep the corner fixed
         )
         steps = warp_steps(transforms, self.interpolation, self.fill, codes == WARP)
         others = codes != WARP
@@ -131,9 +131,9 @@ class RandAugment(_Augment):
 
     def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         uniform = draws.uniform(2 * self.num_ops).reshape(len(draws), self.num_ops, 2)
-        which = (uniform[:, :, 0] * len(OPERATORS)).astype(np.int64)
-        share = np.full(which.shape, self.magnitude / (self.num_magnitude_bins - 1))
-        return which, np.where(_HAS_SIGN[which] & (uniform[:, :, 1] < 0.5), -share, share)
+        operators = (uniform[:, :, 0] * len(OPERATORS)).astype(np.int64)
+        share = np.full(operators.shape, self.magnitude / (self.num_magnitude_bins - 1))
+        return operators, np.where(_HAS_SIGN[operators] & (uniform[:, :, 1] < 0.5), -share, share)
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ class TrivialAugment(_Augment):
 
     def choose_operators(self, draws: Draws) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         uniform = draws.uniform(3)
-        which = (uniform[:, :1] * len(OPERATORS)).astype(np.int64)
+        operators = (uniform[:, :1] * len(OPERATORS)).astype(np.int64)
         share = np.floor(uniform[:, 1:2] * self.num_magnitude_bins) / (self.num_magnitude_bins - 1)
-        return which, np.where(_HAS_SIGN[which] & (uniform[:, 2:] < 0.5), -share, share)
+        return operators, np.where(_HAS_SIGN[operators] & (uniform[:, 2:] < 0.5), -share, share)
 
 
 def _check_integer(name: str, parameter: str, value: Any, low: int, high: int) -> None:

@@ -78,13 +78,13 @@ class GaussianBlur(PixelTransform):
         applied, sigmas = self._draw_sigmas(len(sizes), draws)
         codes, numbers = np.where(applied, BLUR, NONE).astype(np.int64)[:, None], np.zeros((len(sizes), 1, 2))
         blurred = np.flatnonzero(applied)
-        different, which = np.unique(sigmas[blurred], return_inverse=True)
+        different, sigma_indices = np.unique(sigmas[blurred], return_inverse=True)
         tables: list[Weights] = []
         for i, side in enumerate(sides):
             if i == 0 or side != sides[0]:
                 first = len(tables)
                 tables += weights(side, different)
-            numbers[blurred, 0, i] = first + which
+            numbers[blurred, 0, i] = first + sigma_indices
         return Steps(codes, numbers, tables)
 
     def _draw_sigmas(self, rows: int, draws: Draws | None) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:

@@ -47,11 +47,11 @@ class Crop(Spatial):
     fill: Fill = None
 
     def __post_init__(self) -> None:
-        whole = all(
+        integers = all(
             isinstance(v, int | np.integer) and not isinstance(v, bool)
             for v in (self.top, self.left, self.height, self.width)
         )
-        if not whole or self.height < 1 or self.width < 1:
+        if not integers or self.height < 1 or self.width < 1:
             raise PipelineError(
                 f"crop({self.top!r}, {self.left!r}, {self.height!r}, {self.width!r}): "
                 "four integers, height and width above 0",
@@ -106,9 +106,9 @@ class CenterCrop(Spatial):
         del boxes, draws
         size = np.array(self.size, dtype=np.int64)
         # As in torchvision, half of the missing pixels is rounded down, half of the surplus is rounded to even.
-        before = np.maximum(size - sizes, 0) // 2
-        room = np.maximum(sizes, size) - size
-        corner = np.rint(room / 2).astype(np.int64) - before
+        pad_before = np.maximum(size - sizes, 0) // 2
+        surplus = np.maximum(sizes, size) - size
+        corner = np.rint(surplus / 2).astype(np.int64) - pad_before
         return cut_or_pad(sizes, corner, self.shape(None), self.fill)
 
 
@@ -125,9 +125,9 @@ def cut_or_pad(sizes: Sizes, corner: Sizes, size: tuple[int, int], fill: Any) ->
     corner = np.broadcast_to(corner, sizes.shape)
     start = np.clip(corner, 0, sizes)
     stop = np.maximum(np.clip(corner + np.array(size, dtype=np.int64), 0, sizes), start)
-    before = np.minimum(np.maximum(-corner, 0), size)
+    pad_before = np.minimum(np.maximum(-corner, 0), size)
     cut = np.concatenate([start, stop - start], axis=1)
-    pad = np.concatenate([before, np.array(size, dtype=np.int64) - before - (stop - start)], axis=1)
+    pad = np.concatenate([pad_before, np.array(size, dtype=np.int64) - pad_before - (stop - start)], axis=1)
     if fill is not None:
         return RowMoves(cut=cut, pad=pad if pad.any() else None, fill=fill, corner=corner)
     bad = {

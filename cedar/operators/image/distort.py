@@ -77,4 +77,4 @@ class PhotometricDistort(PixelTransform):
         ]
         numbers = np.zeros((len(sizes), len(parts), 2))
         numbers[:, :, 0] = np.stack([amount for _, _, amount in parts], axis=1)
-        return Steps(np.stack([np.where(taken, code, NONE) for code, taken, _ in parts], axis=1), numbers)
+        return Steps(np.stack([np.where(applied, code, NONE) for code, applied, _ in parts], axis=1), numbers)

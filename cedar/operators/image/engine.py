@@ -77,11 +77,11 @@ def _run_order(links: Sequence[Link]) -> list[int]:
     order: list[int] = []
     files = isinstance(links[0].transform, Decode) and links[0].transform.channels is not None
     for i, link in enumerate(links):
-        place = len(order)
+        position = len(order)
         if files and algebra_of(link.transform) == "spatial":
-            while place > 1 and algebra_of(links[order[place - 1]].transform) == "pointwise":
-                place -= 1
-        order.insert(place, i)
+            while position > 1 and algebra_of(links[order[position - 1]].transform) == "pointwise":
+                position -= 1
+        order.insert(position, i)
     return order
 
 

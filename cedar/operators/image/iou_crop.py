@@ -169,25 +169,25 @@ class SanitizeBoxes(Transform):
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
         check_boxes(self, types)
-        made = tuple(type_after_removal(kind) for kind in types)
-        return made if len(made) > 1 else made[0]
+        result_type = tuple(type_after_removal(kind) for kind in types)
+        return result_type if len(result_type) > 1 else result_type[0]
 
     def columns(self, *columns: Any, **draws: Any) -> Column | tuple[Column, ...]:
         del draws
         rows, bad = parse_boxes(columns[0])
         kept: list[Mask | None] = [self._kept(boxes) for boxes in rows]
-        made = [
+        results = [
             boxes_to_column(
                 [boxes[mask] for boxes, mask in zip(rows, kept, strict=True)], type_after_removal(type_of(columns[0]))
             )
         ]
         for column in columns[1:]:
-            entries, odd = keep_entries(column, kept)
-            made.append(entries)
-            bad = odd | bad
+            entries, mismatched = keep_entries(column, kept)
+            results.append(entries)
+            bad = mismatched | bad
         if bad:
             raise BadValues(bad, "give each image an array of shape (boxes, 4), and one entry per box")
-        return tuple(made) if len(made) > 1 else made[0]
+        return tuple(results) if len(results) > 1 else results[0]
 
     def _kept(self, boxes: Boxes) -> Mask:
         width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]

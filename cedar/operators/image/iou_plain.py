@@ -24,14 +24,14 @@ def try_parts(
     """Find the first valid part of each row; see ``iou_kernels.try_parts``."""
     smallest, span, narrow, broad = limits
     for row, (height, width) in enumerate(sizes.tolist()):
-        own = slice(starts[row], starts[row + 1])
+        own_boxes = slice(starts[row], starts[row + 1])
         succeeded[row] = False
         for across, along, x, y in numbers[row].reshape(-1, 4).tolist():
             wide, tall = int(width * (smallest + span * across)), int(height * (smallest + span * along))
             left, top = int((width - wide) * x), int((height - tall) * y)
             if wide <= 0 or tall <= 0 or not narrow <= wide / tall <= broad:
                 continue
-            overlaps, inside[own] = _overlaps((top, left, tall, wide), boxes[own])
+            overlaps, inside[own_boxes] = _overlaps((top, left, tall, wide), boxes[own_boxes])
             if (overlaps >= min_overlaps[row]).any():
                 parts[row], succeeded[row] = (top, left, tall, wide), True
                 break

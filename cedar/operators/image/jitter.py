@@ -77,13 +77,13 @@ class ColorJitter(PixelTransform):
         if any(amount is not None for amount in amounts):
             # Draws per row: whether to change it, four amounts, and four numbers whose ranks order the changes.
             uniform = require_draws(draws).uniform(9)
-            places = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
+            positions = np.argsort(np.argsort(uniform[:, 5:], axis=1, kind="stable"), axis=1)
             every = np.arange(rows)
             for i, (code, amount) in enumerate(zip(CODES, amounts, strict=True)):
                 if amount is not None:
                     low, high = amount
-                    codes[every, places[:, i]] = code
-                    numbers[every, places[:, i], 0] = low + (high - low) * uniform[:, 1 + i]
+                    codes[every, positions[:, i]] = code
+                    numbers[every, positions[:, i], 0] = low + (high - low) * uniform[:, 1 + i]
             codes[uniform[:, 0] >= self.p] = NONE
         return Steps(codes, numbers)
 

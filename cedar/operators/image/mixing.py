@@ -23,7 +23,6 @@ _DTYPES = ("uint8", "float32", "float64")
 
 class _Mixing(Transform):
     """Base class: mixes each row's image and label with those of the previous row (the last row, for the first).
-
     The random numbers of a batch depend on the key of its first row.
     """
 

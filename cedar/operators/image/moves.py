@@ -85,8 +85,8 @@ class RowMoves:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the cut, flips, padding and erased part of each row, by name."""
-        given = self._present()
-        described: list[dict[str, Any]] = [{} for _ in (given[0] if given else ())]
+        present = self._present()
+        described: list[dict[str, Any]] = [{} for _ in (present[0] if present else ())]
         for i, row in enumerate(described):
             for names, part in ((_PART, self.cut), (_PAD, self.pad), (_PART, self.erase)):
                 if part is not None:
@@ -106,14 +106,14 @@ class RowMoves:
 
     @cached_property
     def _rows(self) -> list[Move]:
-        given = self._present()
-        nothing = [None] * (len(given[0]) if given else 0)
+        present = self._present()
+        nothing = [None] * (len(present[0]) if present else 0)
         cut = nothing if self.cut is None else self.cut.tolist()
         flip = nothing if self.flip is None else self.flip.tolist()
         size = nothing if self.size is None else [(height, width) for height, width in self.size.tolist()]
         flip_vertical = nothing if self.flip_vertical is None else self.flip_vertical.tolist()
-        pad = nothing if self.pad is None else [own if any(own) else None for own in self.pad.tolist()]
-        erase = nothing if self.erase is None else [own if all(own[2:]) else None for own in self.erase.tolist()]
+        pad = nothing if self.pad is None else [row if any(row) else None for row in self.pad.tolist()]
+        erase = nothing if self.erase is None else [row if all(row[2:]) else None for row in self.erase.tolist()]
         rows = zip(cut, flip, flip_vertical, size, pad, erase, strict=True)
         return [Move(c, bool(f), bool(u), s, p, e) for c, f, u, s, p, e in rows]
 
@@ -152,9 +152,9 @@ class Steps:
             if pad is not None:
                 if m.mode != "constant":
                     break  # added pixels may come from anywhere in the part
-                above, before, below, behind = pad
-                top, left = top - above, left - (behind if mirrored else before)
-                tall, wide = tall + above + below, wide + before + behind
+                above, before, below, after = pad
+                top, left = top - above, left - (after if mirrored else before)
+                tall, wide = tall + above + below, wide + before + after
         bottom, right = min(max(top + tall, 0), height), min(max(left + wide, 0), width)
         top, left = min(max(top, 0), bottom), min(max(left, 0), right)
         return top, left, bottom - top, right - left
@@ -194,17 +194,17 @@ class Steps:
         np.copyto(out, image)
         return out
 
-    def flips_after(self, at: int) -> bool | None:
+    def flips_after(self, index: int) -> bool | None:
         """Return whether the image is mirrored after the resampling of a move; None if other moves follow."""
-        move, later_moves = self.moves[at].row(self.row), self.moves[at + 1 :]
+        move, later_moves = self.moves[index].row(self.row), self.moves[index + 1 :]
         if move.pad is not None or move.erase is not None or not all(later.flips_only for later in later_moves):
             return None
         return sum(later.row(self.row).flip for later in later_moves) % 2 == 1
 
-    def moves_after(self, at: int) -> Steps:
+    def moves_after(self, index: int) -> Steps:
         """Return the moves that follow the resampling of a move."""
-        first = replace(self.moves[at], cut=None, flip=None, flip_vertical=None, size=None)
-        return Steps((first, *self.moves[at + 1 :]), self.row)
+        first = replace(self.moves[index], cut=None, flip=None, flip_vertical=None, size=None)
+        return Steps((first, *self.moves[index + 1 :]), self.row)
 
     def resampling(self, height: int, width: int) -> tuple[int, tuple[int, int, int, int], bool] | None:
         """Return the first move that resamples, its part (top, left, height, width), and whether that is mirrored.
@@ -240,12 +240,12 @@ def pad_image(
     allocate: Allocator,
 ) -> Image:
     """Pad an image at the top, left, bottom and right; return only ``part`` (top, left, height, width) if given."""
-    above, before, below, behind = pad
+    above, before, below, after = pad
     height, width, channels = image.shape
-    top, left, tall, wide = part or (0, 0, height + above + below, width + before + behind)
+    top, left, tall, wide = part or (0, 0, height + above + below, width + before + after)
     if mode != "constant":
-        whole = np.pad(image, ((above, below), (before, behind), (0, 0)), mode=mode)
-        return whole[top : top + tall, left : left + wide]
+        padded = np.pad(image, ((above, below), (before, after), (0, 0)), mode=mode)
+        return padded[top : top + tall, left : left + wide]
     shape = (tall, wide, channels)
     canvas = allocate(shape) if image.dtype == np.uint8 else np.empty(shape, dtype=image.dtype)
     line = np.empty((wide, channels), dtype=image.dtype)

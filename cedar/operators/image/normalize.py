@@ -77,11 +77,12 @@ class Normalize(PixelTransform):
         return np.array(wide, dtype=np.float32)
 
     def result(self, *types: Any) -> ColumnType:
-        made = super().result(*types)
-        channels = made.shape[2] if isinstance(made, TensorType) else getattr(made, "channels", None)
+        result_type = super().result(*types)
+        is_tensor = isinstance(result_type, TensorType)
+        channels = result_type.shape[2] if is_tensor else getattr(result_type, "channels", None)
         if channels is not None and self.channels not in (None, channels):
             raise self.unfit(types[0], f"images of {self.channels} channels, to match mean and std")
-        return made
+        return result_type
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
         del draws

@@ -46,8 +46,8 @@ class Pad(Spatial):
     mode: PadMode = "constant"
 
     def __post_init__(self) -> None:
-        given = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
-        if len(given) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in given):
+        numbers = (self.padding,) if isinstance(self.padding, int | np.integer) else tuple_of(self.padding)
+        if len(numbers) not in (1, 2, 4) or not all(isinstance(v, int | np.integer) and v >= 0 for v in numbers):
             raise PipelineError(
                 f"pad({self.padding!r}): must be 1, 2 or 4 integers of at least 0", site=user_site(),
                 fix="to cut pixels off, use crop",
@@ -56,7 +56,7 @@ class Pad(Spatial):
             raise PipelineError(
                 f"pad(mode={self.mode!r}): must be one of {', '.join(get_args(PadMode))}", site=user_site()
             )
-        object.__setattr__(self, "padding", tuple(int(v) for v in given))
+        object.__setattr__(self, "padding", tuple(int(v) for v in numbers))
         object.__setattr__(self, "fill", fill_values("pad", self.fill))
 
     def shape(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -72,8 +72,8 @@ class Pad(Spatial):
         return RowMoves(pad=pad, fill=self.fill, mode=self.mode)  # type: ignore[arg-type]
 
     def _sides(self) -> tuple[int, ...]:
-        given: tuple[int, ...] = self.padding  # type: ignore[assignment]
-        return given * (4 // len(given))
+        padding: tuple[int, ...] = self.padding  # type: ignore[assignment]
+        return padding * (4 // len(padding))
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Expand(Spatial):
         pad = np.concatenate([before, canvas - sizes - before], axis=1)
         pad[numbers[:, 0] >= self.p] = 0
         area = (sizes + pad[:, :2] + pad[:, 2:]).prod(axis=1)
-        most = max_pixels()
-        bad = {int(i): f"the canvas would have {area[i]:,} pixels" for i in np.flatnonzero(area > most)}
-        return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"set CEDAR_MAX_PIXELS to allow more than {most:,}")  # type: ignore[arg-type]
+        limit = max_pixels()
+        bad = {int(i): f"the canvas would have {area[i]:,} pixels" for i in np.flatnonzero(area > limit)}
+        return RowMoves(pad=pad, fill=self.fill, bad=bad, fix=f"set CEDAR_MAX_PIXELS to allow more than {limit:,}")  # type: ignore[arg-type]
 
 
 def fill_values(name: str, fill: float | Sequence[float], parameter: str = "fill") -> tuple[float, ...]:

@@ -78,8 +78,8 @@ class PixelProgram:
 
     def prepare(self, sizes: Sizes, draws: Sequence[Draws | None]) -> PreparedPass:
         """Return the pass for images of the given heights and widths (rows, 2), with all random draws made."""
-        taken = draws[: len(self.colors)]
-        steps = [color.steps(sizes, own) for color, own in zip(self.colors, taken, strict=True)]
+        color_draws = draws[: len(self.colors)]
+        steps = [color.steps(sizes, color_draw) for color, color_draw in zip(self.colors, color_draws, strict=True)]
         return PreparedPass(self, *concatenate_steps(steps, len(sizes)))
 
 
@@ -196,7 +196,6 @@ def sizes_of(images: Image | Sequence[Image]) -> Sizes:
 
 def _addresses_of(images: Any) -> tuple[Any, Addresses, Addresses]:
     """Return images with contiguous rows, their addresses, and (height, width, channels, values from row to row, 0).
-
     Images with other strides are copied, so the returned images must live as long as the addresses are used.
     """
     if isinstance(images, np.ndarray) and images.dtype != object:

@@ -87,10 +87,10 @@ def step(  # noqa: C901, PLR0912 - one compiled function with a case per step
         for c in range(channels):
             posterize(planes[c], n, first)
     elif code == _PERMUTE:
-        before = planes[:4].copy()
-        places = np.int64(numbers[0])
+        originals = planes[:4].copy()
+        source_channels = np.int64(numbers[0])
         for c in range(channels):
-            write_floats(before[(places >> (2 * c)) & 3], planes[c], n)
+            write_floats(originals[(source_channels >> (2 * c)) & 3], planes[c], n)
     elif code == _STRETCH:
         for c in range(channels):
             stretch(planes[c], n, ranges[c, 0], ranges[c, 1])
@@ -286,9 +286,9 @@ def apply(  # noqa: PLR0913 - compiled functions take plain arrays and numbers
             (addresses[row], stride, 1, pixels, 0, 0, pixels) if packed
             else (addresses[row], stride, height, width, 0, width, pixels)
         )  # fmt: skip
-        whole = writes < FLOATS
-        out = _carray(pointer(targets[row]), (size if whole else 0,), np.uint8)
-        floats = _carray(float_pointer(targets[row]), (0 if whole else size,), np.float32)
+        writes_bytes = writes < FLOATS
+        out = _carray(pointer(targets[row]), (size if writes_bytes else 0,), np.uint8)
+        floats = _carray(float_pointer(targets[row]), (0 if writes_bytes else size,), np.float32)
         count = select_steps(steps[row], values[row], channels, codes, numbers)
         begin, kept = 0, False
         while True:

@@ -65,9 +65,11 @@ class Steps:
         rows = zip(self.codes.tolist(), self.numbers[:, :, 0].tolist(), strict=True)
         described: list[dict[str, Any]] = []
         for codes, amounts in rows:
-            own = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
-            named = {_AMOUNT_NAMES[code]: self._amount(code, amount) for code, amount in own if code in _AMOUNT_NAMES}
-            described.append({"applied": bool(own)} | named)
+            applied = [(code, amount) for code, amount in zip(codes, amounts, strict=True) if code != NONE]
+            named = {
+                _AMOUNT_NAMES[code]: self._amount(code, amount) for code, amount in applied if code in _AMOUNT_NAMES
+            }
+            described.append({"applied": bool(applied)} | named)
         return described
 
     def _amount(self, code: int, amount: float) -> Any:

@@ -74,10 +74,10 @@ class RandomResizedCrop(Spatial):
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
-        to = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
+        target_sizes = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
         return RowMoves(
             cut=self._draw_parts(sizes, require_draws(draws)),
-            size=to,
+            size=target_sizes,
             filter=Filter(self.interpolation, self.antialias),
         )
 
@@ -123,6 +123,6 @@ def random_parts(
     fits = (wide > 0) & (wide + larger <= width) & (tall > 0) & (tall + larger <= height)
     chosen = np.arange(len(sizes)), fits.argmax(axis=1)
     tall, wide = tall[chosen], wide[chosen]
-    place = numbers[chosen][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
-    cuts = np.concatenate([np.floor(place).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
+    corners = numbers[chosen][:, 2:] * (sizes - np.stack([tall, wide], axis=1) + 1)
+    cuts = np.concatenate([np.floor(corners).astype(np.int64), tall[:, None], wide[:, None]], axis=1)
     return cuts, np.asarray(~fits.any(axis=1))

@@ -84,10 +84,10 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
         own_weights = builder.add(weights, builder.mul(x, spacing))
 
         def tap(k: Any) -> None:
-            place = builder.add(begin, builder.mul(k, step))
+            source_pixel = builder.add(begin, builder.mul(k, step))
             weight = _load(builder, builder.add(own_weights, builder.mul(k, _number(4))), _I32)
             for row, total in enumerate(totals):
-                address = builder.add(place, builder.mul(stride, _number(row)))
+                address = builder.add(source_pixel, builder.mul(stride, _number(row)))
                 _add(builder, total, _load(builder, address, _PIXEL), weight)
 
         if isinstance(count, int):
@@ -100,10 +100,10 @@ def weigh_pixels(  # noqa: PLR0913 - compiled functions take plain arrays and nu
         pairs = [_joined(builder, *rounded[:2]), _joined(builder, *rounded[2:])]
         packed = builder.trunc(_joined(builder, *pairs), _ir.VectorType(_I8, 4 * GROUP))
         packed = builder.bitcast(packed, _ir.VectorType(_I32, GROUP))
-        to = builder.add(target, builder.mul(x, step))
+        target_pixel = builder.add(target, builder.mul(x, step))
         for row in range(GROUP):
             value = builder.extract_element(packed, _ir.Constant(_I32, row))
-            _store(builder, value, builder.add(to, builder.mul(pitch, _number(row))))
+            _store(builder, value, builder.add(target_pixel, builder.mul(pitch, _number(row))))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         columns, count = args[5], args[7]
@@ -138,15 +138,15 @@ def weigh_lines(
         ring, stride, slots, first, count, weights, target, chunks = args
         line = _ir.VectorType(_I8, LINE)
         with _cgutils.for_range(builder, chunks) as along:
-            place = builder.mul(along.index, _number(LINE))
+            position = builder.mul(along.index, _number(LINE))
             total = _start(builder, LINE)
             with _cgutils.for_range(builder, count) as loop:
                 slot = builder.add(first, loop.index)
                 slot = builder.select(builder.icmp_signed(">=", slot, slots), builder.sub(slot, slots), slot)
-                source = builder.add(builder.add(ring, builder.mul(slot, stride)), place)
+                source = builder.add(builder.add(ring, builder.mul(slot, stride)), position)
                 weight = _load(builder, builder.add(weights, builder.mul(loop.index, _number(4))), _I32)
                 _add(builder, total, _load(builder, source, line), weight)
-            _store(builder, builder.trunc(_round_and_clamp(builder, total), line), builder.add(target, place))
+            _store(builder, builder.trunc(_round_and_clamp(builder, total), line), builder.add(target, position))
         return context.get_dummy_value()
 
     kinds = (ring, stride, slots, first, count, weights, target, chunks)

@@ -21,12 +21,12 @@ def resize(
 ) -> None:
     """Resize the part ``box`` (top, bottom, left, right) of an image into ``out``; see ``resize_into``."""
     top, bottom, left, right = box
-    places, weights = _compute_weights(source.shape[0], top, bottom, out.shape[0], antialias)
-    first, stop = int(places.min()), int(places.max()) + 1
+    indices, weights = _compute_weights(source.shape[0], top, bottom, out.shape[0], antialias)
+    first, stop = int(indices.min()), int(indices.max()) + 1
     lines = _weighted_sum(
         source[first:stop], 1, *_compute_weights(source.shape[1], left, right, out.shape[1], antialias)
     )
-    result = _weighted_sum(lines, 0, places - first, weights)
+    result = _weighted_sum(lines, 0, indices - first, weights)
     out[...] = result[:, ::-1] if flip else result
 
 
@@ -50,13 +50,13 @@ def _compute_weights(
 
 
 def _weighted_sum(
-    pixels: npt.NDArray[np.uint8], axis: int, places: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
+    pixels: npt.NDArray[np.uint8], axis: int, indices: npt.NDArray[np.int64], weights: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.uint8]:
     """Return weighted sums along an axis, rounded to uint8."""
     shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
     total: Any = np.int32(1 << (_BITS - 1))
-    for place, weight in zip(places.T, weights.T, strict=True):
+    for index, weight in zip(indices.T, weights.T, strict=True):
         if weight.any():
-            total = total + np.take(pixels, place, axis=axis) * weight.reshape(shape)
+            total = total + np.take(pixels, index, axis=axis) * weight.reshape(shape)
     result: npt.NDArray[np.uint8] = np.minimum(total >> _BITS, 255).astype(np.uint8)
     return result

@@ -72,15 +72,16 @@ class Resize(Spatial):
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws
-        to = self._sizes(sizes)
-        most = max_pixels()
+        new_sizes = self._sizes(sizes)
+        limit = max_pixels()
         bad = {
-            int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels would become {to[i, 1]:,} x {to[i, 0]:,}"
-            for i in np.flatnonzero(to[:, 0] * to[:, 1] > max(most, 0))
+            int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels "
+            f"would become {new_sizes[i, 1]:,} x {new_sizes[i, 0]:,}"
+            for i in np.flatnonzero(new_sizes[:, 0] * new_sizes[:, 1] > max(limit, 0))
         }
         return RowMoves(
-            size=to, filter=Filter(self.interpolation, self.antialias), bad=bad,
-            fix=f"give max_size=, or set CEDAR_MAX_PIXELS to allow more than {most:,} pixels",
+            size=new_sizes, filter=Filter(self.interpolation, self.antialias), bad=bad,
+            fix=f"give max_size=, or set CEDAR_MAX_PIXELS to allow more than {limit:,} pixels",
         )  # fmt: skip
 
     def _sizes(self, sizes: Sizes) -> Sizes:
@@ -94,6 +95,6 @@ class Resize(Spatial):
             new_short = np.where(over, (self.max_size * new_short / new_long).astype(np.int64), new_short)
             new_long = np.where(over, self.max_size, new_long)
         wide = sizes[:, 1] > sizes[:, 0]
-        to = np.stack([np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1)
-        at_least_one: Sizes = np.maximum(to, 1)
+        new_sizes = np.stack([np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1)
+        at_least_one: Sizes = np.maximum(new_sizes, 1)
         return at_least_one

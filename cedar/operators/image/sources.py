@@ -190,7 +190,7 @@ def shrink_factor(steps: Steps, height: int, width: int) -> int:
     assert size is not None
     if not move.filter.antialias or move.filter.interpolation == "nearest":
         return 1
-    return next((by for by in FACTORS if by * size[0] <= tall and by * size[1] <= wide), 1)
+    return next((factor for factor in FACTORS if factor * size[0] <= tall and factor * size[1] <= wide), 1)
 
 
 @dataclass(frozen=True)

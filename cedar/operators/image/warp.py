@@ -35,9 +35,9 @@ class Warp(PixelTransform):
     fill: Any
 
     def result(self, *types: Any) -> ColumnType:
-        made = super().result(*types)
+        result_type = super().result(*types)
         check_fill(self, *check_images(self, types[0]))
-        return made
+        return result_type
 
 
 @resampling
@@ -124,9 +124,9 @@ class Affine(Warp):
         object.__setattr__(
             self, "scale", check_range("affine", "scale", (1, 1) if self.scale is None else self.scale, 1e-6)
         )
-        given: Any = 0.0 if self.shear is None else self.shear
-        four = isinstance(given, Sequence) and len(given) == 4
-        along = (given[:2], given[2:]) if four else (given, 0.0)
+        shear: Any = 0.0 if self.shear is None else self.shear
+        four = isinstance(shear, Sequence) and len(shear) == 4
+        along = (shear[:2], shear[2:]) if four else (shear, 0.0)
         object.__setattr__(self, "shear", sum((_angle_range("affine", "shear", part) for part in along), ()))
 
     def steps(self, sizes: Sizes, draws: Draws | None) -> Steps:
@@ -230,9 +230,9 @@ def _perspectives(start: Sizes, end: Sizes) -> Numbers:
     x, y = start.astype(np.float64).transpose(2, 0, 1)
     equations = np.zeros((len(start), 4, 2, 8))
     for axis in (0, 1):
-        to = end[:, :, axis].astype(np.float64)
+        target = end[:, :, axis].astype(np.float64)
         equations[:, :, axis, 3 * axis : 3 * axis + 3] = np.stack([x, y, np.ones_like(x)], axis=2)
-        equations[:, :, axis, 6:] = np.stack([-x * to, -y * to], axis=2)
+        equations[:, :, axis, 6:] = np.stack([-x * target, -y * target], axis=2)
     inverse: npt.NDArray[Any] = np.linalg.pinv(equations.reshape(-1, 8, 8))  # corners may be collinear
     return np.asarray((inverse @ end.astype(np.float64).reshape(-1, 8, 1))[:, :, 0], dtype=np.float64)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,6 @@ class GetLocalHour(Transform):
 
     zone: str | None = "UTC"
     unit: Literal["s", "ms", "us", "ns"] = "s"
-    _most: ClassVar[int] = 10_000  # limit of the cache of time zones, of which a few hundred exist
 
     def __post_init__(self) -> None:
         if self.unit not in ("s", "ms", "us", "ns"):

@@ -127,8 +127,8 @@ class MapId(Transform):
 
     def __post_init__(self) -> None:
         try:
-            wide = pa.uint64() if any(isinstance(key, int) and key >= 1 << 63 for key in self.table) else None
-            keys, values = pa.array(list(self.table), wide), pa.array(list(self.table.values()), pa.int64())
+            key_type = pa.uint64() if any(isinstance(key, int) and key >= 1 << 63 for key in self.table) else None
+            keys, values = pa.array(list(self.table), key_type), pa.array(list(self.table.values()), pa.int64())
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise PipelineError(f"MapId: the table cannot be used: {error}", site=user_site()) from error
         if (len(keys) and not (is_ids(keys.type) or pt.is_string(keys.type))) or values.null_count:

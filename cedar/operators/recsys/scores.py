@@ -100,8 +100,10 @@ class ComputeScore(Transform):
         self, n: int, rows: list[Array], keys: Array, matching_keys: Array, values: list[Array], lists: list[Lists]
     ) -> Array:
         first, second = _KeyCounts(keys, rows[0]), _KeyCounts(matching_keys, rows[1])
-        _, left, right = np.intersect1d(first.keys, second.keys, assume_unique=True, return_indices=True)
-        row = first.rows[left]
+        _, first_indices, second_indices = np.intersect1d(
+            first.keys, second.keys, assume_unique=True, return_indices=True
+        )
+        row = first.rows[first_indices]
 
         def per_row(amounts: Array) -> Array:
             return np.bincount(row, weights=amounts, minlength=n)
@@ -109,19 +111,19 @@ class ComputeScore(Transform):
         if self.score == "has_id_overlap":
             return per_row(np.ones(len(row))) > 0
         if self.score == "max_count":
-            return per_row(np.maximum(first.counts[left], second.counts[right]))
+            return per_row(np.maximum(first.counts[first_indices], second.counts[second_indices]))
         if self.score in ("id_overlap_count", "jaccard_similarity"):
-            common = per_row(np.minimum(first.counts[left], second.counts[right]))
+            common = per_row(np.minimum(first.counts[first_indices], second.counts[second_indices]))
             either = lists[0].lengths + lists[1].lengths - common
             return common if self.score == "id_overlap_count" else _ratio(common, either)
         if self.score == "score_sum":
-            return per_row(second.summed(values[3])[right])
+            return per_row(second.summed(values[3])[second_indices])
         if self.score == "cosine_similarity":
             a, b = first.summed(values[1]), second.summed(values[3])
             norms = [np.sqrt(np.bincount(c.rows, weights=v * v, minlength=n)) for c, v in ((first, a), (second, b))]
-            return _ratio(per_row(a[left] * b[right]), norms[0] * norms[1])
+            return _ratio(per_row(a[first_indices] * b[second_indices]), norms[0] * norms[1])
         smallest = self.score == "score_min"
-        best = second.extreme(values[2], smallest)[right]
+        best = second.extreme(values[2], smallest)[second_indices]
         extremes = np.full(n, np.inf if smallest else -np.inf)
         (np.minimum if smallest else np.maximum).at(extremes, row, best)
         extremes[np.bincount(row, minlength=n) == 0] = 0.0

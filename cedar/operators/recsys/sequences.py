@@ -164,9 +164,11 @@ class Cartesian(_IdTransform):
             rows = {int(row): f"Cartesian of {pairs[row]} pairs, more than {self.most}"
                     for row in np.flatnonzero(pairs > self.most)}  # fmt: skip
             raise BadValues(rows, "cut the lists first (FirstX), or raise most=")
-        left = np.repeat(np.arange(len(ids[0])), np.repeat(second.lengths, first.lengths))
-        right, _ = gather(np.arange(len(ids[1])), second.offsets, first.rows())
-        return hash_combine(twang_mix64(ids[0][left]), twang_mix64(ids[1][right])).view(np.int64), offsets_of(pairs)
+        first_indices = np.repeat(np.arange(len(ids[0])), np.repeat(second.lengths, first.lengths))
+        second_indices, _ = gather(np.arange(len(ids[1])), second.offsets, first.rows())
+        return hash_combine(twang_mix64(ids[0][first_indices]), twang_mix64(ids[1][second_indices])).view(
+            np.int64
+        ), offsets_of(pairs)
 
 
 @dataclass(frozen=True)

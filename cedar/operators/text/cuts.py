@@ -109,10 +109,10 @@ class Cutter:
         return safe if low == start else np.concatenate([np.zeros(low - start, dtype=np.bool_), safe])
 
 
-def _after_white_space(data: Bytes, places: Index) -> Mask:
+def _after_white_space(data: Bytes, indices: Index) -> Mask:
     """Return whether the non-ASCII character before each index is white space or one that may be dropped."""
-    last_byte = data[places - 1].astype(np.int64)
-    second_last = data[np.maximum(places - 2, 0)].astype(np.int64)
-    third_last = data[np.maximum(places - 3, 0)].astype(np.int64)
+    last_byte = data[indices - 1].astype(np.int64)
+    second_last = data[np.maximum(indices - 2, 0)].astype(np.int64)
+    third_last = data[np.maximum(indices - 3, 0)].astype(np.int64)
     pair = (second_last << 8) | last_byte
     return np.isin(pair, _wide_white_space()) | np.isin((third_last << 16) | pair, _wide_white_space())

@@ -122,8 +122,8 @@ def _encode_pieces(encoder: Encoder, strings: StringColumn, longest: int) -> tup
         ids, counts = encoder.token_cache.ids(strings.data, bounds, encoder.encode_pieces)
         parts.append(ids)
         upto = int(np.searchsorted(strings.offsets, bounds[-1], side="right"))
-        before = np.concatenate([[0], np.cumsum(counts)])
-        offsets[row:upto] = tokens + before[np.searchsorted(bounds, strings.offsets[row:upto])]
+        id_offsets = np.concatenate([[0], np.cumsum(counts)])
+        offsets[row:upto] = tokens + id_offsets[np.searchsorted(bounds, strings.offsets[row:upto])]
         row, tokens = upto, tokens + len(ids)
     return (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])), offsets
 

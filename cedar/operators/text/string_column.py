@@ -73,9 +73,9 @@ class StringColumn:
         data = self.bytes
         if not len(data) or int(data.max()) < ASCII:
             return None
-        places = np.flatnonzero(data >= ASCII) + self.offsets[0]
+        positions = np.flatnonzero(data >= ASCII) + self.offsets[0]
         rows: Mask = np.zeros(len(self), dtype=np.bool_)
-        rows[np.searchsorted(self.offsets, places, side="right") - 1] = True
+        rows[np.searchsorted(self.offsets, positions, side="right") - 1] = True
         return rows
 
 
@@ -123,9 +123,9 @@ def take_lists(items: Any, offsets: Index, rows: Index) -> tuple[Any, Index]:
     return items[indices], np.concatenate([[0], ends]).astype(np.int64)
 
 
-def concatenate_lists(one: tuple[Any, Index], other: tuple[Any, Index]) -> tuple[Any, Index]:
+def concatenate_lists(first: tuple[Any, Index], second: tuple[Any, Index]) -> tuple[Any, Index]:
     """Concatenate two columns of lists."""
-    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1][1:] + one[1][-1]])
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1][1:] + first[1][-1]])
 
 
 def surround_lists(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any, Index]:
@@ -136,11 +136,11 @@ def surround_lists(ids: Any, offsets: Index, begin: Any, end: Any) -> tuple[Any,
     new_offsets = offsets + added * np.arange(len(offsets), dtype=np.int64)
     out = np.empty(int(new_offsets[-1]), dtype=ids.dtype)
     from_list = np.ones(len(out), dtype=np.bool_)
-    for place, item in enumerate(begin):
-        out[new_offsets[:-1] + place] = item
-        from_list[new_offsets[:-1] + place] = False
-    for place, item in enumerate(end):
-        out[new_offsets[1:] - len(end) + place] = item
-        from_list[new_offsets[1:] - len(end) + place] = False
+    for position, item in enumerate(begin):
+        out[new_offsets[:-1] + position] = item
+        from_list[new_offsets[:-1] + position] = False
+    for position, item in enumerate(end):
+        out[new_offsets[1:] - len(end) + position] = item
+        from_list[new_offsets[1:] - len(end) + position] = False
     out[from_list] = ids
     return out, new_offsets

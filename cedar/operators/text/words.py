@@ -92,11 +92,11 @@ class Generation:
         codes[keys.lengths > _WIDTH] = -1
         if keys.zeros is not None:
             codes[keys.zeros] = -1
-        rest = np.flatnonzero(codes < 0)
-        if len(rest):
-            wide = self._wide.find(keys.low.take(rest), keys.high(rest))
-            wide[keys.lengths.take(rest) > 2 * _WIDTH] = -1
-            codes[rest] = wide
+        longer = np.flatnonzero(codes < 0)
+        if len(longer):
+            long_codes = self._wide.find(keys.low.take(longer), keys.high(longer))
+            long_codes[keys.lengths.take(longer) > 2 * _WIDTH] = -1
+            codes[longer] = long_codes
             if keys.zeros is not None:
                 codes[keys.zeros] = -1
         return codes
@@ -171,8 +171,8 @@ class PieceKeys:
         windows: Words64 = np.ndarray(shape=(end - begin + _WIDTH,), dtype="<u8", buffer=padded, strides=(1,))
         starts, lengths, zeros = bounds[:-1] - begin, np.diff(bounds), None
         if end > begin and not padded[: -2 * _WIDTH].all():
-            places = np.flatnonzero(padded[: -2 * _WIDTH] == 0) + begin
-            zeros = np.unique(np.searchsorted(bounds, places, side="right") - 1)
+            zero_positions = np.flatnonzero(padded[: -2 * _WIDTH] == 0) + begin
+            zeros = np.unique(np.searchsorted(bounds, zero_positions, side="right") - 1)
         low = windows.take(starts)
         low &= _MASKS.take(np.minimum(lengths, _WIDTH))
         return PieceKeys(low, lengths, zeros, starts, windows)
@@ -203,14 +203,14 @@ class SlotTable:
 
     def put(self, low: Words64, high: Words64 | None, codes: Index) -> Index:
         """Put keys into their slots if these are empty; return the indices of the keys that were stored."""
-        slots, which = np.unique(_slot_of(low, high), return_index=True)
+        slots, indices = np.unique(_slot_of(low, high), return_index=True)
         free = self._codes[slots] < 0
-        slots, which = slots[free], which[free]
-        self._low[slots] = low[which]
+        slots, indices = slots[free], indices[free]
+        self._low[slots] = low[indices]
         if high is not None:
-            self._high[slots] = high[which]
-        self._codes[slots] = codes[which]  # last, so that a reader that sees the code also sees the key
-        return which
+            self._high[slots] = high[indices]
+        self._codes[slots] = codes[indices]  # last, so that a reader that sees the code also sees the key
+        return indices
 
 
 def _slot_of(low: Words64, high: Words64 | None) -> Index:
