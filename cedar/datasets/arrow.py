@@ -1,4 +1,4 @@
-"""Arrow IPC files; Feather version 2 is one of them."""
+"""Read Arrow IPC files, which include Feather version 2."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from cedar.datasets.tensors import same_tensors, tensor_types, with_tensors
 
 __all__ = ["ArrowSource", "from_arrow", "from_polars", "read_arrow"]
 
-_ROWS = 65_536  # rows of a split
+_ROWS = 65_536  # maximum rows of a split that holds more than one record batch
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What an IPC file says of itself; ``batches`` is None for the stream format, which has no footer."""
+    """An IPC file's metadata. ``batches`` has the rows of each record batch; None for streams, which lack footers."""
 
     types: Types
     tensors: dict[str, TensorType]
@@ -38,11 +38,11 @@ class Footer:
 
 @dataclass(frozen=True, repr=False)
 class ArrowSource(FileSource):
-    """IPC files of one schema. A split is a run of record batches of up to 65,536 rows together."""
+    """IPC files with the same schema. A split is a run of record batches with at most 65,536 rows in total."""
 
     columns: tuple[str, ...] | None = None
     reader: ClassVar[str] = "read_arrow"
-    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = (".arrow", ".feather", ".ipc")
 
     @once
@@ -111,11 +111,11 @@ class ArrowSource(FileSource):
 
     @property
     def apart(self) -> bool:
-        """Columns can be read apart: not in the stream format, whose record batches are read from the beginning."""
+        """Return whether columns can be read in separate passes; streams can only be read from the beginning."""
         return all(footer.batches is not None for footer in self._footers)
 
     def select(self, columns: Sequence[str]) -> ArrowSource:
-        """The same files, fewer columns."""
+        """Return a source over the same files that reads only ``columns``."""
         return self.keep(replace(self, columns=tuple(columns)))
 
     def digest(self) -> str:
@@ -123,7 +123,7 @@ class ArrowSource(FileSource):
 
 
 def _open(file: File) -> Any:
-    # Read, not mapped: a mapped file that is cut short meanwhile would end the process.
+    # Read the file instead of mapping it: if a mapped file is truncated during reading, the process crashes.
     return open_local(file) if file.remote is None else open_stored(file)
 
 
@@ -152,7 +152,7 @@ def _file_footer(file: File, stream: Any) -> Footer:
     narrow = min(range(len(types)), key=lambda i: _width(opened.schema.field(i).type), default=None)
     if narrow is None:
         return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
-    stream.seek(0)  # row counts cost the narrowest column only
+    stream.seek(0)  # decode only the narrowest column to count rows
     opened = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[narrow]))
     return Footer(types, tensors, tuple(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)))
 
@@ -175,7 +175,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _runs(batches: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """(first batch, first row, rows) of runs of batches of at least one and at most 65,536 rows, where they allow."""
+    """Yield (first batch, first row, rows) for runs of batches with at most 65,536 rows, or a single larger batch."""
     start = rows = first = 0
     for i, count in enumerate(batches):
         if rows and rows + count > _ROWS:
@@ -198,7 +198,7 @@ def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], w
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
-    """The source after ``cedar.read_arrow``: Arrow IPC files, Feather version 2 among them.
+    """Return the source behind ``cedar.read_arrow``: Arrow IPC files, including Feather version 2.
 
     Examples:
         >>> import pyarrow as pa, pyarrow.feather

@@ -1,8 +1,8 @@
-"""Files as they were when a state was saved, so that an epoch continues though some were mended, taken out or added.
+"""Restore a source's file list as it was when a state was saved, so that an epoch continues after files changed.
 
-A state tells the files of a source and the splits that were made of them. The rest of the epoch is read by these:
-a file that was mended is read as it is now, of one that is gone rows are missing, and a new one comes with the next
-epoch. So every position of the state says what it said.
+A state records the files of a source and their splits. The rest of the epoch is read with these splits: a changed file
+is read as it is now, the rows of a removed file are missing, and a new file joins in the next epoch. Positions in the
+state therefore keep their meaning.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Listing
 from cedar.datasets.split_table import SplitTable
 
-_SPLITS = 512  # of a source whose listing a state holds
-_TEXT = 1536  # characters that this may take
-_MOST = 1 << 20  # bytes that it may come to
+_SPLITS = 512  # a state records the listing only of sources with at most this many files and splits
+_TEXT = 1536  # maximum characters of the encoded listing
+_MOST = 1 << 20  # maximum bytes of the listing after decompression
 _COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
 
 
 def listing_text(source: Any) -> str | None:
-    """The files and splits of a source, for a state; None of one without files, or with too many.
+    """Encode the files and splits of a source for a state; return None if it has no files or too many.
 
     Examples:
         >>> from cedar.datasets.items import ItemsSource
@@ -51,13 +51,13 @@ def listing_text(source: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a state tells of a source.
+    """What a state records about a source.
 
     Args:
-        digest: of the source.
-        row_bytes: as of a source.
+        digest: the source's digest.
+        row_bytes: estimated decoded bytes of a row, None if unknown.
         files: the name and size of each file.
-        columns: of the splits.
+        columns: the fields of all splits, one list per field of ``Split``.
     """
 
     digest: str
@@ -67,7 +67,7 @@ class Saved:
 
     @staticmethod
     def of(text: str) -> Saved:
-        """Raises ValueError where the text is none of ``listing_text``."""
+        """Decode the output of ``listing_text``; raise ValueError if ``text`` is invalid."""
         length, _, packed = text.partition(" ")
         try:
             if not 0 < int(length) <= _MOST:
@@ -86,16 +86,16 @@ class Saved:
 
 
 def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tuple[FileSource, list[str]]:
-    """The source with the files and splits of a state, and what is to be said of files that changed since.
+    """Return the source with the files and splits of a state, and messages about files that have changed since.
 
     Args:
-        source: as it is now.
-        saved: what the state tells of it.
-        marks: of the files then, as of ``FileSource.marks``.
-        counted: positions count the rows of splits: those that are missing keep their places.
+        source: the source as it is now.
+        saved: what the state records about the source.
+        marks: the result of ``FileSource.marks`` when the state was saved.
+        counted: whether positions count the rows of splits; if so, missing rows keep their positions.
 
     Raises:
-        SourceError: a file cannot be read by the splits that it had.
+        SourceError: a changed file cannot be read with its old splits.
     """
     now = {name: number for number, name in enumerate(source.listing.names())}
     if not any(name in now for name, _ in saved.files):
@@ -111,7 +111,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     for number, (name, size) in enumerate(saved.files):
         mine = np.flatnonzero(file == number)
         here = now.get(name)
-        if here is not None and here >= len(source.listing):  # it is damaged now, and among the lost ones
+        if here is not None and here >= len(source.listing):  # listed as lost: it is damaged now
             gone.append(source.listing[here].url)
             _absent_splits(columns, mine, counted)
             columns["file"][mine] = here
@@ -152,7 +152,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
 
 
 def _absent_splits(columns: dict[str, Any], mine: Any, counted: bool) -> None:
-    """The splits of a file whose rows are missing; if rows are counted, these keep their places."""
+    """Mark the splits of a removed file as missing; if rows are counted, they keep their positions."""
     absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
     columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
 
@@ -162,14 +162,14 @@ def _given(value: Any) -> Any:
 
 
 def _absent(listing: Listing, name: str, size: int | None) -> File:
-    """A file that is not there any more."""
+    """Describe a file that no longer exists."""
     known, beside = listing[0], listing.names()[0]
     root = known.path[: -len(beside)] if known.path.endswith(beside) else ""
     return replace(known, path=root + name, name=name, size=size, stamp=None)
 
 
 def _mend(columns: dict[str, Any], mine: Any, splits: Sequence[Any], file: File) -> None:
-    """The splits of a file that changed, where they can stand for those that it had."""
+    """Use the current splits of a changed file in place of its saved ones, if their row counts match."""
     now = SplitTable.of(splits)
     rows, before = now.rows.astype(np.int64), columns["rows"][mine]
     if len(now) != len(mine) or ((before >= 0) & (rows != before)).any():

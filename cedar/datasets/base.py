@@ -1,7 +1,7 @@
-"""Sources: what can be read, split by split.
+"""Define what a source is: data that cedar reads split by split.
 
-A user's own source needs two methods, ``splits()`` and ``read(split)``; everything else is optional and found by
-``getattr``. Sources describe; reading happens where the split is processed.
+A custom source needs two methods, ``splits()`` and ``read(split)``; cedar looks up all others with ``getattr``. A
+source only describes the data; the process that handles a split reads it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cedar.core.columns import Column, Index
 from cedar.core.errors import CedarError, RowError, SourceError, missing_column
 from cedar.operators.base import Effects, Operator, Schema
 
-LOST = -1  # the part of the one split of a lost file
-GONE = -2  # the part, or below, of the splits of a file that was taken out in the middle of an epoch
-UNCOUNTED = -3  # of such a file, if nothing counts rows
+LOST = -1  # ``Split.part`` of the only split of a lost file
+GONE = -2  # ``Split.part`` is this or lower for splits of a file that was removed in the middle of an epoch
+UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if positions do not count rows
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) continues without what cannot be read"
 
 T = TypeVar("T")
@@ -30,12 +30,12 @@ class Split:
     """A small, picklable description of a piece of a source: the unit of reading.
 
     Args:
-        file: number of the file, or of what else the source reads; part of the row key if there are no files.
-        start: the first row's number in the file, or its byte offset where rows are lines of text.
-        stop: one past the last row or byte; None to the end.
-        rows: the number of rows where metadata tells, else None.
-        bytes: decoded bytes where metadata tells or allows an estimate, else None.
-        part: the source's own number for it, such as the row group.
+        file: number of the file or other input that the source reads; without files, a part of the row key.
+        start: the first row's number in the file, or its byte offset if rows are lines of text.
+        stop: one past the last row or byte; None reads to the end.
+        rows: the number of rows if metadata contains it, else None.
+        bytes: decoded bytes if metadata contains or suggests them, else None.
+        part: a number that the source assigns, such as the row group.
         streaming: True when the split may be large and can only be read from its beginning, chunk by chunk.
     """
 
@@ -50,10 +50,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows as a source hands them over: columns, and each row's number (or byte offset) in its file.
+    """Rows that a source delivers: columns, and each row's number (or byte offset) in its file.
 
-    ``offsets`` is int64[rows]; None counts on from the split's ``start``. ``files`` is int64[rows], the number of each
-    row's file; None if all are of the split's.
+    ``offsets`` is int64[rows]; None numbers rows consecutively from the split's ``start``. ``files`` is int64[rows],
+    the file number of each row; None means the split's file.
     """
 
     columns: dict[str, Column]
@@ -68,17 +68,17 @@ class Chunk:
 
 @runtime_checkable
 class Source(Protocol):
-    """The least that a source must be.
+    """The minimum interface of a source.
 
-    ``splits()`` lists the pieces from metadata, in a fixed order; any picklable objects will do, ``Split`` is best, and
-    of very many a ``SplitTable``.
+    ``splits()`` lists the pieces from metadata in a fixed order. They can be any picklable objects; ``Split`` works
+    best, and a ``SplitTable`` if there are very many.
     ``read(split)`` returns an iterable of Arrow tables or record batches, dicts of columns, lists of row dicts, or
-    ``Chunk``. Reading a split twice gives the same rows.
+    ``Chunk``. Reading a split twice must give the same rows.
 
     Optional: ``schema()`` -> dict of name to Arrow type (or None), ``url(file)`` -> str, ``digest()`` -> str that
-    changes when the data does and not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source
-    with the same splits, and next to it ``prune(split, predicate)`` -> bool, true where no row of the split satisfies a
-    polars expression. With ``select``, filters and projections above become part of reading.
+    changes when the data does but not when it moves, ``row_bytes`` (estimate), ``select(columns)`` -> Source with the
+    same splits, and together with it ``prune(split, predicate)`` -> bool, true if no row of the split satisfies a
+    polars expression. With ``select``, cedar pushes filters and projections down into reading.
     """
 
     def splits(self) -> Sequence[Any]: ...
@@ -87,51 +87,51 @@ class Source(Protocol):
 
 
 class BaseSource(ABC):
-    """Defaults for the sources of the package: subclass, and override what the format knows better."""
+    """Defaults for the built-in sources; subclasses override the methods for which their format knows more."""
 
-    own_code: ClassVar[bool] = True  # reading runs code of the user's
+    own_code: ClassVar[bool] = True  # reading runs user code
 
     @abstractmethod
     def splits(self) -> Sequence[Split]:
-        """The pieces, from metadata."""
+        """Return the splits, using only metadata."""
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[Chunk]:
-        """The rows of a piece."""
+        """Yield the rows of a split."""
 
     def schema(self) -> Schema:
-        """Names and canonical types from metadata, or None if only reading can tell."""
+        """Return names and canonical types from metadata, or None if they are only known after reading."""
         return None
 
     def url(self, file: int) -> str:
-        """What error messages call file number ``file``."""
+        """Return the name of file number ``file`` for error messages."""
         return f"{self.describe()}"
 
     def url_of(self, file: int, row: int) -> str:
-        """What error messages call the file of one row, where a file ordinal alone does not tell."""
+        """Return the name of one row's file for error messages, for sources whose splits span several files."""
         return self.url(file)
 
     @property
     def row_bytes(self) -> float | None:
-        """Decoded bytes of a row, estimated from metadata; None if only reading can tell."""
+        """Return the estimated decoded bytes of a row from metadata; None if they are only known after reading."""
         return None
 
     def digest(self) -> str:
-        """Changes when the data changes (names within the listing, sizes, row counts), not when it moves."""
+        """Return a digest that changes when the data does (file names, sizes, row counts), but not when it moves."""
         return ""
 
     def identity(self) -> str | None:
-        """Stands for these very data, for a cache that outlives the run; None if only reading can tell."""
+        """Return a string that identifies exactly this data across runs, for persistent caches; None if unknown."""
         return None
 
     def describe(self) -> str:
-        """One short line for plans and messages, such as ``read_parquet(clicks/*.parquet)``."""
+        """Return a short one-line description for plans and messages, such as ``read_parquet(clicks/*.parquet)``."""
         return type(self).__name__
 
 
 @dataclass(frozen=True)
 class Read(Operator):
-    """The operator at the bottom of every pipeline: a source."""
+    """The operator at the bottom of every pipeline; it reads a source."""
 
     source: Any
     name = "read"
@@ -158,9 +158,9 @@ class Read(Operator):
 
 
 def numbered_rows(split: Split) -> tuple[Index, Index]:
-    """The files and the numbers of a split's rows, int64[rows] each, where rows are numbered within their file.
+    """Return the files and row numbers of a split's rows, int64[rows] each, for sources that number rows within files.
 
-    What sources return of ``row_keys(split)``: then the rows of ``Pipeline.split`` are counted from metadata.
+    Sources return this from ``row_keys(split)``, so that ``Pipeline.split`` can count rows from metadata alone.
 
     Examples:
         >>> files, rows = numbered_rows(Split(file=2, start=10, rows=3))
@@ -172,39 +172,37 @@ def numbered_rows(split: Split) -> tuple[Index, Index]:
 
 
 def offsets_of(chunk: Chunk, start: int) -> Index:
-    """The row numbers of a chunk whose first row is number ``start``."""
+    """Return the row numbers of a chunk whose first row has number ``start``."""
     if chunk.offsets is not None:
         return chunk.offsets
     return np.arange(start, start + chunk.rows, dtype=np.int64)
 
 
 def skippable(error: CedarError) -> None:
-    """Let the error of a damaged file say that there is a policy for it."""
+    """Add a hint to the error of a damaged file that ``on_error`` can skip such files."""
     if isinstance(error, (SourceError, RowError)) and SKIPPABLE not in (error.fix or ""):
         error.fix = f"{error.fix or 'fix the file'}{SKIPPABLE}"
 
 
 def rows_may_fail(source: Any) -> bool:
-    """Under a policy, rows may be skipped as they are read: such as cannot be made, or the rest of a damaged file."""
+    """Return whether ``on_error`` may skip rows during reading: bad rows, or the rest of a damaged file."""
     return hasattr(source, "read_sound") or getattr(source, "tolerant", False)
 
 
 def file_ids(source: Any, files: Index) -> Index:
-    """What row keys call files: by a hash of their names, or by their numbers where the source has none."""
+    """Return the ids of files in row keys: hashes of their names, or their numbers if the source has no names."""
     known: Callable[[], Index] | None = getattr(source, "file_ids", None)
     return files if known is None else known()[files]
 
 
 def row_bytes_of(source: Any) -> float | None:
-    """Estimated bytes of a row: as a state gives them, where a source is read as it was saved, or what the source
-    says.
-    """
+    """Return the estimated bytes of a row, from the state if the source was restored from one."""
     saved = getattr(source, "told_row_bytes", ())
     return saved[0] if saved else getattr(source, "row_bytes", None)
 
 
 def url_of_row(source: Any, file: int, row: int) -> str:
-    """What messages call the file of a row, by its key."""
+    """Return the name of a row's file for messages; ``file`` and ``row`` are the row's key."""
     known = getattr(source, "file_ids", None)
     number = file if known is None else next(iter(np.flatnonzero(known() == file).tolist()), None)
     if number is None:
@@ -214,7 +212,7 @@ def url_of_row(source: Any, file: int, row: int) -> str:
 
 
 def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str) -> dict[str, T]:
-    """The types of these columns, in this order; of all columns if none are named.
+    """Return the types of ``columns`` in this order; of all columns if None.
 
     Raises:
         PipelineError: ``source`` has no such column.

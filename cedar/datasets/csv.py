@@ -1,4 +1,4 @@
-"""CSV: typed columns, whose types the first block of the first file fixes."""
+"""Read CSV files; the first block of the first file with rows fixes the column types."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from cedar.datasets.listing import File, Paths, as_flag, as_paths, concurrently,
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_BLOCK = 4 << 20  # what is parsed at a time; also what the types are inferred from
+_BLOCK = 4 << 20  # bytes parsed at a time, and used to infer types
 _ROW = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files are written."""
+    """The format of the files."""
 
     delimiter: str = ","
     header: bool = True
@@ -45,7 +45,7 @@ class Dialect:
             delimiter=self.delimiter,
             quote_char='"' if self.quoting else False,
             newlines_in_values=self.quoting,
-            ignore_empty_lines=columns != 1,  # the only column's null is an empty line
+            ignore_empty_lines=columns != 1,  # in a file with one column, an empty line is a null
         )
 
     def convert(self, **options: Any) -> Any:
@@ -56,7 +56,7 @@ class Dialect:
 
 @dataclass(frozen=True, repr=False)
 class CsvSource(FileSource):
-    """CSV files of one header. With quoting a file is one streaming split, since a quoted value may hold newlines."""
+    """CSV files with the same header. With quoting, a file is one streaming split: quoted values may hold newlines."""
 
     dialect: Dialect = Dialect()
     dtypes: tuple[tuple[str, Any], ...] = ()
@@ -70,7 +70,7 @@ class CsvSource(FileSource):
 
     @once
     def _names(self) -> tuple[str, ...]:
-        """All columns of the files."""
+        """Return the names of all columns in the files."""
         if not self.dialect.header:
             return self.dialect.column_names or self._numbered()
         header = self._headers[0]
@@ -83,7 +83,7 @@ class CsvSource(FileSource):
 
     @once
     def _headers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The one header of all files, and the byte at which it ends in each."""
+        """Return the header that all files share, and in each file the byte at which it ends."""
         headers = concurrently(self._header, self.listing.files)
         for file, (header, _) in zip(self.listing, headers, strict=True):
             if header != headers[0][0]:
@@ -91,12 +91,12 @@ class CsvSource(FileSource):
         return headers[0][0], tuple(end for _, end in headers)
 
     def _header(self, file: File) -> tuple[tuple[str, ...], int]:
-        """The fields of a file's first row, and the byte at which it ends."""
+        """Return the fields of a file's first row, and the byte at which the row ends."""
         with reading(file.url, "header"), open_file(file) as stream:
             return read_header(file, stream, self.dialect.delimiter, self.dialect.quoting)
 
     def _begin(self, ordinal: int) -> int:
-        """Where the rows of a file begin."""
+        """Return the byte offset of a file's first row."""
         return self._headers[1][ordinal] if self.dialect.header else 0
 
     def _numbered(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class CsvSource(FileSource):
 
     @once
     def _stored(self) -> dict[str, pa.DataType]:
-        """The types of all columns as they are parsed."""
+        """Return the types that the parser gives all columns."""
         names = self._names
         declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
         for name, kind in declared.items():
@@ -122,13 +122,13 @@ class CsvSource(FileSource):
         return {name: declared.get(name, _settled(kind)) for name, kind in types.items()}
 
     def _infer(self, ordinal: int, file: File, declared: dict[str, pa.DataType]) -> dict[str, pa.DataType] | None:
-        """The types that a file's first block shows; None if it has no rows."""
+        """Infer types from a file's first block; None if it has no rows."""
         if file.size == 0:
             return None
         with self._errors(file, ordinal):
             convert = self.dialect.convert(
                 column_types=dict.fromkeys(declared, pa.binary())
-            )  # if at all, as they are read
+            )  # parsed again with the declared type when read
             parsed = ((block, self._parsed(block, convert)) for block in self._row_blocks(ordinal, file))
             block, table = next(((block, table) for block, table in parsed if table.num_rows), (b"", None))
         if table is None:
@@ -136,7 +136,7 @@ class CsvSource(FileSource):
         types = dict(zip(table.schema.names, table.schema.types, strict=True))
         floats = {n: as_column(table.column(n)) for n, k in types.items() if n not in declared and _is_float(k)}
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
-        if large:  # integers beyond int64, which the parser takes for floats
+        if large:  # the parser reads integers beyond int64 as floats
             with self._errors(file, ordinal):
                 strings = self._parsed(block, self._texts(large))
             types |= {n: kind for n in large for kind in [whole_type(strings.column(n))] if kind is not None}
@@ -148,7 +148,7 @@ class CsvSource(FileSource):
             yield from row_blocks(file, stream, self._begin(ordinal), dialect.delimiter, dialect.quoting, _BLOCK)
 
     def _parsed(self, rows: Any, convert: Any) -> Any:
-        """The table that whole rows are."""
+        """Parse complete rows into a table."""
         names = list(self._names)
         read = pc.ReadOptions(use_threads=False, block_size=len(rows) + 1, column_names=names)
         return pc.read_csv(pa.BufferReader(pa.py_buffer(rows)), read, self.dialect.parse(len(names)), convert)
@@ -159,13 +159,13 @@ class CsvSource(FileSource):
         return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
     def select(self, columns: Sequence[str]) -> CsvSource:
-        """The same files, fewer columns; the others are split off, not converted."""
+        """Return a source over the same files that converts only ``columns``; the parser only splits other fields."""
         return self.keep(replace(self, columns=tuple(columns)))
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def sound_splits(self) -> SplitTable:
-        assert self._names  # the headers of all files are compared before the first row
+        assert self._names  # comparing the headers of all files happens before the first row is read
         if not self.dialect.quoting:
             return line_splits(self.listing, self.split_bytes)
         return whole_files(self.listing)
@@ -182,14 +182,14 @@ class CsvSource(FileSource):
 
     def _convert(self) -> Any:
         wanted = [name for name in self.schema() if name not in self.unread]
-        if not wanted:  # one is converted all the same, to count the rows: as bytes, which all values are
+        if not wanted:  # convert one column anyway to count the rows; as bytes, since every value is valid bytes
             return self.dialect.convert(
                 column_types=dict.fromkeys(self._stored, pa.binary()), include_columns=list(self._stored)[:1]
             )
         return self.dialect.convert(column_types=self._stored, include_columns=wanted)
 
     def _texts(self, names: Sequence[str]) -> Any:
-        """How some columns are read as they are written."""
+        """Return options that read columns as strings, exactly as they are in the file."""
         return self.dialect.convert(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
 
     def _floats(self) -> list[str]:
@@ -201,7 +201,7 @@ class CsvSource(FileSource):
         return Chunk(self.with_unread(columns, names, table.num_rows), offsets, table.num_rows)
 
     def _check_exact(self, chunk: Chunk, strings: Callable[[], Any], ordinal: int, file: File, unit: str) -> None:
-        """Raises RowError for a number that its column does not hold; ``strings`` are of the columns of floats."""
+        """Raise RowError if a float column cannot hold a number; ``strings`` returns these columns as text."""
         suspect = rounded_rows({name: chunk.columns[name] for name in self._floats()})
         if not len(suspect):
             return
@@ -265,13 +265,13 @@ class CsvSource(FileSource):
 
 
 class _CsvErrors:
-    """Turns the parser's errors into a RowError that names the row, others into a SourceError.
+    """Convert the parser's errors into a RowError that names the row, and other errors into a SourceError.
 
     Args:
-        source: that is read.
-        file: of which rows are parsed.
-        ordinal: of the file.
-        place: the byte offset of each row, or how many rows came before.
+        source: the source being read.
+        file: the file whose rows are parsed.
+        ordinal: the file's number.
+        place: the byte offset of each row, or the number of rows before them.
     """
 
     def __init__(self, source: CsvSource, file: File, ordinal: int, place: Index | int) -> None:
@@ -318,7 +318,7 @@ def _is_float(kind: pa.DataType) -> bool:
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:
-    """Text stays text: dates and times are parsed where they are asked for; a column of nulls is taken for text."""
+    """Return string for text, dates and times (parsed only if declared) and for columns of nulls; else ``kind``."""
     if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.large_string()
     return kind
@@ -353,22 +353,22 @@ def read_csv(
     quoting: bool = True,
     columns: Sequence[str] | None = None,
 ) -> CsvSource:
-    """The source after ``cedar.read_csv``.
+    """Return the source behind ``cedar.read_csv``.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.
         delimiter: one character.
-        header: the first row holds the names; it must be the same in all files.
-        column_names: names instead of the header's; without a header, "column_1" and so on by default.
-        dtypes: types of columns; the rest are inferred from the first 4 MiB of the first file that has rows: integers,
-            floats, booleans, else strings, also where a single value there is nothing else. A later value that does
-            not fit is an error.
-        null_values: what counts as null, by default the empty field; quoted fields are never null.
-        quoting: False if quotes mean nothing: files are then read in pieces, in parallel.
+        header: whether the first row holds the names; all files must have the same header.
+        column_names: names that replace the header's; without a header, the default is "column_1" and so on.
+        dtypes: types of columns. Other columns are inferred from the first 4 MiB of the first file that has rows:
+            integer, float or boolean if all values there match, otherwise string. A later value that does not fit is an
+            error.
+        null_values: strings that are read as null, by default the empty field; quoted fields are never null.
+        quoting: False if quotes have no special meaning; files are then split and read in parallel.
         columns: the columns to read.
 
     Raises:
-        PipelineError: an argument cannot be.
+        PipelineError: an argument is invalid.
 
     Examples:
         >>> from pathlib import Path

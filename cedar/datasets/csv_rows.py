@@ -1,4 +1,4 @@
-"""Whole rows of a CSV file, cut as its parser would, which tells neither where a row ends nor of an open quote."""
+"""Split a CSV file into complete rows the way Arrow's parser would; it reports neither row ends nor open quotes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _QUOTE = ord('"')
 
 
 def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple[tuple[str, ...], int]:
-    """The fields of the first row that is not blank, and the byte at which it ends."""
+    """Return the fields of the first row that is not blank, and the byte at which the row ends."""
     taken: list[int] = []
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # a letter for each byte
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # one character per byte
         lines = _lines(file, text, taken)
         if quoting:
             rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -34,7 +34,7 @@ def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple
 
 
 def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
-    """Its lines, none of them longer than the limit; how many bytes each has is put into ``taken``."""
+    """Yield decoded lines and append the bytes of each to ``taken``; raise SourceError for a line over the limit."""
     most = file.limits.line_bytes
     while line := text.readline(most + 1):
         if len(line) > most:
@@ -51,18 +51,18 @@ def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
 
 
 def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: bool, size: int) -> Iterator[bytes]:
-    """Whole rows, about ``size`` bytes at a time.
+    """Yield complete rows, about ``size`` bytes at a time.
 
     Args:
-        file: named in errors.
-        stream: its decompressed bytes.
-        begin: where the first row begins, after the header.
-        delimiter: between fields.
-        quoting: a quote at a field's beginning means something.
-        size: in bytes.
+        file: the file, for errors.
+        stream: the file's decompressed bytes.
+        begin: byte offset of the first row, after the header.
+        delimiter: the character between fields.
+        quoting: whether a quote at the beginning of a field is special.
+        size: bytes per block.
 
     Raises:
-        SourceError: a row is longer than the limit, a quote is never closed, or the file has changed meanwhile.
+        SourceError: a row is longer than the limit, a quote is never closed, or the file changed during reading.
     """
     left = begin
     while left and (skipped := stream.read(min(left, size))):
@@ -87,12 +87,12 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
 
 
 def _kept(rows: bytes) -> bytes:
-    """So that the parser keeps what it takes for a byte order mark."""
+    """Add a byte order mark before one in the data, so that the parser drops only the added one."""
     return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
 
 
 def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
-    """Where the last whole row ends, 0 if none does, and whether a quote is open at the end of ``data``."""
+    """Return where the last complete row ends (0 if none does), and whether a quote is open at the end of ``data``."""
     opens, closes = _quoted(data, delimiter) if quoting else ([], [])
     stop = len(data)
     for i in reversed(range(len(opens))):
@@ -103,18 +103,18 @@ def _last_end(data: bytes, delimiter: str, quoting: bool) -> tuple[int, bool]:
 
 
 def _line_end(data: bytes, start: int, stop: int) -> int:
-    """Where the last line that ends between two places does; CR at the end of ``data`` may be half of CR LF."""
+    """Return the end of the last line in a range; a CR at the end of ``data`` does not count (it may be in CR LF)."""
     return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, min(stop, len(data) - 1))) + 1
 
 
 def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
-    """Where quoted values begin and end in whole rows; the last may have no end, and one with quotes in it is several.
+    """Return where quoted values begin and end in complete rows; the last may lack an end.
 
-    A quote that is not at the beginning of a field is a letter like others, as in ``5" pipe``.
+    A value with quotes in it may count as several. A quote in the middle of a field is ordinary, as in ``5" pipe``.
     """
     letters: Bytes = np.frombuffer(data, dtype=np.uint8)
     quotes = np.flatnonzero(letters == _QUOTE)
-    begins = np.zeros(256, dtype=bool)  # by the byte before
+    begins = np.zeros(256, dtype=bool)  # indexed by the previous byte: whether a field begins after it
     begins[[*delimiter.encode(), *b"\r\n"]] = True
     opens = quotes[::2]
     if (begins[letters[opens - 1]] | (letters[opens - 1] == _QUOTE) | (opens == 0)).all():
@@ -126,7 +126,7 @@ def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
         if is_begin[i]:
             starts.append(at[i])
             i += 1
-            while i + 1 < len(at) and at[i + 1] == at[i] + 1:  # two are one inside
+            while i + 1 < len(at) and at[i + 1] == at[i] + 1:  # a doubled quote inside a value stands for one quote
                 i += 2
             ends += at[i : i + 1]
         i += 1

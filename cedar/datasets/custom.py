@@ -1,4 +1,4 @@
-"""Adapts any object with ``splits()`` and ``read(split)`` to what the package expects of a source."""
+"""Adapt any object with ``splits()`` and ``read(split)`` to the interface that cedar expects of a source."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from cedar.operators.base import Schema
 if TYPE_CHECKING:
     import polars as pl
 
-_ROWS = 1024  # single rows are gathered into chunks of so many
+_ROWS = 1024  # maximum rows when single rows are gathered into a chunk
 _ACCEPTED = "Arrow tables or record batches, polars frames, dicts of columns, lists of row dicts, or cedar Chunks"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class AdaptedSource(BaseSource):
-    """A user's source. What it leaves out has defaults, and what it yields becomes chunks."""
+    """Wraps a custom source: adds defaults for missing methods, and converts what ``read`` yields into chunks."""
 
     inner: Any
 
@@ -43,7 +43,7 @@ class AdaptedSource(BaseSource):
             return splits if isinstance(splits, (SplitTable, range)) else list(splits)
         except CedarError:
             raise
-        except raised() as error:  # a user's code
+        except raised() as error:  # user code
             raise SourceError(f"{self.describe()}: splits() raised {type(error).__name__}: {error}") from error
 
     @once
@@ -57,7 +57,7 @@ class AdaptedSource(BaseSource):
 
     @once
     def _places(self) -> Places:
-        """Where each split is listed, by what its rows' keys begin with."""
+        """Return the lookup from a split's row keys to its position in the listing."""
         places = Places(self._splits)
         if places.twice is not None:
             (other, i), split = places.twice, self._splits[places.twice[1]]
@@ -69,24 +69,24 @@ class AdaptedSource(BaseSource):
         return places
 
     def splits(self) -> SplitTable:
-        assert self._places  # none is there twice
+        assert self._places  # checks that no split is listed twice
         return self._splits
 
     def read(self, split: Split) -> Iterator[Chunk]:
         place = self._places.of(split)
         origin = self._origin(place)
         pieces = self._pieces(place)
-        if place == 0:  # types are fixed by its first rows, which are read once only
+        if place == 0:  # the first rows of split 0 fix the types; read them only once
             head = _head(pieces)
             if "_row_types" not in self.__dict__ and any(isinstance(piece, list) for piece in head):
                 self.__dict__["_row_types"] = self._types_of(head)
             pieces = chain(head, pieces)
         row = split.start
-        said = self._splits.rows[place]  # -1 if the split does not say
+        said = self._splits.rows[place]  # -1 if the split does not state its rows
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows
-            if 0 <= said < row - split.start:  # before they are delivered: any code that has enough reads no further
+            if 0 <= said < row - split.start:  # check before yielding: code that has enough rows stops reading
                 raise _miscounted(split, origin, said, row - split.start, "at least ")
             yield chunk
         if row - split.start < said:
@@ -97,7 +97,7 @@ class AdaptedSource(BaseSource):
         return Origin(f"{self.url(file)}, split {place}", file, "row")
 
     def _pieces(self, place: int) -> Iterator[Any]:
-        """What the user's ``read`` yields, single rows gathered into lists."""
+        """Yield what the user's ``read`` yields, with single rows gathered into lists."""
         iterator = self._guarded(self._originals[place], self._origin(place).url)
         size = SAMPLE
         rows: list[Any] = []
@@ -123,7 +123,7 @@ class AdaptedSource(BaseSource):
             yield from [pieces] if single else pieces
         except CedarError:
             raise
-        except raised() as error:  # a user's code
+        except raised() as error:  # user code
             cause = redacted(error)
             raise SourceError(f"{name}: read() raised {type(error).__name__}: {error}") from cause
 
@@ -169,7 +169,7 @@ class AdaptedSource(BaseSource):
 
     @once
     def _declared(self) -> dict[str, ColumnType]:
-        """What ``schema()`` of the user's source says; empty without it."""
+        """Return the types that the custom source's ``schema()`` declares; empty if it has none."""
         schema = getattr(self.inner, "schema", None)
         declared = schema() if callable(schema) else schema
         if isinstance(declared, pa.Schema):
@@ -179,7 +179,7 @@ class AdaptedSource(BaseSource):
 
     @once
     def _row_types(self) -> dict[str, ColumnType]:
-        """Types of row dicts: declared, or fixed by the first 64 rows of split 0 whichever split is read first."""
+        """Return the types of row dicts: as declared, or inferred from the first 64 rows of split 0."""
         return self._types_of(_head(self._pieces(0)))
 
     def _types_of(self, head: list[Any]) -> dict[str, ColumnType]:
@@ -220,14 +220,14 @@ class AdaptedSource(BaseSource):
 
 
 class SelectableSource(AdaptedSource):
-    """A user's source that can read fewer columns."""
+    """A custom source that can read a subset of its columns."""
 
     def select(self, columns: Sequence[str]) -> BaseSource:
-        """The same rows, fewer columns."""
+        """Return a source with the same rows that reads only ``columns``."""
         return adapt(self.inner.select(list(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """Whether it says that no row of the split satisfies the predicate."""
+        """Return whether the source rules out that any row of the split satisfies the predicate."""
         prune = getattr(self.inner, "prune", None)
         return prune is not None and bool(prune(self._originals[self._places.of(split)], predicate))
 
@@ -240,7 +240,7 @@ def _numbered(index: int, split: Any) -> Split:
 
 
 def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str = "") -> SourceError:
-    """Rows are assigned and found again by their counts: with a false one, some would be lost."""
+    """Report a wrong row count: cedar assigns and finds rows by these counts, so a wrong one would lose rows."""
     return SourceError(
         f"{origin.url} (file {split.file}, start {split.start}): the split says {said} rows, and read() gave"
         f" {least}{gave}",
@@ -250,7 +250,7 @@ def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str =
 
 
 def _head(pieces: Iterator[Any]) -> list[Any]:
-    """The first pieces: lists of rows up to 64 rows, or one piece of another kind."""
+    """Return the first pieces: lists of rows with 64 rows in total, or one piece of another kind."""
     head: list[Any] = []
     rows = 0
     for piece in pieces:
@@ -266,7 +266,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def _is_row(piece: Any) -> bool:
-    """A dict with a value that cannot be a column is one row, not a dict of columns."""
+    """Return whether a piece is a single row: a dict in which some value cannot be a column."""
     return isinstance(piece, Mapping) and any(
         v is None or isinstance(v, (str, bytes, int, float, np.generic, Mapping)) for v in piece.values()
     )
@@ -289,10 +289,10 @@ def _column(name: str, value: Any, kind: ColumnType | None, origin: Origin, row:
 
 
 def adapt(source: Any) -> BaseSource:
-    """``source`` with everything that the package expects of one.
+    """Return ``source`` with all methods that cedar expects of a source.
 
     Args:
-        source: has ``splits()`` and ``read(split)``; see ``cedar.datasets.base.Source``.
+        source: an object with ``splits()`` and ``read(split)``; see ``cedar.datasets.base.Source``.
 
     Raises:
         PipelineError: a method is missing.

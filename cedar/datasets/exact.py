@@ -1,4 +1,4 @@
-"""Numbers in text that a column of floats does not hold: whole ones would be rounded, too large ones be infinite."""
+"""Find numbers in text that a float column cannot hold: integers that would be rounded, and values that overflow."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cedar.core.columns import Index
 from cedar.core.groups.encode import list_offsets
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
-_DIGITS = {16: 11, 32: 24, 64: 53}  # bits of integers that a float of so many bits holds, all of them
+_DIGITS = {16: 11, 32: 24, 64: 53}  # bits of a float: bits of the largest range in which it holds every integer
 
 
 class Inexact(ValueError):
-    """A number that would be rounded, or infinite."""
+    """A number that would be rounded or become infinite."""
 
     def __init__(self, name: str, value: Any, kind: pa.DataType) -> None:
         super().__init__(f"column {name!r}: {value} cannot be held exactly by {kind}")
 
 
 def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
-    """The rows in which a float is so large that it may be an integer which was rounded.
+    """Return the rows in which a float is so large that it may be a rounded integer.
 
     Examples:
         >>> rounded_rows({"x": pa.array([1.5, 2.0**60, None])}).tolist()
@@ -38,7 +38,7 @@ def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
 
 
 def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which rows hold large floats; None for a type without floats."""
+    """Return a mask of the rows that hold large floats; None for a type without floats."""
     kind = array.type
     if pt.is_floating(kind):
         large: npt.NDArray[np.bool_] = np.abs(numbers(array)) >= 2.0 ** _DIGITS[kind.bit_width]
@@ -57,13 +57,13 @@ def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def check_text(name: str, text: str | None, kind: pa.DataType) -> None:
-    """Raises Inexact where a text is a number that ``kind`` does not hold: one too large, or one that is whole."""
-    if text is not None and any(map(str.isdigit, text)):  # or it is the word for infinity
+    """Raise Inexact if ``text`` is a number that ``kind`` cannot hold: an integer it would round, or one too large."""
+    if text is not None and any(map(str.isdigit, text)):  # skip the word for infinity
         _check(name, text, int(text) if _WHOLE.fullmatch(text) else float(text), kind)
 
 
 def check_value(name: str, value: Any, kind: pa.DataType) -> None:
-    """Raises Inexact where ``value``, of parsed JSON, has a number that its place in ``kind`` does not hold."""
+    """Raise Inexact if a number in ``value``, which is parsed JSON, does not fit its type within ``kind``."""
     for number, place in _numbers(value, kind):
         if isinstance(number, int) or np.isfinite(number):
             _check(name, number, number, place)
@@ -95,7 +95,7 @@ def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType
 
 
 def whole_type(strings: Any) -> pa.DataType | None:
-    """uint64 where all strings of an array are integers that it holds; None otherwise."""
+    """Return uint64 if all strings of an array are integers that fit it; None otherwise."""
     known = [text for text in strings.to_pylist() if text is not None]
     if not known or not all(map(_WHOLE.fullmatch, known)):
         return None

@@ -1,4 +1,4 @@
-"""Files: a row is a whole file."""
+"""Read whole files: each row is a file."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from cedar.datasets.split_table import Numbers, SplitTable
 if TYPE_CHECKING:
     import polars as pl
 
-_FILES = 32  # files of a split, about
-_CHUNK_BYTES = 64 << 20  # what is read before it is delivered
+_FILES = 32  # mean number of small files per split
+_CHUNK_BYTES = 64 << 20  # bytes read before a chunk is delivered
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
 
 
 @dataclass(frozen=True, repr=False)
 class FilesSource(FileSource):
-    """Whole files: their path, and their bytes as they are stored (compressed ones stay compressed)."""
+    """Whole files: their paths, and their bytes as stored (compressed files stay compressed)."""
 
     columns: tuple[str, ...] = ("path", "bytes")
     reader: ClassVar[str] = "read_files"
-    apart: ClassVar[bool] = True  # paths are known without the contents
-    reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
+    apart: ClassVar[bool] = True  # paths are known without reading the contents
+    reread_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
         few = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
-        begins = ids % few == 0  # by each file alone: one that is added or removed moves no other border
+        begins = ids % few == 0  # each file's own id decides, so adding or removing a file moves no other border
         begins[0] = True
         first = np.flatnonzero(begins)
         rows, named = np.diff(first, append=len(sizes)), first.copy()
-        named[0] = np.argmin(ids[: rows[0]])  # not by the first file of all, before which another one may come
+        named[0] = np.argmin(ids[: rows[0]])  # not named after the first file, since a new file may come before it
         return SplitTable(file=named, stop=rows, rows=rows, bytes=np.add.reduceat(sizes, first), part=first)
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -62,16 +62,16 @@ class FilesSource(FileSource):
             yield Chunk({name: columns[name] for name in self.columns}, rows, stop - start, numbers)
 
     def row_keys(self, split: Split) -> tuple[Index, Index]:
-        """As ``numbered_rows``: each row is its own file."""
+        """Return files and row numbers as ``numbered_rows`` does; each row is its own file."""
         numbers = np.arange(split.part, split.part + (split.stop or 0), dtype=np.int64)
         return numbers, np.zeros(len(numbers), dtype=np.int64)
 
     def pieces(self, split: Split, first: int) -> list[Split]:
-        """The files of a split from row ``first`` on, one by one: one that fails leaves the others sound."""
+        """Return one split per file from row ``first`` on, so that a bad file does not affect the others."""
         return [Split(i, 0, 1, 1, part=i) for i in range(split.part + first, split.part + (split.stop or 0))]
 
     def _portions(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Runs of files whose bytes together stay within bounds."""
+        """Yield runs of files whose total bytes exceed the limit by at most one file."""
         size = 0
         for i in range(start, stop):
             size += self.listing[i].size or 0
@@ -82,13 +82,10 @@ class FilesSource(FileSource):
             yield start, stop
 
     def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
-        """How many rows of each of these splits satisfy the predicate: int64[splits].
-
-        None unless the paths of the files say so.
-        """
+        """Return how many rows of each split satisfy the predicate, int64[splits]; None if paths do not decide it."""
         known = {"path": lambda: _paths(self.listing.files)} if "path" in self.columns else {}
         satisfying = satisfied(known, predicate)
-        if satisfying is None or self.tolerant:  # a file that cannot be read keeps its slot, whatever its path
+        if satisfying is None or self.tolerant:  # an unreadable file keeps its row position, whatever its path
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
         first = splits.column("part")
@@ -99,10 +96,10 @@ class FilesSource(FileSource):
         return {name: _TYPES[name] for name in self.columns}
 
     def select(self, columns: Sequence[str]) -> FilesSource:
-        """The same files, fewer columns; without ``bytes`` no file is opened.
+        """Return a source over the same files with only ``columns``; without ``bytes`` no file is opened.
 
         Raises:
-            PipelineError: a column that does not exist.
+            PipelineError: a column does not exist.
         """
         for name in columns:
             if name not in _TYPES:
@@ -136,7 +133,7 @@ def _contents(files: Sequence[File]) -> Column:
 
 
 def _local_contents(files: Sequence[File]) -> Column:
-    """Read into one buffer, file behind file."""
+    """Read files one after another into a single buffer."""
     offsets = np.zeros(len(files) + 1, dtype=np.int64)
     np.cumsum([file.size or 0 for file in files], out=offsets[1:])
     data = np.empty(int(offsets[-1]), dtype=np.uint8)
@@ -155,7 +152,7 @@ def _content(file: File) -> Any:
 
 
 def read_files(paths: Paths) -> FilesSource:
-    """The source after ``cedar.read_files``.
+    """Return the source behind ``cedar.read_files``.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.

@@ -1,4 +1,4 @@
-"""Opening files: whole, by byte range, and through their compression."""
+"""Open files: whole, by byte range, and through decompression."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ _MOST_LOOKED = 1 << 16
 _STORED = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
-_FORMATS = {  # the first bytes of files that are not UTF-8, and their encoding, or the suffix of compressed ones
+_FORMATS = {  # the first bytes of files that are not UTF-8 -> their encoding, or the suffix of the compressed format
     rb"\xff\xfe\0\0|\0\0\xfe\xff": "UTF-32", rb"\xff\xfe|\xfe\xff|([^\0]\0){2}|(\0[^\0]){2}": "UTF-16",
     rb"\x1f\x8b": ".gz", rb"BZh[1-9]1AY&SY": ".bz2", rb"\xfd7zXZ\0": ".xz", rb"\x28\xb5\x2f\xfd": ".zst",
 }  # fmt: skip
 
 
 def compression_of(file: File) -> str | None:
-    """The codec that a file's extension names."""
+    """Return the codec that a file's extension names."""
     return _CODECS.get(os.path.splitext(file.name)[1].lower())
 
 
 def open_stored(file: File) -> Any:
-    """A file object over the bytes as they are stored.
+    """Return a file object over the bytes as stored.
 
     Raises:
-        SourceError: a local file is another than the one that was listed.
+        SourceError: a local file is not the one that was listed.
     """
     if file.remote is not None:
         return file.remote.open(file.path, file.size)
-    stream = open(file.path, "rb")  # noqa: SIM115 - the caller's
+    stream = open(file.path, "rb")  # noqa: SIM115 - the caller closes it
     try:
         check_unchanged(file, os.fstat(stream.fileno()))
     except BaseException:
@@ -66,10 +66,10 @@ def open_stored(file: File) -> Any:
 
 
 def open_local(file: File) -> Any:
-    """A local file, read without the GIL.
+    """Open a local file whose reads release the GIL.
 
     Raises:
-        SourceError: it is another than the one that was listed.
+        SourceError: the file is not the one that was listed.
     """
     stream = pa.OSFile(file.path)
     try:
@@ -81,7 +81,7 @@ def open_local(file: File) -> Any:
 
 
 def open_file(file: File) -> Any:
-    """A file object over the decompressed bytes; one that decompresses to too many fails."""
+    """Return a file object over the decompressed bytes; reading fails if they exceed the decompression limit."""
     codec = compression_of(file)
     if codec is None:
         return open_stored(file)
@@ -93,7 +93,7 @@ def open_file(file: File) -> Any:
 
 
 def actual_format(file: File) -> tuple[str, str] | None:
-    """What a file is instead of UTF-8, and what to do, for messages; None if its first bytes do not show it."""
+    """Return what a file is instead of UTF-8, and what to do, for messages; None if its first bytes do not show it."""
     with reading(file.url), open_file(file) as stream:
         head = stream.read(16)
     kind = next((kind for start, kind in _FORMATS.items() if re.match(start, head)), None)
@@ -106,10 +106,10 @@ def actual_format(file: File) -> tuple[str, str] | None:
 
 
 class _Xz(io.RawIOBase):
-    """What a file decompresses to: ``lzma.open`` takes a damaged beginning of a later stream in it for its end."""
+    """Decompress xz strictly: ``lzma.open`` treats a damaged start of a later stream in the file as the file's end."""
 
     def __init__(self, raw: Any) -> None:
-        from lzma import LZMADecompressor  # which some builds of Python lack
+        from lzma import LZMADecompressor  # some builds of Python lack it
 
         super().__init__()
         self._raw, self._new, self._decompressor = raw, LZMADecompressor, LZMADecompressor()
@@ -122,7 +122,7 @@ class _Xz(io.RawIOBase):
         while not data:
             stored = b""
             if self._decompressor.eof:
-                stored = self._decompressor.unused_data.lstrip(b"\0")  # zeros may fill up a stream
+                stored = self._decompressor.unused_data.lstrip(b"\0")  # streams may be padded with zeros
                 while not stored and (more := self._raw.read(_STORED)):
                     stored = more.lstrip(b"\0")
                 if not stored:
@@ -136,21 +136,21 @@ class _Xz(io.RawIOBase):
 
 
 def open_native(file: File) -> Any:
-    """An Arrow input stream over the decompressed bytes; local ones are read without the GIL."""
+    """Return an Arrow input stream over the decompressed bytes; local reads release the GIL."""
     if file.remote is None and compression_of(file) is None:
         return open_local(file)
     return pa.PythonFile(open_file(file))
 
 
 def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
-    """Raises SourceError where a file is another than the one that was listed.
+    """Raise SourceError if a file is not the one that was listed.
 
-    Local files are distinguished by size, time of change and inode each time; others by what their storage tells,
-    which is asked for once in a process where it takes a request over a network.
+    For local files, every call compares size, modification time and inode. For other storage it compares what the
+    storage reports; if that takes a network request, cedar asks once per process.
 
     Args:
-        file: of a listing.
-        stat: of a local file that was opened.
+        file: a file of a listing.
+        stat: the status of a local file that is already open.
     """
     if file.remote is not None:
         size, stamp = file.size, _remote_stamp(file)
@@ -182,7 +182,7 @@ def _remote_stamp(file: File) -> Stamp:
 
 
 def read_range(file: File, start: int, stop: int) -> Bytes:
-    """Bytes ``start`` to ``stop`` of an uncompressed file, cut short at its end."""
+    """Return bytes ``start`` to ``stop`` of an uncompressed file, fewer at its end."""
     with reading(file.url):
         if file.remote is not None:
             check_unchanged(file)
@@ -198,7 +198,7 @@ def read_range(file: File, start: int, stop: int) -> Bytes:
 
 
 def read_whole(file: File, into: memoryview) -> None:
-    """The bytes of a local file, as many as were listed."""
+    """Fill ``into``, which has the listed size, with the bytes of a local file."""
     with reading(file.url):
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -222,7 +222,7 @@ def _fill(stream: Any, data: Any) -> None:
 
 
 def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
-    """Stamps and contents of runs of files, as ``stamps.changed_runs`` compares them."""
+    """Return stamps and content hashes for runs of files, in the form that ``stamps.changed_runs`` compares."""
     chosen = [file for number in range(min(BUCKETS, len(files))) for file in looked_at(run_of(files, number))]
     reported = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
     stamps = told_of_runs(files, lambda file: lasting(file.stamp))
@@ -230,7 +230,7 @@ def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
 
 
 def _contents(file: File) -> str | None:
-    """Stands for what a file holds, by a few pieces of it; None if it cannot be read, or its size is not known."""
+    """Return a hash of a few pieces of a file; None if it cannot be read or its size is unknown."""
     if file.size is None:
         return None
     state = hashlib.blake2b(digest_size=8)
@@ -242,6 +242,6 @@ def _contents(file: File) -> str | None:
             with open(file.path, "rb", buffering=0) as stream:
                 stream.seek(start)
                 state.update(stream.read(stop - start))
-    except Exception:  # noqa: BLE001 - it is gone, or its storage fails: a state is saved all the same
+    except Exception:  # noqa: BLE001 - a removed file or failing storage must not prevent saving a state
         return None
     return state.hexdigest()

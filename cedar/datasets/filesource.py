@@ -1,4 +1,4 @@
-"""What every source over files has in common: a listing, and what is said about it."""
+"""The base of all sources over files: a listing, and what is derived from it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _S = TypeVar("_S", bound="FileSource")
 
 
 def asked_outside_tasks(sources: Iterable[Any]) -> Use:
-    """What was asked of storage for listings and footers of sources, and for files that can only be streamed."""
+    """Return the storage requests for listings and footers, and for files that can only be streamed."""
     accounts: dict[int, RequestStats] = {}
     for source in sources:
         listing = getattr(source, "__dict__", {}).get("listing")
         if isinstance(listing, Listing):
             remote = next((file.remote for file in listing if file.remote is not None), None)
-            accounts |= {} if remote is None else {id(remote.account): remote.account}  # one for all of a listing
+            accounts |= {} if remote is None else {id(remote.account): remote.account}  # all files share one
     use = Use()
     for account in accounts.values():
         use.add(account.metadata)
@@ -40,11 +40,11 @@ def asked_outside_tasks(sources: Iterable[Any]) -> Use:
 
 @dataclass(frozen=True, repr=False)
 class FileSource(BaseSource):
-    """A source over files, listed once, at the first need; the listing travels with the source.
+    """A source over files. It lists them once, when first needed; the listing is pickled with the source.
 
     Args:
-        storage_options: of other storage than local files.
-        unread: columns whose values are not parsed, as nothing reads them: they come as nulls.
+        storage_options: options for storage other than local files.
+        unread: columns that nothing reads; their values are not parsed and are delivered as nulls.
     """
 
     paths: tuple[str, ...]
@@ -54,33 +54,33 @@ class FileSource(BaseSource):
     suffixes: ClassVar[tuple[str, ...] | None] = None
     own_code: ClassVar[bool] = False
     selections_share: ClassVar[tuple[str, ...]] = ("_footers", "_lines", "_opened")
-    leaves_unread: ClassVar[bool] = False  # values of columns that nothing reads may be anything
-    tolerant = False  # see ``tolerating``
-    gone: ClassVar[frozenset[int]] = frozenset()  # files that were taken out, of unknown rows: see ``as_saved``
-    told_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # of a state, where it is read as that was saved
+    leaves_unread: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
+    tolerant = False  # set by ``tolerating``
+    gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose rows are unknown: see ``as_saved``
+    told_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # set from a state when the source is restored from one
 
     @once
     def listing(self) -> Listing:
         return list_files(self.paths, self.suffixes, self.storage_options)
 
     def keep(self, other: _S) -> _S:
-        """``other``, a source over the same files, with what is already known of them."""
+        """Copy what is already known about the files to ``other``, a source over the same files, and return it."""
         for known in ("listing", "tolerant", *self.selections_share):
             if known in self.__dict__:
                 other.__dict__[known] = self.__dict__[known]
         return other
 
     def leaving(self, unread: frozenset[str]) -> Self:
-        """The same rows and columns, of which some are nulls."""
+        """Return the same rows and columns, with the columns in ``unread`` as nulls."""
         return self.keep(replace(self, unread=unread))
 
     def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
-        """The columns ``names``, those that were not parsed among them."""
+        """Return the columns ``names``, with nulls for those that were not parsed."""
         return {name: pa.nulls(rows) if name in self.unread else columns[name] for name in names}
 
     @abstractmethod
     def sound_splits(self) -> Sequence[Split]:
-        """The pieces of the files, without those that are lost."""
+        """Return the splits of the readable files, without those of lost files."""
 
     def splits(self) -> Sequence[Split]:
         splits = self.sound_splits()
@@ -90,12 +90,12 @@ class FileSource(BaseSource):
         return SplitTable.of(splits) + SplitTable(file=numbers, stop=1, rows=1, bytes=0, part=LOST)
 
     def tolerating(self) -> Self:
-        """The same files for a run that skips damaged ones: where metadata cannot be read, those to blame are lost.
+        """Return the same files for a run that skips damaged ones; a file whose metadata cannot be read counts as lost.
 
-        A lost file has one split of one row, whose reading fails. What is damaged further down fails as it is read.
+        A lost file has one split of one row, and reading it fails. Damage outside the metadata raises during reading.
 
         Raises:
-            CedarError: no file is sound, or it is not a single file that is to blame.
+            CedarError: no file is readable, or no single file is to blame.
         """
         whole = self._tolerant(self.listing)
         if (fault := whole.fault()) is None:
@@ -115,7 +115,7 @@ class FileSource(BaseSource):
         return other
 
     def fault(self) -> CedarError | None:
-        """Why the metadata cannot be read."""
+        """Return the error that prevents reading the metadata, or None."""
         try:
             _ = self.schema(), self.splits()
         except (SourceError, RowError) as error:
@@ -123,7 +123,7 @@ class FileSource(BaseSource):
         return None
 
     def read_whole(self, split: Split) -> Iterator[Chunk]:
-        """As ``read``, which no lost file comes to."""
+        """Read as ``read`` does, but raise the error of a lost file, which ``read`` never gets."""
         if split.part < 0:
             raise self.listing.lost[split.file - len(self.listing)][1]
         yield from self.read(split)
@@ -132,7 +132,7 @@ class FileSource(BaseSource):
         return self.listing[file].url
 
     def file_ids(self) -> Index:
-        """What row keys call each file."""
+        """Return the id of each file in row keys."""
         return self.listing.ids
 
     def digest(self) -> str:
@@ -150,7 +150,7 @@ class FileSource(BaseSource):
         return marks_of(self.listing.files)
 
     def marks(self) -> tuple[list[str], list[str]]:
-        """Stands for stamps and contents of runs of the files, for a state: see ``stamps.changed_runs``."""
+        """Return stamps and content hashes of runs of the files for a state: see ``stamps.changed_runs``."""
         return self._marks
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""Footers: what the footers of Parquet files say, as columns where that is asked of all files at once."""
+"""Parquet footers of many files, with columnar access to what is needed from all files at once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cedar.datasets.tensors import marked
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")
-_PARSED = 256  # footers that are kept for who asks again
-_ARROW = b"ARROW:schema"  # the key under which Arrow keeps its own schema
+_PARSED = 256  # parsed footers that are cached
+_ARROW = b"ARROW:schema"  # the metadata key under which Arrow stores its own schema
 
 
 class FileSchema:
-    """What the columns of a file are: to Parquet, and to Arrow, which alone knows time zones, durations and arrays."""
+    """The schema of a file's columns in Parquet and in Arrow; only Arrow's has time zones, durations and arrays."""
 
     def __init__(self, footer: Any) -> None:
         self.parquet = footer.schema
@@ -35,10 +35,10 @@ class FileSchema:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        return self.parquet.to_arrow_schema().remove_metadata()  # that of all: what pandas says differs file by file
+        return self.parquet.to_arrow_schema().remove_metadata()  # without pandas metadata, which differs between files
 
     def same(self, other: FileSchema) -> bool:
-        """Whether what holds for the columns of one file holds for those of the other."""
+        """Return whether two files have the same columns, so that facts about one file's columns hold for the other."""
         if not self.parquet.equals(other.parquet):
             return False
         if self._kept == other._kept or self._arrow.equals(other._arrow, check_metadata=True):
@@ -50,10 +50,10 @@ class Footers(Sequence[Any]):
     """The ``FileMetaData`` of files, in order.
 
     Args:
-        files: of a listing.
-        kinds: which schema each file has, numbered as they are first met.
-        groups: where the row groups of each file begin among those of all, int64[files + 1].
-        rows: of each row group.
+        files: the files of a listing.
+        kinds: the schema number of each file; schemas are numbered in order of first appearance.
+        groups: the index of each file's first row group among those of all files, int64[files + 1].
+        rows: the rows of each row group.
     """
 
     def __init__(self, files: Sequence[File], kinds: Index, groups: Index, rows: Index) -> None:
@@ -62,10 +62,10 @@ class Footers(Sequence[Any]):
 
     @abstractmethod
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
-        """About the bytes that leaves take in memory, of each row group; ``leaves`` are those of each schema."""
+        """Estimate the decoded bytes of some leaf columns in each row group; ``leaves`` lists them for each schema."""
 
     def rows_of_files(self) -> list[list[int]]:
-        """The rows of the row groups of each file."""
+        """Return the rows of each file's row groups."""
         rows, ends = self.rows.tolist(), self.groups.tolist()
         return [rows[low:high] for low, high in pairwise(ends)]
 
@@ -77,7 +77,7 @@ class Footers(Sequence[Any]):
 
 
 class ReadFooters(Footers):
-    """Read from the files, and held."""
+    """Footers read from the files and kept in memory."""
 
     def __init__(self, files: Sequence[File]) -> None:
         self._held = concurrently(read_footer, files)
@@ -100,12 +100,12 @@ class ReadFooters(Footers):
 
 
 class KeptFooters(Footers):
-    """Kept in a manifest; one is parsed when it is asked for. In other processes it is read from its file.
+    """Footers stored in a manifest and parsed on demand; other processes read them from the files.
 
     Args:
-        sizes: about the bytes of each leaf of each row group, file by file, row group by row group.
-        ends: where those of each file begin, int64[files + 1].
-        packed: the footers, as ``packed`` makes them.
+        sizes: estimated bytes of each leaf column of each row group, file by file, row group by row group.
+        ends: where each file's part of ``sizes`` begins, int64[files + 1].
+        packed: the footers, as ``packed`` returns them.
         where: the manifest, for messages.
     """
 
@@ -169,10 +169,10 @@ class KeptFooters(Footers):
 
 
 def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
-    """The number of a file's schema among those that are known, to which a new one is added.
+    """Return the number of a file's schema in ``known``; append the schema if it is new.
 
     Raises:
-        SourceError: it cannot be understood.
+        SourceError: the schema cannot be interpreted.
     """
     schema = FileSchema(footer)
     with reading(file.url, "footer"):
@@ -184,7 +184,7 @@ def kind_of(footer: Any, file: File, known: list[FileSchema]) -> int:
 
 
 def read_footer(file: File) -> Any:
-    """The ``FileMetaData`` of a file.
+    """Return the ``FileMetaData`` of a file.
 
     Raises:
         SourceError: the file cannot be read, or is not a Parquet file.
@@ -200,10 +200,10 @@ def _tail(file: File) -> bytes:
 
 
 def packed(file: File) -> tuple[Any, Index, Index, bytes]:
-    """A footer, the rows of its row groups, the bytes of all their leaves, and itself as bytes for ``unpacked``.
+    """Return a footer, the rows of its row groups, the bytes of their leaf columns, and the footer for ``unpacked``.
 
     Raises:
-        SourceError: as ``read_footer``.
+        SourceError: the file cannot be read, or is not a Parquet file.
     """
     with reading(file.url, "footer"):
         tail = _tail(file)
@@ -216,7 +216,7 @@ def packed(file: File) -> tuple[Any, Index, Index, bytes]:
 
 
 def unpacked(data: bytes, file: File) -> bytes:
-    """The last bytes of a file; no more than it has, and than a compressed file may give."""
+    """Return the last bytes of a file; raise BadFooter if they exceed the file's size or the decompression limit."""
     if len(data) < _LENGTH.size:
         raise BadFooter("it is cut off")
     (length,) = _LENGTH.unpack_from(data)

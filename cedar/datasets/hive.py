@@ -1,4 +1,4 @@
-"""Columns that a dataset keeps in the names of its folders: ``date=2024-01-01/part-0.parquet``."""
+"""Read columns that a dataset stores in folder names: ``date=2024-01-01/part-0.parquet``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class HiveColumn:
-    """A column with one value per file."""
+    """A partition column, which has one value per file."""
 
     name: str
     kind: pa.DataType
@@ -42,13 +42,13 @@ class HiveColumn:
 
 
 def hive_columns(listing: Listing, types: Mapping[str, pa.DataType]) -> list[HiveColumn]:
-    """The columns in the folder names below what was listed.
+    """Return the columns in the folder names of the listed files.
 
-    A column is of integers, dates (2024-01-31) or booleans (true) where all its values are, else of strings; or of the
-    type that ``types`` says.
+    A column has integers, dates (2024-01-31) or booleans (true) if all its values do, otherwise strings, unless
+    ``types`` gives its type.
 
     Raises:
-        SourceError: files that are partitioned by different columns, or a value that is not of its type.
+        SourceError: files are partitioned by different columns, or a value does not match its type.
     """
     if not any("=" in file.name for file in listing):
         return []
@@ -92,7 +92,7 @@ def _column(name: str, strings: list[str], declared: pa.DataType | None, listing
 
 
 def _kind(text: str) -> pa.DataType:
-    """The type that a value in the name of a folder shows, as it is quoted there."""
+    """Infer a type from a value as it is written (percent-encoded) in a folder name."""
     if text in ("true", "false"):
         return pa.bool_()
     if _DATE.fullmatch(text):
@@ -111,7 +111,7 @@ def _is_int(text: str) -> bool:
 
 
 def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -> npt.NDArray[np.bool_] | None:
-    """Which files satisfy a row-wise predicate of these columns; None if it asks for more, or fails for a value.
+    """Return which files satisfy a row-wise predicate on ``columns``; None if it needs others or fails for a value.
 
     Examples:
         >>> import polars as pl
@@ -127,13 +127,13 @@ def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -
     try:
         kept = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
     except pl.exceptions.PolarsError:
-        return None  # the run says of which row
+        return None  # the run will name the row that fails
     of_rows = kept.dtype == pl.Boolean and len(kept) == len(values)
     return kept.fill_null(value=False).to_numpy() if of_rows else None
 
 
 def folder_of(names: list[str], values: list[Any]) -> str:
-    """The folder of the rows with these values, such as ``date=2024-01-01/hour=7``.
+    """Return the folder of the rows with these values, such as ``date=2024-01-01/hour=7``.
 
     Examples:
         >>> folder_of(["n", "s", "b"], [7, "7", True])
@@ -148,5 +148,5 @@ def folder_of(names: list[str], values: list[Any]) -> str:
 def _quoted(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else quote(str(value), safe=" ")
     if isinstance(value, str) and (text == NULL or _kind(text) != pa.large_string()):
-        return f"%{ord(text[0]):02X}{text[1:]}"  # a string that looks like something else stays a string
+        return f"%{ord(text[0]):02X}{text[1:]}"  # so that a string which looks like a number stays a string
     return text

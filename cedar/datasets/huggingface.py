@@ -1,4 +1,4 @@
-"""Hugging Face datasets: their Arrow table, in the order of their indices."""
+"""Read Hugging Face datasets from their Arrow table, in the order of their indices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SPLIT_BYTES = 64 << 20
 
 
 def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
-    """The source after ``cedar.from_huggingface``: a ``datasets.Dataset``, read from its Arrow table.
+    """Return the source behind ``cedar.from_huggingface``: a ``datasets.Dataset``, read from its Arrow table.
 
-    Columns come as they are stored: images and audio as structs of bytes and path. A dataset that was shuffled,
-    filtered or selected is read in that order. With a transform, or a format that gives other values, rows are
-    what the dataset gives for each index.
+    Columns keep their stored form: images and audio are structs of bytes and path. A shuffled, filtered or selected
+    dataset keeps its order. If the dataset has a transform or a format with different values, each row is what the
+    dataset returns for its index.
 
     Raises:
-        PipelineError: it is something else.
+        PipelineError: ``dataset`` is not a ``datasets.Dataset``.
 
     Examples:
         >>> import pyarrow as pa
@@ -48,7 +48,7 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
     decoded = _decoded_columns(dataset, table.schema)
     other = form.get("type") not in (None, "python", "arrow", "pandas", "polars")
     changes = form.get("format_kwargs") or (other and (decoded or "double" in str(table.schema.types)))
-    if changes or not all(map(_is_file, decoded.values())):  # a transform is a keyword argument of its format
+    if changes or not all(map(_is_file, decoded.values())):  # the format's keyword arguments include a transform
         return ItemsSource(dataset, uses_getitems=False)
     indices = _arrow(getattr(dataset, "_indices", None))
     order = None if indices is None else np.asarray(indices.column(0).to_numpy(), dtype=np.int64)
@@ -65,13 +65,13 @@ _FIXES = {
 
 
 def _arrow(data: Any) -> Any:
-    """The ``pyarrow.Table`` that a dataset's table wraps."""
+    """Return the ``pyarrow.Table`` that a dataset's table wraps."""
     inner = getattr(data, "table", data)
     return inner if isinstance(inner, pa.Table) else None
 
 
 def _decoded_columns(dataset: Any, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns whose values the dataset decodes on access."""
+    """Return the columns whose values the dataset decodes on access."""
     if not (features := getattr(dataset, "features", None)):
         return {}
     from datasets.features.features import require_decoding
@@ -80,14 +80,14 @@ def _decoded_columns(dataset: Any, schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _is_file(kind: pa.DataType) -> bool:
-    """Structs of bytes and path, or lists of them."""
+    """Return whether a type is a struct of bytes and path, or a list of them."""
     if pt.is_list(kind) or pt.is_large_list(kind):
         return _is_file(kind.value_type)
     return pt.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
 
 
 def columns_without_bytes(dataset: Any, source: Any) -> dict[str, pa.DataType]:
-    """The columns of images, audio or other files, some of which have only a path."""
+    """Return the columns of images, audio or other files in which some values have only a path."""
     table = source.table if isinstance(source, TableSource) else pa.table({})
     files = _decoded_columns(dataset, table.schema)
     return {name: kind for name, kind in files.items() if any(map(_lacks_bytes, table.column(name).chunks))}
@@ -98,7 +98,7 @@ def _lacks_bytes(files: pa.Array) -> bool:
 
 
 def with_bytes(value: Any) -> Any:
-    """A file, or a list of files, with its bytes read from its path if they are missing."""
+    """Return a file, or a list of files, with missing bytes read from the path."""
     if isinstance(value, list):
         return [with_bytes(each) for each in value]
     if value is None or value["bytes"] is not None or value["path"] is None:

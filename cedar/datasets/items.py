@@ -1,4 +1,4 @@
-"""Items: a list of rows, or any map-style dataset (``__len__`` and ``__getitem__`` or ``__getitems__``)."""
+"""Read items: a list of rows, or any map-style dataset (``__len__`` and ``__getitem__`` or ``__getitems__``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cedar.operators.base import Schema
 from cedar.operators.marks import BlockKilled, making
 
 _LIST_SPLIT = 1024
-_DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds
-_LARGEST_SPLIT = 256  # of small items, in a dataset with many
-_FEW_SPLITS = 64  # a dataset has at least so many before they grow
+_DATASET_SPLIT = 32  # an item may be a decoded image, or take seconds to load
+_LARGEST_SPLIT = 256  # for small items in a large dataset
+_FEW_SPLITS = 64  # minimum splits of a dataset before splits grow
 _SPLIT_BYTES = 1 << 20
 
-_OTHERS = {  # the top package and class of what is often given by mistake, and what to use for it
+_OTHERS = {  # package and class of common mistakes -> what to use instead
     ("polars", "DataFrame"): "cedar.from_polars(frame)",
     ("polars", "LazyFrame"): "cedar.from_polars(frame.collect())",
     ("pyarrow", "Table"): "cedar.from_arrow(table)",
@@ -43,18 +43,18 @@ _OTHERS = {  # the top package and class of what is often given by mistake, and 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ItemsSource(BaseSource):
-    """Rows that are held, or made, one by one in Python."""
+    """Rows from a list, or rows that a dataset creates one by one in Python."""
 
     items: Any
     dtypes: Mapping[str, Any] | None = None
     names: tuple[str, ...] | None = None
-    uses_getitems: bool = True  # where the dataset has ``__getitems__``
+    uses_getitems: bool = True  # if the dataset has ``__getitems__``
     cuts_splits: ClassVar[bool] = True  # any row of a split can be read without the others
-    holds_objects: ClassVar[bool] = True  # what is read twice may be one object, which functions may have changed
+    holds_objects: ClassVar[bool] = True  # two reads may return the same object, which user functions may have modified
 
     @property
     def _held(self) -> bool:
-        """The rows are in memory: a list or tuple whose class does not override ``__getitem__``."""
+        """Return whether the rows are in memory: a list or tuple whose class does not override ``__getitem__``."""
         own = getattr(type(self.items), "__getitem__", None)
         return own in (list.__getitem__, tuple.__getitem__)
 
@@ -72,7 +72,7 @@ class ItemsSource(BaseSource):
 
     @property
     def _sample(self) -> list[Any]:
-        """The first items, without those that fail: what becomes of them is decided where they are read."""
+        """Return the first items without those that fail; the read of their split handles the failures."""
         stop = min(SAMPLE, self._length)
         try:
             return self._fetch(0, stop)
@@ -80,7 +80,7 @@ class ItemsSource(BaseSource):
             return [self._first, *self._passing(1, stop)]
 
     def _passing(self, start: int, stop: int) -> Iterator[Any]:
-        """The items that do not fail."""
+        """Yield the items that do not fail."""
         for number in range(start, stop):
             with suppress(RowError):
                 yield self._fetch(number, number + 1)[0]
@@ -103,7 +103,7 @@ class ItemsSource(BaseSource):
         yield Chunk(build_rows(items, types, self._origin, split.start), length=len(items))
 
     def read_sound(self, split: Split) -> Iterator[tuple[Chunk, dict[int, RowError]]]:
-        """As ``read``, but an item that fails is left out and returned, by its number, next to the others."""
+        """Read as ``read`` does, but return failed items as errors by item number instead of raising."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}
         items = self._sound(split.start, split.stop, failed)
@@ -120,10 +120,10 @@ class ItemsSource(BaseSource):
         return items
 
     def _built(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
-        """Their columns; items that do not fit are taken out."""
+        """Build columns from items, and move items that do not fit to ``failed``."""
         try:
             return build_rows(list(items.values()), self._types, self._origin, 0)
-        except RowError:  # one by one, to find those
+        except RowError:  # build rows one by one to find those that fail
             for number, item in list(items.items()):
                 try:
                     build_rows([item], self._types, self._origin, number)
@@ -155,7 +155,7 @@ class ItemsSource(BaseSource):
                 if stop - start == 1:
                     making(start)
                 items = list(many(list(range(start, stop))))
-            except raised() as error:  # a user's code
+            except raised() as error:  # user code
                 if not hasattr(self.items, "__getitem__"):
                     raise self._failed(start, error) from error
             else:
@@ -168,7 +168,7 @@ class ItemsSource(BaseSource):
         try:
             making(index)
             return kept_apart(self.items[index])
-        except raised() as error:  # a user's code
+        except raised() as error:  # user code
             raise self._failed(index, error) from error
 
     def _failed(self, index: int, error: BaseException) -> Exception:
@@ -178,7 +178,7 @@ class ItemsSource(BaseSource):
         return self._origin.error(f"{name}[{index}] raised {type(error).__name__}: {error}", index, fix)
 
     def schema(self) -> Schema:
-        """Of a list, names and types; of a dataset, the names of item 0 (decoding more would be a run)."""
+        """Return names and types for a list; for a dataset only the names of item 0, since items may be slow."""
         if self._length == 0 and self.dtypes is None:
             return None
         if self._length == 0 or self._held:
@@ -187,7 +187,7 @@ class ItemsSource(BaseSource):
 
     @once
     def _first(self) -> Any:
-        """The first item that does not fail; the error of item 0 if all of the first 64 do."""
+        """Return the first item that does not fail; raise the error of item 0 if the first 64 all fail."""
         for item in self._passing(0, min(SAMPLE, self._length)):
             return item
         return self._fetch(0, 1)[0]
@@ -201,12 +201,12 @@ class ItemsSource(BaseSource):
 
     @property
     def row_bytes(self) -> float | None:
-        """Item 0's, rounded up to a power of two."""
+        """Return the bytes of the first item, rounded up to a power of two."""
         return self._row_bytes if self._length else None
 
     @property
     def per_row(self) -> bool:
-        """A dataset makes its items one by one, in Python."""
+        """Return whether the items are created one by one in Python, as those of a dataset are."""
         return not self._held
 
     def digest(self) -> str:
@@ -220,7 +220,7 @@ class ItemsSource(BaseSource):
 
 
 def _split_size(length: int, width: float) -> int:
-    """Rows of a split of a dataset: more where they are small and many, as each split costs a task."""
+    """Return the rows per split of a dataset: more for many small items, since each split costs a task."""
     size = _DATASET_SPLIT
     while size < _LARGEST_SPLIT and 2 * size * max(width, 1) <= _SPLIT_BYTES and 2 * size * _FEW_SPLITS <= length:
         size *= 2
@@ -230,16 +230,16 @@ def _split_size(length: int, width: float) -> int:
 def from_items(
     rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> ItemsSource:
-    """The source after ``cedar.from_items``.
+    """Return the source behind ``cedar.from_items``.
 
     Args:
-        rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; of a
-            tuple the parts become columns "0", "1", ...; anything else the column "item".
-        names: of the columns, where items are tuples, lists or single values.
-        dtypes: types of columns, where the first 64 rows do not tell.
+        rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; the parts
+            of a tuple become columns "0", "1", ...; anything else becomes the column "item".
+        names: column names for items that are tuples, lists or single values.
+        dtypes: types of columns that the first 64 rows do not determine.
 
     Raises:
-        PipelineError: ``rows`` is something else, or names that are not distinct strings.
+        PipelineError: ``rows`` is something else, or ``names`` are not distinct strings.
 
     Examples:
         >>> source = from_items([(1, "a"), (2, "b")], names=("x", "y"))
@@ -264,7 +264,7 @@ def from_items(
 
 
 def _problem(rows: Any) -> str | None:
-    """What to use for ``rows`` that are not list and no map-style dataset; None if they are."""
+    """Return what to use for ``rows`` that are neither a list nor a map-style dataset; None if they are."""
     kind = type(rows)
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
     if other := _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__)):

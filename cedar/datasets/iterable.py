@@ -1,4 +1,4 @@
-"""Iterable: rows from an iterator that a function makes again for each pass."""
+"""Read rows from an iterator that a function creates for each pass."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, repr=False, eq=False)
 class IterableSource(BaseSource):
-    """One split, read from its beginning; resumed by skipping."""
+    """A source with one split, which is always read from its beginning; resuming skips rows."""
 
     make_iterator: Callable[[], Iterable[Any]]
     dtypes: Mapping[str, Any] | None = None
-    one_pass: ClassVar[bool] = True  # a pass may be expensive: another plan waits for the next epoch's
+    one_pass: ClassVar[bool] = True  # a pass may be expensive, so a change of plan waits for the next epoch
 
     def splits(self) -> list[Split]:
         return [Split(streaming=True)]
@@ -39,7 +39,7 @@ class IterableSource(BaseSource):
                 types = self._types(items, origin)
                 yield Chunk(build_rows(items, types, origin, row), length=len(items))
                 row += len(items)
-                size = min(2 * size, _CHUNK)  # the first rows soon, then fewer and larger chunks
+                size = min(2 * size, _CHUNK)  # deliver the first rows soon, then use larger chunks
                 items = self._next(iterator, size, origin, row)
         finally:
             close = getattr(iterator, "close", None)
@@ -47,18 +47,18 @@ class IterableSource(BaseSource):
                 close()
 
     def schema(self) -> Schema:
-        """With ``dtypes``, which hold without rows too: that of the first rows, which the next pass starts with."""
+        """Return None without ``dtypes``; with them, the schema of the first rows, which the next pass reuses."""
         if self.dtypes is None:
             return None
         if "_fixed" not in self.__dict__:
             try:
                 self._look_ahead()
-            except CedarError:  # the run says what is wrong
+            except CedarError:  # the run will report the error
                 return None
         return dict(self.__dict__["_fixed"].kinds)
 
     def first(self) -> Chunk:
-        """The first rows, at most 64, which the next pass starts with."""
+        """Return the first rows, at most 64; the next pass starts with them instead of reading them again."""
         items, origin = self._look_ahead(), Origin(self.describe())
         return Chunk(build_rows(items, self._types(items, origin), origin, 0), length=len(items))
 
@@ -70,20 +70,20 @@ class IterableSource(BaseSource):
         iterator = self._start(origin)
         items = self._next(iterator, SAMPLE, origin, 0)
         self._types(items, origin)
-        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # a fork has the iterator too
+        self.__dict__["_ahead"] = _LastIterator(lambda: (here, iterator, items))  # forks inherit it: check the pid
         return items
 
     def _start(self, origin: Origin) -> Iterator[Any]:
         try:
             iterator = iter(self.make_iterator())
-        except raised() as error:  # a user's code
+        except raised() as error:  # user code
             fault = f"make_iterator raised {type(error).__name__}: {error}"
             raise origin.error(fault, 0, "fix the function given to from_iterable") from error
         self._refuse_again(iterator)
         return iterator
 
     def _refuse_again(self, iterator: Iterator[Any]) -> None:
-        """An iterator handed out twice continues where it was, and the second pass would lose rows in silence."""
+        """Reject an iterator that was returned before: it would continue midway, and the pass would lose rows."""
         last = self.__dict__.get("_last")
         if last is not None and last.ref() is iterator:
             raise PipelineError(
@@ -92,7 +92,7 @@ class IterableSource(BaseSource):
             )
         try:
             self.__dict__["_last"] = _LastIterator(weakref.ref(iterator))
-        except TypeError:  # iterators over lists, and map objects, cannot be referred to weakly
+        except TypeError:  # iterators over lists, and map objects, do not support weak references
             self.__dict__["_last"] = _LastIterator(lambda: iterator)
 
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
@@ -101,7 +101,7 @@ class IterableSource(BaseSource):
             items.extend(map(kept_apart, islice(iterator, size)))
         except CedarError:
             raise
-        except raised() as error:  # a user's code
+        except raised() as error:  # user code
             fault = f"the iterator raised {type(error).__name__}: {error}"
             raise origin.error(fault, row + len(items), "fix the iterator, or let it pass over such items") from error
         return items
@@ -122,7 +122,7 @@ class IterableSource(BaseSource):
 
 
 class _LastIterator:
-    """The iterator of the last pass, forgotten by pickles."""
+    """Holds the iterator of the last pass; pickling drops it."""
 
     def __init__(self, ref: Callable[[], Any]) -> None:
         self.ref = ref
@@ -138,15 +138,15 @@ def _nothing() -> None:
 def from_iterable(
     make_iterator: Callable[[], Iterable[Any]], *, dtypes: Mapping[str, Any] | None = None
 ) -> IterableSource:
-    """The source after ``cedar.from_iterable``.
+    """Return the source behind ``cedar.from_iterable``.
 
     Args:
-        make_iterator: called once per pass; returns an iterator over rows, the same rows in each pass. Rows are dicts;
-            tuples and single values as in ``from_items``.
-        dtypes: types of columns, where the first 64 rows do not tell.
+        make_iterator: called once per pass; returns an iterator over the rows, which must be the same in each pass.
+            Rows are dicts, or tuples and single values as in ``from_items``.
+        dtypes: types of columns that the first 64 rows do not determine.
 
     Raises:
-        PipelineError: an iterator is given instead of the function that makes it.
+        PipelineError: ``make_iterator`` is an iterator instead of a function that returns one.
 
     Examples:
         >>> def count():

@@ -1,4 +1,4 @@
-"""JSON lines: a row is a line with one JSON object; the first 64 rows fix the columns and their types."""
+"""Read JSON lines: each line is one JSON object; the first 64 rows fix the columns and their types."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from cedar.datasets.once import once
 from cedar.datasets.rows import SAMPLE
 from cedar.datasets.split_table import SplitTable
 
-_FAILURES = (pa.ArrowException, ValueError, RecursionError)  # what a parser says about a line
-_DECODER = json.JSONDecoder(parse_int=float, strict=False)  # finds where values end, whatever they are
+_FAILURES = (pa.ArrowException, ValueError, RecursionError)  # errors that a parser raises for a line
+_DECODER = json.JSONDecoder(parse_int=float, strict=False)  # used to find where values end, whatever their type
 _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 _HEAD = 1 << 16
 
@@ -52,7 +52,7 @@ class JsonlSource(FileSource):
 
     @once
     def _types(self) -> dict[str, ColumnType]:
-        """The canonical types of all columns; UNKNOWN where values have no type in common: an error if read."""
+        """Return the canonical types of all columns; UNKNOWN, an error when read, if values have no common type."""
         declared = {name: type_from_dtype(kind) for name, kind in self.dtypes}
         for name, kind in declared.items():
             if not isinstance(kind, pa.DataType):
@@ -65,13 +65,13 @@ class JsonlSource(FileSource):
         return types | declared
 
     def _first_rows(self) -> tuple[int, list[dict[str, Any]], list[int]]:
-        """Up to 64 rows of the first file that has some, and their byte offsets."""
+        """Return up to 64 rows of the first file that has rows, and their byte offsets."""
         rows: list[dict[str, Any]] = []
         offsets: list[int] = []
         every = self.sound_splits()
         for ordinal, file in enumerate(self.listing):
             splits = list(every.of_file(ordinal))
-            if splits and splits[0].stop is not None:  # a small range first, in case its lines are enough
+            if splits and splits[0].stop is not None:  # try a small range first; it usually has enough lines
                 splits = [replace(splits[0], stop=min(_HEAD, splits[0].stop)), *splits]
             for i, split in enumerate(splits):
                 if i == 1:
@@ -92,7 +92,7 @@ class JsonlSource(FileSource):
         return 0, rows, offsets
 
     def _parse(self, ordinal: int, file: File, offset: int, text: bytes) -> dict[str, Any]:
-        array = offset == 0 and text.startswith(b"[")  # the whole file may be one
+        array = offset == 0 and text.startswith(b"[")  # the whole file may be a JSON array
         try:
             row = json.loads(text)
         except ValueError as error:
@@ -122,11 +122,11 @@ class JsonlSource(FileSource):
         file = self.listing[split.file]
         for name, kind in self.schema().items():
             if kind is UNKNOWN:
-                self._infer(name, *self._first_rows())  # raises
+                self._infer(name, *self._first_rows())  # raises the error
         for lines in read_lines(file, split):
             ends = lines.ends()
             starts = Lines.starts(ends)
-            # Lines of nothing but white space are not rows.
+            # Lines with only white space are not rows.
             starts = starts[np.maximum.reduceat(lines.data, starts) > ord(" ")]
             if not len(starts):
                 continue
@@ -146,20 +146,20 @@ class JsonlSource(FileSource):
                 raise broken
 
     def _columns(self, data: Any, rows: int) -> dict[str, Any]:
-        """The columns of ``rows`` lines, parsed; raises what the parser raises, ValueError for other counts."""
+        """Parse ``rows`` lines into columns; raise the parser's errors, or ValueError if the row count differs."""
         types = self._types
         if not types:
             if any(json.loads(text) for text in data.tobytes().split(b"\n") if text.strip()):
                 raise ValueError("unexpected field")
             return {}
         wanted = {name: kind for name, kind in self.schema().items() if name not in self.unread}
-        asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # one at least, to count the rows
+        asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # counting rows takes a column
         exact = self._exact
         try:
-            structs = any(map(_has_struct, asked.values()))  # the parser would ignore unknown fields of these as well
+            structs = any(map(_has_struct, asked.values()))  # "ignore" would also drop fields inside structs
             table = _table(data, types if structs else asked, "error" if structs or exact else "ignore")
         except _FAILURES:
-            # The fault may be in a column that is not read, or in one that is read as text.
+            # The error may be in a column that is not read, or in one that is read as text.
             strings = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
             every = (text for text in data.tobytes().split(b"\n") if text.strip())
             plain = "\n".join(_without(text.decode(), None if exact else wanted.keys(), strings) for text in every)
@@ -178,13 +178,13 @@ class JsonlSource(FileSource):
 
     @property
     def _exact(self) -> bool:
-        """All columns are read, and one that the first rows do not have is an error."""
+        """Return whether all columns are read, in which case columns that the first rows lack are an error."""
         return not self.unread and len(self.schema()) == len(self._types)
 
     def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> tuple[Exception, int]:
-        """The error for the first line that does not parse, and how many come before it; found by halving."""
+        """Return the error for the first line that does not parse, and how many come before it, by bisection."""
         stops = np.append(starts[1:], len(lines.data))
-        low, high = 0, len(starts)  # lines below ``low`` parse; one below ``high`` does not
+        low, high = 0, len(starts)  # all lines before ``low`` parse; at least one before ``high`` does not
         while high - low > 1:
             middle = (low + high) // 2
             try:
@@ -206,7 +206,7 @@ class JsonlSource(FileSource):
         except RowError as error:
             return error
         except _FAILURES as error:
-            message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # of the one line that is parsed
+            message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # one line was parsed
             columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
             fix = f"correct the line, or say the types with dtypes={{...}}; they are {columns}"
             name = next(
@@ -221,12 +221,12 @@ class JsonlSource(FileSource):
         return types | dict.fromkeys(types.keys() & self.unread, pa.null())
 
     def select(self, columns: Sequence[str]) -> JsonlSource:
-        """The same lines, fewer columns; the others are passed over, whatever they hold."""
+        """Return a source over the same lines with only ``columns``; the values of other columns are not checked."""
         return self.keep(replace(self, columns=tuple(columns)))
 
 
 def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
-    """Byte offset and text of each line that is not blank."""
+    """Yield the byte offset and text of each line that is not blank."""
     ends = lines.ends()
     for start, stop in zip(Lines.starts(ends).tolist(), ends.tolist(), strict=True):
         text = lines.data[start:stop].tobytes().strip()
@@ -235,7 +235,7 @@ def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
 
 
 def _deeper(row: Any, most: int) -> bool:
-    """Whether values are in more than ``most`` objects and lists inside each other."""
+    """Return whether values are nested in more than ``most`` objects and lists."""
     level = [row]
     for _ in range(most):
         level = [v for each in level for v in (each.values() if isinstance(each, dict) else each)]
@@ -250,7 +250,7 @@ def _too_deep(file: File, ordinal: int, offset: int) -> RowError:
 
 
 def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table:
-    """Lines parsed as columns of these types; ``unknown`` columns are an "error", or "ignore"d."""
+    """Parse lines into columns of these types; ``unknown`` is "error" or "ignore", for unexpected columns."""
     read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
     schema = pa.schema([(name, _parsed(kind)) for name, kind in types.items() if kind is not UNKNOWN])
     parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown)
@@ -258,16 +258,16 @@ def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table
 
 
 def _without(text: str, wanted: Container[str] | None, strings: Container[str]) -> str:
-    """A line with the wanted keys alone (None: all), where the values of ``strings`` are strings: their own JSON text.
+    """Return a line with only the ``wanted`` keys (None: all), and values of ``strings`` as strings of their JSON.
 
     Examples:
         >>> _without('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
         '{"a":"[1.50, {}]","c":"x"}'
     """
     if not isinstance(_DECODER.decode(text), dict):
-        raise ValueError("a JSON object is expected")  # noqa: TRY004 - as a parser says it
+        raise ValueError("a JSON object is expected")  # noqa: TRY004 - parsers raise ValueError too
     members = []
-    at = _GAP.match(text).end()  # type: ignore[union-attr] # it matches anything
+    at = _GAP.match(text).end()  # type: ignore[union-attr] # the pattern matches any text
     while text[at] != "}":
         key, end = _DECODER.raw_decode(text, at)
         start = _GAP.match(text, end).end()  # type: ignore[union-attr]
@@ -282,7 +282,7 @@ def _without(text: str, wanted: Container[str] | None, strings: Container[str]) 
 
 
 def _as_text(name: str) -> str:
-    """What to do about a column whose values have no type in common."""
+    """Return the advice for a column whose values have no common type."""
     return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or leave it out: columns=[...] names those to read"
 
 
@@ -293,7 +293,7 @@ def _has_struct(kind: ColumnType) -> bool:
 
 
 def _parsed(kind: pa.DataType) -> pa.DataType:
-    """The type that the parser is asked for: it knows no large lists."""
+    """Return the type to request from the parser, which does not support large lists."""
     if pa.types.is_large_list(kind):
         return pa.list_(_parsed(kind.value_type))
     if pa.types.is_struct(kind):
@@ -308,7 +308,7 @@ def _array(file: File, ordinal: int) -> RowError:
 
 
 def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: list[int]) -> RowError:
-    """The error for integers that need more than 64 bits."""
+    """Return the error for integers that need more than 64 bits."""
     low, high, at = 0, 0, 0
     for place, value in enumerate(values):
         for number in _whole_numbers(value):
@@ -324,7 +324,7 @@ def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: 
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
-    """Those in a value, however deep."""
+    """Yield the integers in a value at any depth."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
     elif isinstance(value, (dict, list)):
@@ -348,14 +348,14 @@ def _broken(
 def read_jsonl(
     paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> JsonlSource:
-    """The source after ``cedar.read_jsonl``.
+    """Return the source behind ``cedar.read_jsonl``.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.
-        columns: the columns to read. The values of others have no type, and may be anything.
-        dtypes: types of columns. The rest are fixed by the first 64 rows of the first file that has rows: a later
-            value that does not fit, or a column that they do not have, is an error. A missing column is null. A
-            column of strings keeps the JSON text of values that are not strings.
+        columns: the columns to read. The values of other columns have no type and are not checked.
+        dtypes: types of columns. The first 64 rows of the first file that has rows fix the others. A later value of
+            another type, or a column that those rows lack, is an error. A missing column is null. A column of strings
+            keeps the JSON text of values that are not strings.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.

@@ -1,4 +1,4 @@
-"""Lines of text as byte ranges: whole lines out of pieces of files, and where each begins."""
+"""Read lines of text in byte ranges: assemble complete lines from pieces of files, and find where each begins."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cedar.datasets.listing import File, Listing, reading
 from cedar.datasets.split_table import SplitTable
 
 SPLIT_BYTES = 8 << 20
-_BLOCK = 4 << 20  # decompressed bytes of a chunk of a compressed file
-_MORE = 1 << 16  # how much more is read at a time to find a line's end
+_BLOCK = 4 << 20  # decompressed bytes per chunk of a compressed file
+_MORE = 1 << 16  # bytes read at a time when searching for the end of a line
 _NEWLINE, _RETURN = 10, 13
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines of a file.
+    """Complete lines of a file.
 
     Args:
         data: uint8[...], from the first byte of the first line; the last line may lack its newline.
@@ -36,7 +36,7 @@ class Lines:
     start: int
 
     def ends(self) -> Index:
-        """For each line the index in ``data`` of its newline, or of the end of data."""
+        """Return for each line the index in ``data`` of its newline, or of the end of the data."""
         ends = np.flatnonzero(self.data == _NEWLINE)
         if len(self.data) and self.data[-1] != _NEWLINE:
             ends = np.append(ends, len(self.data))
@@ -44,14 +44,14 @@ class Lines:
 
     @staticmethod
     def starts(ends: Index) -> Index:
-        """For each line the index in ``data`` of its first byte."""
+        """Return for each line the index in ``data`` of its first byte."""
         starts = np.zeros(len(ends), dtype=np.int64)
         starts[1:] = ends[:-1] + 1
         return starts
 
 
 def line_splits(listing: Listing, size: int) -> SplitTable:
-    """Byte ranges of uncompressed files; a compressed file is one streaming split."""
+    """Split uncompressed files into byte ranges; a compressed file is one streaming split."""
     streams = np.array([compression_of(file) is not None or file.size is None for file in listing], dtype=bool)
     sizes = np.array([file.size or 0 for file in listing], dtype=np.int64)
     parts = np.where(streams, 1, -(-sizes // size))
@@ -64,13 +64,13 @@ def line_splits(listing: Listing, size: int) -> SplitTable:
 
 
 def whole_files(listing: Listing) -> SplitTable:
-    """Files that can only be read from their beginning."""
+    """Return one streaming split per file, for files that can only be read from their beginning."""
     sizes = [-1 if compression_of(file) or file.size is None else file.size for file in listing]
     return SplitTable(file=np.arange(len(sizes)), bytes=np.array(sizes, dtype=np.int64), streaming=True)
 
 
 def read_lines(file: File, split: Split) -> Iterator[Lines]:
-    """The lines that begin inside the split: one piece for a byte range, several for a streaming split.
+    """Yield the lines that begin inside the split: one piece for a byte range, several for a streaming split.
 
     Raises:
         SourceError: a line is longer than the limit.
@@ -102,14 +102,14 @@ def _too_long(file: File, start: int) -> SourceError:
 
 
 def _range(file: File, start: int, stop: int) -> Lines:
-    """A line belongs to the range in which its first byte lies."""
-    before = 1 if start else 0  # the byte before tells whether a line begins at ``start``
+    """Return the lines whose first byte is in the range."""
+    before = 1 if start else 0  # the previous byte shows whether a line begins at ``start``
     data = read_range(file, start - before, stop)
     begin = 0
     if before:
         newline = _find_newline(data)
         if newline is None:
-            return Lines(data[:0], stop)  # the whole range lies inside one line
+            return Lines(data[:0], stop)  # the whole range is inside one line
         begin = newline + 1
     start = start - before + begin
     data = data[begin:]
@@ -122,7 +122,7 @@ def _range(file: File, start: int, stop: int) -> Lines:
 
 
 def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
-    """What follows ``position`` of the line that begins at ``start``."""
+    """Yield the rest of the line that begins at ``start``, from ``position`` on."""
     size = _MORE
     while True:
         if position - start > file.limits.line_bytes:
@@ -145,7 +145,7 @@ def _find_newline(data: Bytes) -> int | None:
 
 
 def _find_last(data: Bytes) -> int:
-    """The last newline, -1 if there is none; lines are mostly short."""
+    """Find the last newline, -1 if there is none; search from the end, since most lines are short."""
     stop, size = len(data), _MORE
     while stop > 0:
         position = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
@@ -156,7 +156,7 @@ def _find_last(data: Bytes) -> int:
 
 
 def _find_far(data: Bytes) -> int:
-    """Looks in growing pieces, since the first newline is mostly near."""
+    """Find the first newline in pieces of growing size, since it is usually near."""
     start, size = 0, _MORE
     while start < len(data):
         position = data[start : start + size].tobytes().find(b"\n")
@@ -195,11 +195,11 @@ def _stream(file: File) -> Iterator[Lines]:
 
 
 def text_column(lines: Lines, ends: Index) -> Column:
-    """The lines as large_string without line ends (LF or CR LF) and byte order mark; not checked to be utf-8."""
+    """Return the lines as large_string without line ends (LF or CR LF) and byte order mark; UTF-8 is not checked."""
     data = lines.data
     keep = np.ones(len(data), dtype=bool)
     keep[ends[ends < len(data)]] = False
-    dropped = np.arange(len(ends), dtype=np.int64)  # bytes taken out before each line's end
+    dropped = np.arange(len(ends), dtype=np.int64)  # bytes removed before each line's end
     returns = (ends < len(data)) & (ends > Lines.starts(ends))
     returns[returns] = data[ends[returns] - 1] == _RETURN
     if returns.any():
@@ -215,7 +215,7 @@ def text_column(lines: Lines, ends: Index) -> Column:
 
 
 def blank_lines(lines: Lines, ends: Index) -> Index:
-    """Which lines hold nothing: int64 indices."""
+    """Return the indices of blank lines, int64."""
     starts = Lines.starts(ends)
     lengths = ends - starts
     one = np.flatnonzero((lengths == 1) & (ends < len(lines.data)))
@@ -224,12 +224,12 @@ def blank_lines(lines: Lines, ends: Index) -> Index:
 
 
 def count_newlines(file: File, start: int, stop: int) -> int:
-    """Newlines in a byte range."""
+    """Count the newlines in a byte range."""
     return int(np.count_nonzero(read_range(file, start, stop) == _NEWLINE))
 
 
 def line_number(file: File, offset: int) -> int:
-    """The 0-based number of the line at a byte offset of the decompressed file; costs a read, meant for messages."""
+    """Return the 0-based number of the line at a byte offset of the decompressed file; reads the file up to there."""
     if compression_of(file) is not None:
         count = 0
         with open_file(file) as stream:

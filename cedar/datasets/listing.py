@@ -1,8 +1,7 @@
-"""Listing: which files a source reads, in a fixed order.
+"""List the files that a source reads, in a fixed order.
 
-A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files come sorted by path; row
-keys name them by a hash of their path below the root of the listing. Names that begin with a dot are not matched by
-globs.
+A path is a local path or any fsspec URL; ``*``, ``?``, ``[...]`` and ``**`` are globs. Files are sorted by path. Row
+keys contain a hash of each file's path below the root of the listing. Globs do not match names that begin with a dot.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from cedar.datasets.walking import braces, folders_below, local_glob
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
 _THREADS = 16
-_TOGETHER = 32  # local paths at most that one thread lists: files take some 20 us each
+_TOGETHER = 32  # maximum local paths per thread; listing a file takes about 20 us
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -52,13 +51,13 @@ class File:
     """A file of a listing.
 
     Args:
-        path: what its filesystem opens.
-        name: its path below the directory, or the fixed part of the glob, that it was found under.
-        size: bytes, None if the storage does not tell.
+        path: the path with which its filesystem opens it.
+        name: its path below the listed directory, or below the fixed part of the glob.
+        size: bytes, None if the storage does not report it.
         remote: the storage; None for local files.
-        limits: of what it may ask for.
-        stamp: what changes with the file: of a local one, the time of its last change in ns, and its inode and device;
-            of others the tag or the time that the storage tells; None if it tells none.
+        limits: limits on memory and sizes when reading the file.
+        stamp: changes when the file does. For local files the change time in ns, the inode and the device; for other
+            storage the tag or time that it reports; None if it reports neither.
     """
 
     path: str
@@ -70,12 +69,12 @@ class File:
 
     @property
     def url(self) -> str:
-        """What users see: an absolute path, or a URL without credentials."""
+        """Return the name for messages: an absolute path, or a URL without credentials."""
         return self.path if self.remote is None else self.remote.url(self.path)
 
     @property
     def known_by(self) -> list[Any]:
-        """Where it is, its size, and when it was last changed."""
+        """Return the file's location, size and time of last change."""
         store = self.remote.store if self.remote is not None else ""
         return [self.url, self.size, lasting(self.stamp), *([store] if store else [])]
 
@@ -88,7 +87,8 @@ class Listing:
     """Files sorted by path.
 
     Args:
-        lost: files that are left out as damaged, each with the error; in names, ids and digests they are the last.
+        files: the files that can be read.
+        lost: files left out as damaged, each with its error; they come last in names, ids and digests.
     """
 
     files: tuple[File, ...]
@@ -105,14 +105,14 @@ class Listing:
 
     @property
     def every(self) -> tuple[File, ...]:
-        """The files, and those that are lost."""
+        """Return all files, including lost ones."""
         return (*self.files, *(file for file, _ in self.lost))
 
     def names(self) -> list[str]:
-        """The path of each file below the root: the folder that all that was listed has in common.
+        """Return the path of each file below the root, which is the deepest folder above everything that was listed.
 
-        What was listed are folders, the fixed parts of globs, and the folders of files that were named: no file that is
-        added below the root, or removed, changes the name of another one.
+        "Everything that was listed" means folders, the fixed parts of globs, and the folders of files given by path.
+        Adding or removing a file below the root therefore does not change the names of other files.
         """
         every, roots = self.every, [root := ""]
         for file in every:
@@ -123,13 +123,13 @@ class Listing:
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
         below = {root: "/".join(part[common:]) for root, part in parts.items()}
         names = [below[root] + file.name for root, file in zip(roots[1:], every, strict=True)]
-        if "?" in every[-1].path and len(set(names)) < len(names):  # URLs that differ in their query alone
+        if "?" in every[-1].path and len(set(names)) < len(names):  # URLs that differ only in their query
             names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, every, strict=True)]
         return names
 
     @once
     def ids(self) -> Index:
-        """int64[files]: what row keys call each file, a hash of its name.
+        """Return the id of each file in row keys, int64[files]: a hash of its name.
 
         Raises:
             SourceError: two files have the same hash.
@@ -147,27 +147,27 @@ class Listing:
         return ids
 
     def digest(self, *more: Any) -> str:
-        """Stands for names and sizes, and for what else the source knows of its files."""
+        """Return a hash of names, sizes, and ``more`` that the source knows about its files."""
         text = json.dumps([[[n, f.size] for n, f in zip(self.names(), self.every, strict=True)], *more], default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def identity(self) -> str:
-        """Stands for these very files: their keys, where they are, their sizes, and when they were last changed."""
+        """Return a hash that identifies exactly these files: keys, locations, sizes and change times."""
         text = json.dumps([f.known_by for f in self.every])
         return hashlib.sha256(text.encode() + self.ids.tobytes()).hexdigest()[:16]
 
 
 def _root(file: File) -> str:
-    """What comes before the name of a file in its path."""
+    """Return the part of a file's path before its name."""
     path = file.path if file.path.endswith(file.name) else file.path.partition("?")[0]
     return path[: -len(file.name)] if path.endswith(file.name) else f"{path.rpartition('/')[0]}/"
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
-    """``paths`` as a tuple of strings; ``{a,b}`` and ``{000..127}`` stand for several.
+    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded.
 
     Raises:
-        PipelineError: it is empty, or something else than strings and paths.
+        PipelineError: ``paths`` is empty, or contains something other than strings and paths.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
@@ -182,10 +182,10 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
 
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
-    """Names of columns as a tuple; one name may stand for itself.
+    """Return column names as a tuple; a single string is one name.
 
     Raises:
-        PipelineError: a name that is not a string, or is there twice.
+        PipelineError: a name is not a string, or appears twice.
     """
     given = [names] if isinstance(names, str) else names
     if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
@@ -194,10 +194,10 @@ def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str
 
 
 def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:
-    """Names and canonical types, of a dict or an Arrow schema.
+    """Return names and canonical types from a dict or an Arrow schema.
 
     Raises:
-        PipelineError: it is something else, or a type that no column of a file has.
+        PipelineError: ``types`` is something else, or contains a type that files cannot hold.
     """
     given = dict(zip(types.names, types.types, strict=True)) if isinstance(types, pa.Schema) else types or {}
     problem = "" if isinstance(given, Mapping) else f"takes a dict of names and types, not {type(types).__name__}"
@@ -210,10 +210,10 @@ def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataTy
 
 
 def as_flag(value: Any, option: str, reader: str) -> bool:
-    """``value`` as a bool. What is true or false in Python may mean something else to anyone who gives it.
+    """Return ``value`` as a bool. Truthy values of other types are rejected, since their meaning is ambiguous.
 
     Raises:
-        PipelineError: it is neither True nor False.
+        PipelineError: ``value`` is neither True nor False.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise PipelineError(
@@ -232,19 +232,19 @@ def _kind_of(paths: Any) -> str:
 def list_files(
     paths: Sequence[str], suffixes: tuple[str, ...] | None = None, options: StorageOptions | None = None
 ) -> Listing:
-    """The files that ``paths`` name, sorted by path.
+    """List the files that ``paths`` match, sorted by path.
 
     Args:
         paths: local paths, fsspec URLs, globs.
-        suffixes: with it a directory stands for all files below it that end so; without it a directory is refused.
-        options: of other storage than local files.
+        suffixes: a directory stands for all files below it that have one of these suffixes; None rejects directories.
+        options: options for storage other than local files.
 
     Raises:
-        SourceError: nothing matches, a directory where a file is expected, or a file that is listed twice (its rows
-            would share their keys), or files of a table of Delta Lake, Iceberg or Hudi that are not named one by one.
+        SourceError: nothing matches, a directory is given where a file is expected, a file is listed twice (its rows
+            would share their keys), or files of a Delta Lake, Iceberg or Hudi table are not given one by one.
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
-    found: list[File] = []  # below folders and by globs
+    found: list[File] = []  # found in directories or by globs
     limits, account = Limits.of_environment(), RequestStats(RequestPatience.of_environment())
     groups = concurrently(lambda group: [_list(path, suffixes, account, options) for path in group], _groups(paths))
     for path, files in zip(paths, chain.from_iterable(groups), strict=True):
@@ -263,9 +263,9 @@ def list_files(
 
 
 def _groups(paths: Sequence[str]) -> list[list[str]]:
-    """Paths that one thread lists: some local ones, which take less than to go over to another thread."""
+    """Group paths by thread: several local paths each, since listing one costs less than switching threads."""
     groups: list[list[str]] = []
-    most = max(1, min(_TOGETHER, len(paths) // _THREADS))  # a few may be folders, which take long
+    most = max(1, min(_TOGETHER, len(paths) // _THREADS))  # a few paths may be folders, which are slow to list
     for path in paths:
         if groups and len(groups[-1]) < most and not is_remote(path) and not is_remote(groups[-1][0]):
             groups[-1].append(path)
@@ -275,21 +275,21 @@ def _groups(paths: Sequence[str]) -> list[list[str]]:
 
 
 def concurrently(work: Callable[[_T], _R], items: Sequence[_T], threads: int = _THREADS) -> list[_R]:
-    """``work`` on each item in up to so many threads, results in order."""
+    """Run ``work`` on each item in up to ``threads`` threads and return the results in order."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)), thread_name_prefix="cedar-list") as pool:
         futures = [pool.submit(copy_context().run, work, item) for item in items]
         try:
             return [future.result() for future in futures]
-        finally:  # the first error ends the others too
+        finally:  # the first error cancels the rest
             for future in futures:
                 future.cancel()
 
 
 @contextmanager
 def reading(url: str, part: str = "") -> Iterator[None]:
-    """Turns any failure to read ``url`` into a SourceError that names it; ``part`` says which part was read."""
+    """Convert any failure to read ``url`` into a SourceError that names it; ``part`` names the part being read."""
     where = f"{url}, {part}" if part else url
     try:
         yield
@@ -306,7 +306,7 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         cause = redacted(error)
         fix = f"check the file's owner and mode{SKIPPABLE}"
         raise SourceError(f"{where}: no permission to read it", fix=fix) from cause
-    except Exception as error:  # noqa: BLE001 - whatever a decoder or a filesystem throws
+    except Exception as error:  # noqa: BLE001 - decoders and filesystems raise anything
         cause = redacted(error)
         text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
         fix = "check that the file is complete, or leave it out of the paths"
@@ -326,7 +326,7 @@ def _list(
 
 
 def below(given: str, path: str) -> bool:
-    """Whether a listing of ``given``, a path without a scheme, may have ``path``."""
+    """Return whether a listing of ``given``, a path without a scheme, may contain ``path``."""
     if path == given:
         return True
     root = (_fixed_part(given) if _MAGIC.search(given) else given).rstrip("/")
@@ -342,7 +342,7 @@ def _listing(path: str) -> Iterator[None]:
     except PermissionError as error:
         cause = redacted(error)
         raise SourceError(f"{redact_url(path)!r}: no permission to list it", fix="check owner and mode") from cause
-    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
         fix = "check the credentials, and what they allow" if status_of(error) in {401, 403} else "check the URL"
         fix = install(error) or fix
@@ -354,7 +354,7 @@ def _listing(path: str) -> Iterator[None]:
 
 def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
     file = _regular(full, os.path.dirname(full))
-    if file is not None:  # also where its name looks like a glob
+    if file is not None:  # even if its name looks like a glob
         return [file]
     if os.path.isdir(full):
         return _local_directory(path, full, suffixes)
@@ -380,7 +380,7 @@ def _local_file(path: str, root: str) -> File:
 
 
 def _regular(path: str, root: str) -> File | None:
-    """A file below a folder; None if there is none, or something else than a file."""
+    """Return a file below a folder; None if it does not exist or is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -407,13 +407,13 @@ def _walk(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 
 def _fixed_part(path: str) -> str:
-    """The directory above the first component that is a pattern."""
+    """Return the directory above the first component that is a pattern."""
     match = _MAGIC.search(path)
     return path[: match.start()].rpartition("/")[0] if match else path.rpartition("/")[0]
 
 
 def _nearest_local(path: str) -> tuple[str, list[str]]:
-    """The nearest directory above ``path`` that exists, and what it holds."""
+    """Return the nearest existing directory above ``path``, and its entries."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path, sorted(os.listdir(path))
@@ -430,7 +430,7 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: s
     try:
         info = remote.call(root, lambda: fs.info(root))
     except FileNotFoundError as error:
-        if status_of(error) in {401, 403}:  # some filesystems call every failure so
+        if status_of(error) in {401, 403}:  # some filesystems report every failure as a missing file
             raise PermissionError(str(error)) from error
         raise _nothing(path, *_nearest_remote(remote, root)) from None
     if info.get("type") != "directory":

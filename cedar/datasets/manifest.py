@@ -1,8 +1,8 @@
-"""Manifest: which files a source has, and what their footers say, in one file that all ranks read.
+"""Manifests: a single file with a source's files and their footers, which all ranks read instead of listing.
 
-An entry in a file that the user names: a mark of 64 bytes, then an Arrow stream with a row per file. It is believed:
-files are not listed again, and one that is another by now is found when it is read. It can name files below the paths
-it was made for only.
+A manifest starts with a mark of 64 bytes, followed by an Arrow stream with a row per file, in the format of a cache
+entry. cedar trusts it: files are not listed again, and a file that has changed is noticed when it is read. A manifest
+can only name files below the paths it was created for.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _log = logging.getLogger("cedar")
 _MARK = b"cedarmf2".ljust(PAGE, b"\0")
 _NAME, _VERSIONS = "manifest", {"format": "2"}
 _PATHS = b"cedar.paths"
-_AT_ONCE = 256  # files whose footers are held parsed: one of 20 KB takes 1 MB then
-_THREADS = 64  # requests for footers at a time: each waits for storage
+_AT_ONCE = 256  # footers held parsed at a time: a footer of 20 KB takes 1 MB when parsed
+_THREADS = 64  # concurrent requests for footers, which mostly wait for storage
 _SCHEMA = pa.schema(
     [
         ("given", pa.int32()),
@@ -62,7 +62,7 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of files: their listing and their footers; ``columns`` is what the file holds."""
+    """The listing and the footers of a data set; ``columns`` is the table in the manifest."""
 
     listing: Listing
     footers: KeptFooters
@@ -71,12 +71,12 @@ class Manifest:
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """What ``write_manifest`` did.
+    """The result of ``write_manifest``.
 
     Args:
-        files, row_groups, rows: that the manifest has.
-        read: files whose footers were read; of the others they were known.
-        bytes: of the manifest.
+        files, row_groups, rows: numbers of files, row groups and rows in the manifest.
+        read: number of files whose footers were read; the others were already in the manifest.
+        bytes: size of the manifest.
     """
 
     files: int
@@ -95,18 +95,17 @@ class ManifestResult:
 def write_manifest(
     paths: Paths, out: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> ManifestResult:
-    """Lists Parquet files and reads their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
+    """List Parquet files and read their footers into a manifest, for ``read_parquet(paths, manifest=out)``.
 
-    A manifest that is there already is brought up to date: only files that are new, or changed by size, time or tag,
-    are read.
+    An existing manifest is updated: only new files, and those whose size, time or tag changed, are read.
 
     Args:
-        paths: as ``read_parquet`` takes them, and as it will be given them.
+        paths: as for ``read_parquet``; give both functions the same paths.
         out: a local path or any fsspec URL.
-        storage_options: of the filesystems of ``paths`` and ``out``.
+        storage_options: options for the filesystems of ``paths`` and ``out``.
 
     Raises:
-        PipelineError: ``out`` is something else, or the manifest of other paths.
+        PipelineError: ``out`` is not a manifest, or is one for other paths.
         SourceError: no file matches, a file cannot be read, or the manifest cannot be written.
 
     Examples:
@@ -124,7 +123,7 @@ def write_manifest(
 
 
 def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None = None) -> Manifest:
-    """The manifest of paths; made if there is none, or one that is damaged: by one process of a machine.
+    """Return the manifest of ``paths``; if it is missing or damaged, one process per machine creates it.
 
     Raises:
         PipelineError, SourceError: as ``write_manifest``.
@@ -132,7 +131,7 @@ def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None
     manifest = _load(paths, where, options, quiet=True)
     if manifest is None:
         with alone_at(where):
-            manifest = _load(paths, where, options)  # another process was first
+            manifest = _load(paths, where, options)  # another process may have created it
             if manifest is None:
                 manifest = _make(paths, where, None, options)[0]
     return manifest
@@ -149,7 +148,7 @@ def _make(
     owner = _owners(listing, normal, options)
     known = _unchanged(listing, before)
     schemas: list[FileSchema] = []
-    same: dict[int, int] = {}  # the number of a schema in the manifest before -> in this one
+    same: dict[int, int] = {}  # schema number in the previous manifest -> in this one
     kinds: list[int] = []
     rows: list[Any] = []
     sizes: list[Any] = []
@@ -191,10 +190,10 @@ def _make(
 
 
 def _normal(paths: Sequence[str]) -> list[str]:
-    """Paths as they stand in a manifest: the same from every folder.
+    """Return paths as stored in a manifest, which do not depend on the working directory.
 
     Raises:
-        PipelineError: there are credentials in one.
+        PipelineError: a path contains credentials.
     """
     for path in paths:
         if redact_url(path) != path:
@@ -207,7 +206,7 @@ def _normal(paths: Sequence[str]) -> list[str]:
 
 
 def _owners(listing: Listing, normal: list[str], options: StorageOptions | None) -> list[int]:
-    """Which of the paths each file was found by."""
+    """Return for each file the number of the path that matched it."""
     roots = [_root(path, options) for path in normal]
     places = [(remote is None, root) for remote, root in roots]
     owners = []
@@ -226,7 +225,7 @@ def _root(path: str, options: StorageOptions | None) -> tuple[Any, str]:
 
 
 def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
-    """The files of which all is known: their places in the listing, and in the manifest before."""
+    """Return the unchanged files: position in the listing -> position in the previous manifest."""
     if before is None:
         return {}
     places = {file.url: i for i, file in enumerate(before.listing)}
@@ -252,7 +251,7 @@ def _as_bytes(columns: pa.Table) -> bytes:
 
 
 def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
-    """The manifest; None if there is none, or one that is damaged, which is said unless ``quiet``."""
+    """Read the manifest; return None if it is missing or damaged, and log damage unless ``quiet``."""
     normal = _normal(paths)
     with reading(redact_url(where)):
         data = read_file(where, options)
@@ -287,7 +286,7 @@ def _damaged(where: str, error: Exception, quiet: bool) -> None:
 
 
 def _columns(data: bytes) -> pa.Table:
-    """The table in a manifest, once all of it has been looked at."""
+    """Check all of a manifest and return its table."""
     table = table_of(Entry(opened(data, _NAME, _VERSIONS).body[PAGE:], {})).combine_chunks()
     if table.schema != _SCHEMA:
         raise Damaged("its columns are not those of this version")
@@ -298,7 +297,7 @@ def _columns(data: bytes) -> pa.Table:
 
 
 def _files(columns: pa.Table, normal: list[str], options: StorageOptions | None) -> Listing:
-    """The files, below the paths that were given."""
+    """Return the listed files; raise Damaged for files outside the paths of the manifest."""
     roots = [_root(path, options) for path in normal]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
@@ -327,7 +326,7 @@ def _stamp(text: str | None) -> Any:
 
 
 def _opened(columns: pa.Table, listing: Listing, where: str) -> Manifest:
-    """The table as listing and footers; counts that contradict each other are refused."""
+    """Convert the table into a listing and footers; raise Damaged if counts contradict each other."""
     kinds = columns["kind"].to_numpy()
     firsts = np.unique(kinds, return_index=True)[1]
     if kinds.min() != 0 or len(firsts) != kinds.max() + 1 or (np.diff(firsts) < 0).any():
@@ -339,7 +338,7 @@ def _opened(columns: pa.Table, listing: Listing, where: str) -> Manifest:
 
 
 def _lists(columns: pa.Table, name: str) -> tuple[Any, Any]:
-    """The values of a column of lists, which are no less than 0 in all, and where each list begins."""
+    """Return the values of a list column and where each list begins; raise Damaged for negative or huge values."""
     lists = columns[name].chunk(0)
     values, ends = lists.flatten().to_numpy(), lists.offsets.to_numpy()
     if len(values) and (values.min() < 0 or values.astype(np.float64).sum() > 1 << 62):

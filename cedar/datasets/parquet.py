@@ -1,4 +1,4 @@
-"""Parquet: a split is a row group; footers are read once and kept."""
+"""Read Parquet: a split is a row group; footers are read once and kept."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from cedar.datasets.truth import Bounds, Path
 if TYPE_CHECKING:
     import polars as pl
 
-_CHUNK_BYTES = 16 << 20  # handed on at a time: what works on it then stays near the size of the caches
+_CHUNK_BYTES = 16 << 20  # bytes per chunk, so that later operators work within the CPU caches
 _LEAST_ROWS = 4096
-_REPEATS = 8  # of rows that mostly repeat, so many weigh as one: what works on them works on those that differ
+_REPEATS = 8  # repeating columns count 1/8 of their bytes, since operators process only distinct rows
 _RUN_BYTES = 4 << 20
-_SELECTIONS = 16  # of columns, that are kept for who asks again
+_SELECTIONS = 16  # column selections cached for reuse
 
 
 @dataclass(frozen=True, repr=False)
 class ParquetSource(FileSource):
-    """Parquet files of one schema.
+    """Parquet files that share one schema.
 
     Args:
         paths: files, globs, or directories, which stand for every ``*.parquet`` below them.
         columns: the columns to read, in this order; ``"a.b"`` names a field of a struct. None reads all.
-        verify: check page checksums, where the files have them.
-        manifest: what is known of the files, in one file: see ``cedar.datasets.manifest``.
-        repeating: columns most of whose rows repeat others, of which each will be worked on once.
-        declared: types of columns, of partition columns too; files may store such a column as another type, or lack it.
+        verify: check page checksums if the files have them.
+        manifest: a file with the listing and footers: see ``cedar.datasets.manifest``.
+        repeating: columns in which most rows repeat others; operators process only their distinct rows.
+        declared: types of columns and partition columns; files may store such a column as another type, or lack it.
     """
 
     columns: tuple[str, ...] | None = None
@@ -65,10 +65,10 @@ class ParquetSource(FileSource):
     manifest: str | None = None
     declared: tuple[tuple[str, pa.DataType], ...] = ()
     reader: ClassVar[str] = "read_parquet"
-    lenient: ClassVar[bool] = False  # a declared column that no file has is null
-    apart: ClassVar[bool] = True  # columns are stored apart: to read some does not take reading the others
-    selects_fields: ClassVar[bool] = True  # ``select`` takes "a.b", a field of a struct column
-    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+    lenient: ClassVar[bool] = False  # if True, a declared column that no file has is null
+    apart: ClassVar[bool] = True  # Parquet stores columns separately, so some can be read without the others
+    selects_fields: ClassVar[bool] = True  # ``select`` accepts "a.b", a field of a struct column
+    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = SUFFIXES
 
     @once
@@ -88,15 +88,13 @@ class ParquetSource(FileSource):
 
     @once
     def _hive(self) -> list[HiveColumn]:
-        """Partition columns that are not in the files themselves."""
+        """Return partition columns that the files themselves do not contain."""
         inside = set(self._footers[0].schema.to_arrow_schema().names)
         return [h for h in hive_columns(self.listing, dict(self.declared)) if h.name not in inside]
 
     @once
     def _stored(self) -> tuple[Types, list[list[int]], list[Types]]:
-        """The types of the columns in the first file, and for each schema of a file the leaves that they are stored in,
-        and the types there.
-        """
+        """Return the column types of the first file, and for each schema the leaves to read and their types."""
         outside = {h.name for h in self._hive}
         wanted = None if self.columns is None else [c for c in self.columns if c not in outside]
         declared = dict(self.declared)
@@ -113,10 +111,10 @@ class ParquetSource(FileSource):
 
     @once
     def _casts(self) -> Types:
-        """The types of columns that some file stores as another type, or does not have.
+        """Return the types of columns that some file stores as another type, or lacks.
 
         Raises:
-            PipelineError: no file has such a column, or one that holds others.
+            PipelineError: no file has the column, or its type cannot be converted because it is nested.
         """
         casts: Types = {}
         inside = [self._footers[number].schema.to_arrow_schema().names for number in self._footers.firsts]
@@ -145,7 +143,7 @@ class ParquetSource(FileSource):
         return same_tensors(tensor_types(footer.schema.to_arrow_schema(), self._stored[0]) for footer in footers)
 
     def _leaves_read(self, file: int) -> list[int]:
-        """The leaves that are read of a file."""
+        """Return the leaf columns that are read from a file."""
         return self._stored[1][self._footers.kinds[file]]
 
     def sound_splits(self) -> SplitTable:
@@ -156,7 +154,7 @@ class ParquetSource(FileSource):
         footers = self._footers
         rows, size = footers.rows, footers.sizes(self._stored[1])
         file = np.repeat(np.arange(len(footers)), np.diff(footers.groups))
-        before = np.cumsum(rows) - rows  # of all row groups
+        before = np.cumsum(rows) - rows  # rows in all earlier row groups
         start = before - before[footers.groups[file]]
         part = np.arange(len(file)) - footers.groups[file]
         table = SplitTable(file=file, start=start, stop=start + rows, rows=rows, bytes=size, part=part)
@@ -169,7 +167,7 @@ class ParquetSource(FileSource):
         group = footer.row_group(split.part)
         rows = group.num_rows
         types, leaves = self._stored[2][self._footers.kinds[split.file]], self._leaves_read(split.file)
-        # By what is read: the split may be that of a source with more columns.
+        # Count only the leaves read here: the split may come from a source with more columns.
         size = sum(decoded_bytes(group, leaves))
         MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
@@ -198,7 +196,7 @@ class ParquetSource(FileSource):
             yield Chunk({name: part[name] for name in self._names}, length=stop - start)
 
     def _weight(self, split: Split) -> float:
-        """The bytes of a row group that operators will work on."""
+        """Return the bytes of a row group that operators will process."""
         group = self._footers[split.file].row_group(split.part)
         leaves = self._leaves_read(split.file)
         light = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
@@ -207,7 +205,7 @@ class ParquetSource(FileSource):
 
     @once
     def _names(self) -> list[str]:
-        """The columns in the order asked for, or else as in the first file, partition columns last."""
+        """Return the columns in the requested order, by default that of the first file with partition columns last."""
         known = list(dict.fromkeys([*self._stored[0], *self._casts, *(h.name for h in self._hive)]))
         if self.columns is None:
             return known
@@ -218,13 +216,13 @@ class ParquetSource(FileSource):
 
     @once
     def _types(self) -> Types:
-        """Of all columns, whichever were asked for."""
+        """Return the types of all columns, including those not selected."""
         return self._stored[0] | self._casts | {h.name: h.kind for h in self._hive}
 
     def select(self, columns: Sequence[str]) -> ParquetSource:
-        """The same files, fewer columns; what is known of the files is kept.
+        """Return a source over the same files with only ``columns``; listing and footers are reused.
 
-        Of a struct column of which only some fields were asked for, no others come back.
+        If this source reads only some fields of a struct column, selecting the column yields only those fields.
         """
         asked, known = tuple(columns), self._selections
         selection = known.get(asked)
@@ -239,35 +237,32 @@ class ParquetSource(FileSource):
 
     @once
     def _selections(self) -> dict[tuple[str, ...], ParquetSource]:
-        """Each run asks for the same ones, and what follows from footers is computed once for all."""
-        _ = self._footers  # which they share: files are inspected once
+        """Return the cache of selections, so that repeated runs share what is derived from footers."""
+        _ = self._footers  # load footers before selections copy them, so that files are inspected once
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_selections"}
 
     def with_repeating(self, names: frozenset[str]) -> ParquetSource:
-        """The same rows, in chunks of more rows where the columns ``names`` are the most of them."""
+        """Return the same rows, in larger chunks if ``names`` make up most of their bytes."""
         return self.keep(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """True when the footer proves that no row of the split satisfies the predicate.
+        """Return True if the footer proves that no row of the split satisfies the predicate.
 
         Raises:
-            SourceError: a local file, whose first row group this would be, is another than the one that was listed.
+            SourceError: the split is the first row group of a local file that changed since it was listed.
         """
         excluded = excludes(predicate, lambda path: self._bounds(split, path), self._types)
         file = self.listing[split.file]
-        if excluded and split.start == 0 and file.remote is None:  # once an epoch: nothing may open it
+        if excluded and split.start == 0 and file.remote is None:  # once per epoch: nothing else may open it
             with reading(file.url):
                 check_unchanged(file)
         return excluded
 
     def rows_left(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
-        """How many rows of each of these splits satisfy the predicate: int64[splits].
-
-        None unless the values in the names of folders say so.
-        """
+        """Return how many rows of each split satisfy the predicate, int64[splits]; None if it reads other columns."""
         columns = {hive.name: hive.of_files for hive in self._hive if hive.name in self._names}
         satisfying = satisfied(columns, predicate)
         return None if satisfying is None else splits.rows * satisfying[splits.column("file")]
@@ -286,7 +281,7 @@ class ParquetSource(FileSource):
 
     @once
     def _leaves(self) -> list[Leaves]:
-        """For each schema of a file, the leaves that have one value per row."""
+        """Return for each schema the leaf columns with one value per row."""
         return [leaves_of(self._footers[number]) for number in self._footers.firsts]
 
     @property
@@ -310,7 +305,7 @@ def read_parquet(
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> ParquetSource:
-    """The source after ``cedar.read_parquet``.
+    """Return the source behind ``cedar.read_parquet``.
 
     Raises:
         PipelineError: ``paths`` or ``columns`` is not a string or a list of strings.
@@ -335,17 +330,17 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
     check_unchanged(file)
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
-        # Opening with known metadata costs 0.05 ms, so no handle is kept that could leak.
+        # Opening a file with known metadata costs 0.05 ms, so no file handle is kept that could leak.
         source = file.path if file.remote is None else stack.enter_context(open_stored(file))
 
         def read(leaves: list[int], unit: str) -> dict[str, Column]:
-            # Fetching a run's columns beforehand saves requests; of a local file it only holds more memory.
+            # Prefetching a run's columns saves requests to remote storage; for local files it only uses more memory.
             opened = pq.ParquetFile(
                 source, metadata=footer, page_checksum_verification=verify, pre_buffer=file.remote is not None,
                 coerce_int96_timestamp_unit=unit,
             )  # fmt: skip
             with opened:
-                # By number: a column "a.b" and the field b of a struct "a" have one path.
+                # Select by number: a column "a.b" and the field b of a struct "a" have the same path.
                 table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
             return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
 
@@ -355,7 +350,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
             if int96 and (again := [leaf for leaf in run if _top(footer, leaf) in int96]):
                 for name, column in read(again, "ns").items():
                     check_microseconds(name, columns[name], column, file)
-    if file.remote is None:  # it was opened by its name: what was there before and is there now was read
+    if file.remote is None:  # opened by name, so check that the file was not replaced meanwhile
         check_unchanged(file)
     for column in columns.values():
         column.validate(full=_has_text(column.type))
@@ -363,7 +358,7 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
 
 
 def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
-    """The leaves to decode at a time: a decoder holds pages of all of them, which can be twice what comes out."""
+    """Group leaves to decode together: a decoder holds pages of all of them, up to twice the size of its output."""
     group = footer.row_group(part)
     if sum(decoded_bytes(group, leaves)) < _RUN_BYTES:
         yield leaves
@@ -382,13 +377,13 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
 
 
 def _top(footer: Any, leaf: int) -> str:
-    """The column that a leaf is part of."""
+    """Return the name of the column that a leaf belongs to."""
     return str(footer.schema.column(leaf).path).partition(".")[0]
 
 
 @lru_cache(maxsize=1024)
 def _has_text(kind: pa.DataType) -> bool:
-    """Damaged text must not get out; numbers have no invalid values."""
+    """Return whether a type contains strings, which must be validated; numbers have no invalid values."""
     if pa.types.is_struct(kind):
         return any(_has_text(f.type) for f in kind)
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -399,8 +394,8 @@ def _has_text(kind: pa.DataType) -> bool:
 # ---- what a file may hold --------------------------------------------------------------------------------------------
 
 
-# Statistics may cut a long string. What begins with the greatest one counts as below the bound, whether or not its
-# writer saw to that.
+# Statistics may truncate a long string. Every string that starts with the maximum therefore counts as within the bound,
+# whether or not the writer rounded the maximum up.
 _BEYOND = "\U0010ffff" * 8
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -408,7 +403,7 @@ Leaves = dict[Path, tuple[int, pa.DataType]]
 
 
 def leaves_of(footer: Any) -> Leaves:
-    """The number and the canonical type of each leaf that has one value per row, by its path."""
+    """Return the number and canonical type of each leaf that has one value per row, by its path."""
     numbers = count()
     return {
         path: (leaf, kind) for field in footer.schema.to_arrow_schema() for path, leaf, kind in _walk(field, numbers)
@@ -417,7 +412,7 @@ def leaves_of(footer: Any) -> Leaves:
 
 def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.DataType]]:
     kind = field.type
-    if isinstance(kind, pa.Bool8Type):  # its statistics are of integers
+    if isinstance(kind, pa.Bool8Type):  # its statistics are integers
         next(numbers)
         return
     while isinstance(kind, pa.BaseExtensionType):
@@ -429,18 +424,18 @@ def _walk(field: Any, numbers: Iterator[int]) -> Iterator[tuple[Path, int, pa.Da
     elif pt.is_nested(kind):
         for child in (kind.field(i) for i in range(kind.num_fields)):
             for _ in _walk(child, numbers):
-                pass  # many values per row
+                pass  # lists have many values per row
     else:
         yield (field.name,), next(numbers), canonical_type(kind)
 
 
 def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
-    """What the statistics of a leaf in a row group say; nothing where they are absent or not understood.
+    """Return the bounds in the statistics of a leaf of a row group; empty if missing or not understood.
 
     Args:
-        leaf: its metadata in the row group.
+        leaf: metadata of the leaf in the row group.
         kind: the canonical type of its values.
-        rows: of the row group.
+        rows: the row group's number of rows.
     """
     try:
         stats = leaf.statistics
@@ -448,7 +443,7 @@ def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
             return Bounds(rows)
         nulls = int(stats.null_count) if stats.has_null_count else None
         if nulls != rows and leaf.physical_type == "BYTE_ARRAY" and "." in leaf.path_in_schema:
-            nulls = None  # of strings that were dictionaries in a struct, Arrow does not count rows without the struct
+            nulls = None  # for dictionary strings in a struct, Arrow does not count rows where the struct is null
         ends = _ends(stats, kind) if stats.has_min_max else None
     except (pa.ArrowException, ValueError, TypeError, OverflowError, NotImplementedError):
         return Bounds(rows)
@@ -456,7 +451,7 @@ def leaf_bounds(leaf: Any, kind: pa.DataType, rows: int) -> Bounds:
 
 
 def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
-    """A partition column has one value per file."""
+    """Return the bounds of a partition column, which has one value per file."""
     value = column.values[file]
     if value is None:
         return Bounds(rows, rows)

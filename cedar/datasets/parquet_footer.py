@@ -1,8 +1,8 @@
-"""A Parquet footer, looked at before pyarrow sees it: what the library dies of is found here.
+"""Check a Parquet footer before pyarrow reads it, since some damage would crash pyarrow.
 
-pyarrow's objects for a column of a row group are made by C++ code that throws, and nothing catches what it throws: the
-process ends. It throws where the column's metadata are encrypted, and where its size statistics do not fit its schema.
-So the footer (Thrift's compact protocol) is walked first, wholly, by offsets that are checked.
+pyarrow's C++ code for the columns of a row group throws exceptions that nothing catches, which ends the process. It
+throws if a column's metadata is encrypted, or if its size statistics do not match its schema. cedar therefore first
+walks the whole footer (Thrift's compact protocol) and checks every offset.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_TAIL = 64 << 10  # bytes read from the end of a file at first: most footers are shorter
+_TAIL = 64 << 10  # bytes first read from the end of a file; most footers are shorter
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_DEPTH = 32  # structs and lists in each other; the format needs 7
+_DEPTH = 32  # maximum nesting of structs and lists; the format needs 7
 _BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12
 
-# Possessive: a file cannot make them go back and try again.
+# Possessive quantifiers: no file can cause backtracking.
 _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _NUMBER = re.compile(_VARINT)
 _TEXT = b"(?>" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128)) + b")"
 _BYTE_ARRAY = 6  # the physical type
-_SHAPES = 4  # that are kept for columns of one type and depth
+_SHAPES = 4  # shapes kept for columns of one type and depth
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # bytes of a value, by physical type
 
@@ -33,14 +33,14 @@ Leaf: TypeAlias = tuple[int, int, int, int]
 
 
 class BadFooter(ValueError):
-    """A footer that cannot be handed on: why."""
+    """A footer cannot be passed to pyarrow; the message says why."""
 
 
 def read_tail(stream: Any, size: int) -> bytes:
-    """The last bytes of a file of ``size`` bytes, from where its metadata begin.
+    """Return the last bytes of a file of ``size`` bytes, starting with its metadata.
 
     Raises:
-        BadFooter: it does not end as a Parquet file does.
+        BadFooter: the file does not end like a Parquet file.
     """
     tail = _last(stream, size, min(size, _TAIL))
     length = _length(tail)
@@ -52,10 +52,10 @@ def read_tail(stream: Any, size: int) -> bytes:
 
 
 def metadata_of(tail: bytes) -> Any:
-    """The ``FileMetaData`` in the last bytes of a file, once they have been looked at.
+    """Check the last bytes of a file and return the ``FileMetaData`` in them.
 
     Raises:
-        BadFooter: they cannot be given to pyarrow.
+        BadFooter: the footer cannot be passed to pyarrow.
     """
     if _length(tail) + 8 != len(tail):
         raise BadFooter("the footer is damaged: its length differs from what it says")
@@ -78,7 +78,7 @@ def _last(stream: Any, size: int, count: int) -> bytes:
 
 
 def _length(tail: bytes) -> int:
-    """The length of the metadata, which the last 8 bytes of a file give."""
+    """Return the length of the metadata from the last 8 bytes of a file."""
     if len(tail) < 8 or tail[-4:] not in (_MAGIC, _ENCRYPTED):
         raise BadFooter("it does not end as a Parquet file does; it is cut off, or something else")
     if tail[-4:] == _ENCRYPTED:
@@ -87,13 +87,13 @@ def _length(tail: bytes) -> int:
 
 
 def check_metadata(data: bytes) -> int:
-    """The number of leaf columns in a footer that pyarrow can be given.
+    """Check a footer and return its number of leaf columns.
 
     Args:
         data: the Thrift bytes of a ``FileMetaData``.
 
     Raises:
-        BadFooter: pyarrow would end the process over it, or read what is not there.
+        BadFooter: pyarrow would crash on the footer, or read beyond its end.
     """
     try:
         return _file(data)
@@ -127,12 +127,12 @@ def _file(data: bytes) -> int:
 
 
 def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
-    """The leaves of the schema, and where it ends: elements in depth-first order, each with its number of children."""
+    """Return the leaves of the schema and where it ends; elements come depth first, with their numbers of children."""
     count, kind, at = _list(data, at)
     if kind != _STRUCT:
         raise BadFooter("the footer is damaged: its schema is not a list of structs")
     leaves: list[Leaf] = []
-    open_: list[list[int]] = []  # of the elements above: children to come, definition and repetition levels
+    open_: list[list[int]] = []  # open ancestors: children still to come, definition and repetition levels
     for i in range(count):
         node, at = _element(data, at)
         while open_ and open_[-1][0] == 0:
@@ -160,7 +160,7 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
 
 
 def _element(data: bytes, at: int) -> tuple[dict[int, int], int]:
-    """An element of the schema, and where it ends: 1 its type, 2 that one's length, 3 repetition, 5 children."""
+    """Return a schema element's integer fields (1 type, 2 type length, 3 repetition, 5 children) and where it ends."""
     fields = {1: -1, 2: 0, 3: 0, 5: 0}
     number = 0
     while data[at]:
@@ -196,7 +196,7 @@ def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:
 
 
 def _column(data: bytes, at: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
-    """Where a column chunk ends; one that has the shape of one that was checked is not walked again."""
+    """Return where a column chunk ends; skip the checks if it has the shape of one that passed them."""
     shapes = known.setdefault(leaf, [])
     for shape in shapes:
         if match := shape.match(data, at):
@@ -240,7 +240,7 @@ def _column_metadata(data: bytes, at: int, leaf: Leaf) -> int:
 
 
 def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
-    """Statistics: the least and the greatest value have the length of a value."""
+    """Check statistics: the minimum and the maximum must have the length of a value."""
     number = 0
     while data[at]:
         number, kind, at = _field(data, at, number)
@@ -253,7 +253,7 @@ def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
 
 
 def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
-    """Size statistics: a histogram has a number for each level, and only strings have their own size."""
+    """Check size statistics: a histogram has one number per level, and only byte arrays have a total size."""
     number = 0
     while data[at]:
         number, kind, at = _field(data, at, number)
@@ -263,7 +263,7 @@ def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
             if kind != _LIST:
                 raise BadFooter("the footer is damaged: a histogram that is not a list")
             count = _list(data, at)[0]
-            levels = leaf[4 - number] + 1  # 2: repetition, 3: definition
+            levels = leaf[4 - number] + 1  # field 2: repetition levels, field 3: definition levels
             if count not in (0, levels):
                 raise BadFooter(f"the footer is damaged: a histogram of {count} levels if there are {levels}")
         at = _skip(data, at, kind, 5)
@@ -274,13 +274,13 @@ def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
 
 
 def _field(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """The number and the type of the field at ``at``, and where its value begins."""
+    """Return the number and type of the field at ``at``, and where its value begins."""
     head = data[at]
     if head >> 4:
         number, at = last + (head >> 4), at + 1
     else:
         number, at = _zigzag(data, at + 1)
-    if not 0 < number < 1 << 15:  # a library that holds it in 16 bits would take it for another
+    if not 0 < number < 1 << 15:  # a library with 16-bit field numbers would mistake it for another field
         raise BadFooter(f"the footer is damaged: a field of number {number}")
     return number, head & 15, at
 
@@ -307,7 +307,7 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _list(data: bytes, at: int) -> tuple[int, int, int]:
-    """The number and type of the items, and where they begin."""
+    """Return the number and type of a list's items, and where they begin."""
     head = data[at]
     count, at = (head >> 4, at + 1) if head < 0xF0 else _unsigned(data, at + 1)
     if count > len(data) - at:
@@ -316,7 +316,7 @@ def _list(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
-    """Where the value of a field ends."""
+    """Return where the value of a field ends."""
     if kind in (1, 2):
         return at
     if kind in (4, 5, 6):
@@ -349,11 +349,11 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
-    """A pattern of all structs that differ from this one in numbers and strings only, and where this one ends.
+    """Return a pattern for all structs that differ from this one only in numbers and strings, and where this one ends.
 
-    What decides whether a column is right stays unchanged: which fields there are, how many items lists have, the
-    numbers of 32 bits right in the struct of a column's metadata (its physical type is one), and, where values have
-    a ``fixed`` length, the lengths of strings (bounds are some).
+    The pattern fixes everything that determines whether a column is valid: which fields exist, the lengths of lists,
+    and the 32-bit numbers directly in the column's metadata (one is its physical type). If values have a ``fixed``
+    length, it also fixes the lengths of strings, since bounds are strings.
     """
     parts = []
     while data[at]:
@@ -389,7 +389,7 @@ def _shape_of_list(data: bytes, at: int, depth: int, fixed: bool) -> list[bytes]
 
 
 def _pattern(kind: int) -> bytes:
-    """Of a value; one that is not foreseen matches nothing, so that it is walked every time."""
+    """Return the pattern of a value; unexpected types match nothing, so that such columns are always checked."""
     return {1: b"", 2: b"", 4: _VARINT, 5: _VARINT, 6: _VARINT, _BINARY: _TEXT}.get(kind, b"(?!)")
 
 

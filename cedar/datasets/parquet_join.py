@@ -1,7 +1,7 @@
-"""One Parquet file out of row groups that were encoded apart, at the same time.
+"""Join row groups that were encoded concurrently into one Parquet file.
 
-Each comes as a small file of one row group. Its pages are copied as they are; of its footer (Thrift's compact protocol)
-only the places in the file are changed, which count from the file's beginning.
+Each row group comes as a small file of its own. Its pages are copied unchanged. In its footer (Thrift's compact
+protocol), only the offsets change, which count from the beginning of the file.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 from cedar.datasets.parquet_footer import _LIST, _STRUCT, _field, _list, _skip, _zigzag
 
 MAGIC = b"PAR1"
-MOST_GROUPS = 10_000  # of a file; the format numbers them with 16 bits
-Rules: TypeAlias = "dict[int, Any]"  # by field: a number to be moved or set, or the rules of the structs that it holds
+MOST_GROUPS = 10_000  # per file; the format stores row group numbers in 16 bits
+Rules: TypeAlias = "dict[int, Any]"  # by field number: shift or replace its value, or rules for the structs in it
 _MOVED, _NUMBER = "moved", "number"
 _ROW_GROUP: Rules = {
-    1: {2: _MOVED, 3: {9: _MOVED, 10: _MOVED, 11: _MOVED, 14: _MOVED}, 4: _MOVED, 6: _MOVED},  # of each column
+    1: {2: _MOVED, 3: {9: _MOVED, 10: _MOVED, 11: _MOVED, 14: _MOVED}, 4: _MOVED, 6: _MOVED},  # for each column
     5: _MOVED,
     7: _NUMBER,
 }
 
 
 class RowGroups:
-    """The row groups of a file that is being written.
+    """Collects the row groups of a file that is being written.
 
     Examples:
         >>> import io, pyarrow as pa, pyarrow.parquet as pq
@@ -38,13 +38,13 @@ class RowGroups:
     def __init__(self) -> None:
         self._groups: list[bytes] = []
         self._rows = 0
-        self._fields: list[tuple[int, bytes, bytes]] = []  # of the first footer: number, head, value
+        self._fields: list[tuple[int, bytes, bytes]] = []  # fields of the first footer: number, head, value
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, file: Any, at: int) -> memoryview:
-        """What is to be written at place ``at`` for the row groups of a whole small file."""
+        """Return the bytes to write at offset ``at`` for the row groups of a complete small file."""
         view = memoryview(file).cast("B")
         length = int.from_bytes(view[-8:-4], "little")
         footer, body = bytes(view[-8 - length : -8]), view[len(MAGIC) : -8 - length]
@@ -68,7 +68,7 @@ class RowGroups:
             self._groups.append(group)
 
     def footer(self) -> bytes:
-        """What ends the file."""
+        """Return the bytes that end the file."""
         made = bytearray()
         for number, head, value in self._fields:
             made += head
@@ -83,7 +83,7 @@ class RowGroups:
 
 
 def _moved(data: bytes, at: int, rules: Rules, by: int, ordinal: int) -> tuple[bytes, int]:
-    """A struct whose places are ``by`` bytes further on, and where it ended."""
+    """Return a struct with its offsets increased by ``by`` bytes, and where the original ended."""
     made, number = bytearray(), 0
     while data[at]:
         start = at
@@ -91,7 +91,7 @@ def _moved(data: bytes, at: int, rules: Rules, by: int, ordinal: int) -> tuple[b
         rule = rules.get(number)
         if isinstance(rule, str):
             value, end = _zigzag(data, at)
-            value = ordinal if rule == _NUMBER else value + by * (value > 0)  # 0 is not a place
+            value = ordinal if rule == _NUMBER else value + by * (value > 0)  # 0 means that there is no offset
             made += data[start:at] + _signed(value)
         elif isinstance(rule, dict) and kind == _STRUCT:
             inner, end = _moved(data, at, rule, by, ordinal)
@@ -123,5 +123,5 @@ def _unsigned(value: int) -> bytes:
 
 
 def _list_head(count: int) -> bytes:
-    """Of a list of structs."""
+    """Encode the header of a list of structs."""
     return bytes([count << 4 | _STRUCT]) if count < 15 else bytes([0xF0 | _STRUCT]) + _unsigned(count)

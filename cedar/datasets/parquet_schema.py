@@ -1,4 +1,4 @@
-"""Names and types of Parquet columns, from footers alone: what a selection gives, and whether files agree."""
+"""Derive names and types of Parquet columns from footers: what a selection reads, and whether files agree."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OFFSET = 8  # bytes per list or string
 
 
 def is_int96(footer: Any, leaf: int) -> bool:
-    """Whether a leaf holds INT96 timestamps: a day of any year, and nanoseconds."""
+    """Return whether a leaf holds INT96 timestamps, which store a day of any year and nanoseconds."""
     return bool(footer.schema.column(leaf).physical_type == "INT96")
 
 
 def arrow_schema(footer: Any) -> pa.Schema:
-    """The schema of a file, with INT96 timestamps in microseconds: nanoseconds of 64 bits end in the year 2262."""
+    """Return a file's schema with INT96 timestamps in microseconds, since 64-bit nanoseconds end in the year 2262."""
     if not any(is_int96(footer, leaf) for leaf in range(len(footer.schema))):
         return footer.schema.to_arrow_schema()
     with pq.ParquetFile(pa.BufferReader(b""), metadata=footer, coerce_int96_timestamp_unit="us") as file:
@@ -34,10 +34,10 @@ def arrow_schema(footer: Any) -> pa.Schema:
 
 
 def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
-    """Compares a column with itself in nanoseconds. Their last digits are right even where 64 bits overflow.
+    """Compare a column with its nanosecond version, whose last digits are right even if 64 bits overflow.
 
     Raises:
-        SourceError: an INT96 timestamp has nanoseconds, which microseconds do not hold.
+        SourceError: an INT96 timestamp has nanoseconds, which microseconds cannot represent.
     """
     if column.type == fine.type:
         return
@@ -54,11 +54,11 @@ def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
 
 
 def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Types, list[int]]:
-    """The canonical types of the selected columns, in file order, and the numbers of the leaves they are stored in.
+    """Return the canonical types of the selected columns in file order, and the numbers of their leaves.
 
     Raises:
         PipelineError: a selected column does not exist.
-        SourceError: the footer cannot be understood, or names a column twice.
+        SourceError: the footer cannot be interpreted, or a column name appears twice.
     """
     with reading(file.url, "footer"):
         fields = list(arrow_schema(footer))
@@ -75,10 +75,11 @@ def types_of(footer: Any, file: File, wanted: Sequence[str] | None) -> tuple[Typ
 
 
 def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
-    """About the bytes that leaves of a row group take in memory: encodings often store numbers in far less.
+    """Estimate the bytes that leaves of a row group take in memory; encoded numbers are often far smaller.
 
     Args:
-        group: its metadata.
+        group: metadata of the row group.
+        leaves: numbers of the leaves.
     """
     sizes = []
     for leaf in map(group.column, leaves):
@@ -90,7 +91,7 @@ def decoded_bytes(group: Any, leaves: Iterable[int]) -> list[int]:
 
 
 def _choose(fields: list[Any], paths: list[str], wanted: Sequence[str], file: File) -> list[int]:
-    """The leaves of the wanted columns: a name of a column, or a dotted path to a part of one."""
+    """Return the leaves of the wanted columns, each a column name or a dotted path into a column."""
     spans = {}
     start = 0
     for field in fields:
@@ -123,7 +124,7 @@ def _children(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Nothing is inside: a struct may be empty, and what an extension stores tells."""
+    """Return whether a type has no children; structs may be empty, and for extension types the storage type decides."""
     return not kind.num_fields and not isinstance(kind, pa.BaseExtensionType | pa.StructType)
 
 
@@ -138,10 +139,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.DataType | None:
-    """``kind`` with the chosen leaves only; ``leaves`` numbers them as they are met."""
+    """Return ``kind`` with only the chosen leaves, or None; ``leaves`` numbers the leaves during the walk."""
     if _is_flat(kind):
         return kind if next(leaves) in chosen else None
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # which is not an integer
+    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.Bool8Type):  # stored as int8, but boolean
         return _prune(kind.storage_type, leaves, chosen)
     if pa.types.is_struct(kind):
         kept = [(f.name, _prune(f.type, leaves, chosen)) for f in kind]
@@ -159,7 +160,7 @@ def _prune(kind: pa.DataType, leaves: Iterator[int], chosen: set[int]) -> pa.Dat
 
 
 def check_same(first: Types, other: Types, file: File, other_file: File) -> None:
-    """Raises SourceError where two files do not have the same columns."""
+    """Raise SourceError if two files do not have the same columns."""
     for name, kind in first.items():
         if name not in other:
             raise _differ(file, other_file, f"column {name!r} ({kind}) is missing in the second")

@@ -1,7 +1,7 @@
-"""Whether a predicate can hold on any of some rows of which only bounds are known.
+"""Decide from bounds whether a predicate can be true for any row of a split.
 
-A predicate that cannot be true keeps no row. What is not understood may take any value; what may fail on a row, by the
-judgment that the optimizer uses, too, excludes nothing: the failure has to come out.
+A predicate that cannot be true excludes all rows. A part that is not understood may take any value. A part that may
+fail on a row, by the optimizer's rules, excludes nothing, so that the run reports the failure.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _FLIPPED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq", 
 
 
 def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) -> bool:
-    """True when no row within the bounds can satisfy the predicate; null does not satisfy it.
+    """Return True if no row within the bounds can satisfy the predicate; null does not satisfy it.
 
     Args:
-        predicate: a row-wise polars expression of booleans.
-        known: the bounds of a column or of a field of a struct column; None if nothing is known.
-        types: of the columns.
+        predicate: a row-wise boolean polars expression.
+        known: returns the bounds of a column or of a field of a struct column; None if nothing is known.
+        types: the types of the columns.
 
     Examples:
         >>> import polars as pl, pyarrow as pa
@@ -65,7 +65,7 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
 
 
 class _IdentityKey:
-    """An expression, equal to itself alone: to remember what it was compiled to."""
+    """An expression that is equal only to itself, as a cache key for compiled predicates."""
 
     def __init__(self, expr: pl.Expr) -> None:
         self.expr = expr
@@ -79,7 +79,7 @@ class _IdentityKey:
 
 @lru_cache(maxsize=256)
 def _compiled(same: _IdentityKey) -> tuple[Clause | None, tuple[str, ...]]:
-    """What decides, and the columns that are read."""
+    """Return the compiled predicate (None if it cannot be compiled) and the columns that it reads."""
     reads = columns_of(same.expr)
     try:
         node = None if reads is None else _compile(tree(same.expr))
@@ -154,7 +154,7 @@ def _compile_comparison(left: Json, op: str, right: Json) -> Clause | None:
 
 
 def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | None:
-    """Two comparisons, where polars converts both ends alike whether they are given together or one at a time."""
+    """Return two comparisons, for cases in which polars converts both ends the same way jointly and separately."""
     _, low, high = inputs
     if not _is_constant(low) or not _is_constant(high):
         return None
@@ -165,7 +165,7 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | No
 
 
 def _path(node: Json) -> Path | None:
-    """The column, or the field of a struct column, that a node stands for."""
+    """Return the column, or the field of a struct column, that a node refers to; None for other nodes."""
     kind, body = kind_of(node)
     if kind == "Column":
         return (body,)
@@ -177,7 +177,7 @@ def _path(node: Json) -> Path | None:
 
 
 def _is_constant(node: Json) -> bool:
-    """A literal other than NaN, of which bounds say nothing, with casts around it."""
+    """Return whether a node is a literal, possibly with casts, other than NaN, which bounds do not cover."""
     kind, body = kind_of(node)
     if kind == "Alias":
         return _is_constant(body[0])
@@ -192,7 +192,7 @@ def _is_constant(node: Json) -> bool:
 
 
 def _literal_kind(node: Json) -> str:
-    """The type of a literal: "Int" or "Float" alone for plain numbers, as the column decides how wide they are."""
+    """Return a literal's type; "Int" or "Float" for plain numbers, whose width depends on the column."""
     kind, body = kind_of(node)
     if kind == "Alias":
         return _literal_kind(body[0])
@@ -220,7 +220,7 @@ def _values(node: Json) -> pl.Series:
 
 @elsewhere
 def _select(expr: pl.Expr) -> pl.Series:
-    """The value of an expression without columns."""
+    """Evaluate an expression without columns."""
     import polars as pl
 
     try:

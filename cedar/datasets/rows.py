@@ -1,4 +1,4 @@
-"""Python rows as columns: which columns there are and their types are fixed by the first 64 rows."""
+"""Convert Python rows to columns; the first 64 rows fix the columns and their types."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cedar.core.errors import PipelineError, RowError, RowRef
 from cedar.core.value_types import infer_type
 from cedar.core.values import ValueMismatch, build_column
 
-SAMPLE = 64  # rows that fix the types
+SAMPLE = 64  # rows used to infer types
 Form = Literal["dict", "tuple", "item"]
 
 
 @dataclass(frozen=True)
 class RowTypes:
-    """What rows look like: dicts, tuples (columns "0", "1", ...) or single values (column "item")."""
+    """The shape of rows: dicts, tuples (columns "0", "1", ...) or single values (column "item")."""
 
     form: Form
     kinds: dict[str, ColumnType]
@@ -27,7 +27,7 @@ class RowTypes:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where rows come from, for messages: the source, the split's file ordinal, and what a row is called."""
+    """Where rows come from, for messages: the source, the split's file number, and the word for a row."""
 
     url: str
     file: int = 0
@@ -38,12 +38,12 @@ class Origin:
 
 
 def kept_apart(item: Any) -> Any:
-    """A row that stays unchanged where any code that made it fills the same dict with the next one."""
+    """Copy a dict row, since its producer may fill the same dict with the next row."""
     return item.copy() if type(item) is dict else item
 
 
 def form_of(item: Any) -> Form:
-    """How an item becomes columns."""
+    """Return how an item becomes columns."""
     if type(item) is dict:
         return "dict"
     if isinstance(item, Mapping) or hasattr(item, "_asdict"):
@@ -52,10 +52,10 @@ def form_of(item: Any) -> Form:
 
 
 def names_of(item: Any) -> list[str]:
-    """The columns that an item alone shows.
+    """Return the columns of a single item.
 
     Raises:
-        PipelineError: a dict whose keys are not strings, or not UTF-8.
+        PipelineError: the item is a dict with keys that are not strings, or not UTF-8.
     """
     names = list(as_row(item))
     odd = next((n for n in names if not isinstance(n, str)), None)
@@ -69,7 +69,7 @@ def names_of(item: Any) -> list[str]:
 
 
 def as_row(item: Any) -> Mapping[Any, Any]:
-    """An item as a mapping of column names to values."""
+    """Return an item as a mapping of column names to values."""
     if type(item) is dict:
         return item
     form = form_of(item)
@@ -82,11 +82,11 @@ def as_row(item: Any) -> Mapping[Any, Any]:
 def fix_types(
     items: Sequence[Any], origin: Origin, first: int = 0, dtypes: Mapping[str, Any] | None = None
 ) -> RowTypes:
-    """The columns and types that ``items`` (up to 64, the first of which is number ``first``) show.
+    """Infer columns and types from ``items`` (up to 64, the first of which has number ``first``).
 
     Raises:
-        RowError: values of one column that do not go together.
-        PipelineError: names that are not strings, ``dtypes`` for columns that are not there.
+        RowError: values of one column do not have a common type.
+        PipelineError: a name is not a string, or ``dtypes`` names a column that does not exist.
     """
     form = form_of(items[0]) if items else "dict"
     rows = [as_row(_same_form(item, form, origin, first + i)) for i, item in enumerate(items)]
@@ -117,7 +117,7 @@ def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:
 
 
 def _untensored(values: list[Any]) -> list[Any]:
-    """Tensors that are alike as arrays and NumPy scalars, by one copy; anything else as it is."""
+    """Convert tensors of equal shape and dtype to arrays or NumPy scalars with one copy; return others unchanged."""
     kind = type(values[0]) if values else None
     if kind is None or kind.__module__ != "torch" or kind.__name__ != "Tensor" or set(map(type, values)) != {kind}:
         return values
@@ -127,15 +127,15 @@ def _untensored(values: list[Any]) -> list[Any]:
         return values
     try:
         return list(torch.stack(values).detach().numpy())
-    except (RuntimeError, TypeError):  # bfloat16, and others that NumPy does not have
+    except (RuntimeError, TypeError):  # bfloat16 and other dtypes that NumPy does not have
         return values
 
 
 def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int) -> dict[str, Column]:
-    """``items`` as columns of fixed types; a key that is not there is null.
+    """Convert ``items`` to columns of fixed types; a missing key becomes null.
 
     Raises:
-        RowError: a value that does not fit, or a key that the first 64 rows did not have; names the row.
+        RowError: a value does not fit, or a key is new after the first 64 rows; the error names the row.
     """
     rows: Sequence[Mapping[Any, Any]] = items
     if types.form != "dict" or set(map(type, items)) != {dict}:

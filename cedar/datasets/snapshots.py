@@ -1,4 +1,4 @@
-"""Snapshots of tables of Delta Lake and Iceberg: their logs say which files are current, and these are read."""
+"""Read snapshots of Delta Lake and Iceberg tables; their logs list the current files, which cedar then reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedar.datasets.listing import Listing, as_names, as_types, list_files
 from cedar.datasets.once import once
 from cedar.datasets.parquet import ParquetSource
 
-_OBJECT_STORE = {  # what fsspec calls options of S3, and what object_store and pyiceberg do
+_OBJECT_STORE = {  # fsspec's names of S3 options -> the names in object_store and in pyiceberg
     "key": ("AWS_ACCESS_KEY_ID", "s3.access-key-id"), "secret": ("AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
     "token": ("AWS_SESSION_TOKEN", "s3.session-token"), "endpoint_url": ("AWS_ENDPOINT_URL", "s3.endpoint"),
 }  # fmt: skip
@@ -28,10 +28,10 @@ class SnapshotSource(ParquetSource):
     """The files of one snapshot.
 
     Args:
-        root: of the table: names of files are what follows it.
-        shown: what messages call it, with the number of the snapshot.
-        snapshot: its number.
-        reopen: makes the source of another snapshot of the table; None if the user named this one.
+        root: location of the table; file names are relative to it.
+        shown: the source's description in messages, with the number of the snapshot.
+        snapshot: number of the snapshot.
+        reopen: returns the source of another snapshot of the table; None if the user chose this snapshot.
     """
 
     root: str = ""
@@ -52,10 +52,10 @@ class SnapshotSource(ParquetSource):
         return self.shown
 
     def at(self, snapshot: int) -> SnapshotSource:
-        """This source with the files of another snapshot, which a state is of.
+        """Return this source with the files of another snapshot, the one in a state.
 
         Raises:
-            SourceError: the table has no such snapshot any more.
+            SourceError: the table no longer has this snapshot.
         """
         assert self.reopen is not None
         other = self.reopen(snapshot)
@@ -69,11 +69,11 @@ class SnapshotSource(ParquetSource):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"reopen": None}  # workers read this snapshot; a table of pyiceberg may not travel
+        return self.__dict__ | {"reopen": None}  # workers read this snapshot only; pyiceberg tables may not pickle
 
 
 def _below(root: str, file: Any) -> str:
-    """The path of a file below the root."""
+    """Return the path of a file below the root."""
     for path in (file.path, file.url):
         if path.startswith(root):
             return str(path[len(root) :])
@@ -100,7 +100,7 @@ def _source(
 def read_delta(
     uri: Any, version: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """The source after ``cedar.read_delta``."""
+    """Return the source behind ``cedar.read_delta``."""
     deltalake = library("deltalake", "delta", "read_delta")
     if not isinstance(uri, str | os.PathLike):
         raise PipelineError(f"read_delta: uri must be a string or a path, not {uri!r:.60}", site=user_site())
@@ -139,7 +139,7 @@ def _local(uri: str) -> str:
 def read_iceberg(
     table: Any, snapshot_id: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """The source after ``cedar.read_iceberg``."""
+    """Return the source behind ``cedar.read_iceberg``."""
     library("pyiceberg", "iceberg", "read_iceberg")
     if isinstance(table, str | os.PathLike):
         opened = library("pyiceberg.table", "iceberg", "read_iceberg").StaticTable
@@ -159,7 +159,7 @@ def read_iceberg(
         tasks = list(scan.plan_files())
         _refuse(shown, table, scan, tasks)
         schema = library("pyiceberg.io.pyarrow", "iceberg", "read_iceberg").schema_to_pyarrow(scan.projection())
-        schema = pa.schema([(field.name, field.type) for field in schema])  # without the numbers of fields
+        schema = pa.schema([(field.name, field.type) for field in schema])  # without field ids
         files = [_local(task.file.file_path) for task in tasks]
         reopen = (lambda other: read_iceberg(table, other, columns, options)) if snapshot_id is None else None
         return _source(files, schema, columns, _local(root), shown, number, reopen)

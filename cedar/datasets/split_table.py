@@ -1,4 +1,4 @@
-"""SplitTable: the splits of a source as columns, so that a million of them cost what their numbers cost."""
+"""Store the splits of a source as columns, so that a million splits cost little more than their numbers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy.typing as npt
 from cedar.core.columns import Index
 from cedar.datasets.base import Split
 
-Numbers: TypeAlias = npt.NDArray[Any]  # integers; of a user's own splits perhaps floats
+Numbers: TypeAlias = npt.NDArray[Any]  # integers; a custom source's own splits may have floats
 Given: TypeAlias = "npt.ArrayLike | None"
 _NAMES = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
-_UNKNOWN = ("stop", "rows", "bytes")  # where None is -1
-_AT_ONCE = 1 << 14  # rows of the table that become Python objects together
+_UNKNOWN = ("stop", "rows", "bytes")  # columns in which -1 stands for None
+_AT_ONCE = 1 << 14  # splits converted to Python objects at a time
 
 
 class SplitTable(Sequence[Split]):
-    """Splits, held column by column; a ``Split`` is made when it is asked for.
+    """Splits stored column by column; a ``Split`` object is created on access.
 
-    What a source with very many splits returns of ``splits()``. Each argument is one value for all of them, or an array
-    int64[splits] (``streaming``: bool[splits]); see ``Split`` for what they mean. In an array of ``stop``, ``rows`` or
+    A source with very many splits returns it from ``splits()``. Each argument is one value for all splits, or an array
+    int64[splits] (``streaming``: bool[splits]); see ``Split`` for their meaning. In arrays of ``stop``, ``rows`` or
     ``bytes``, -1 stands for None.
 
     Args:
-        length: how many there are, where all arguments are single values.
+        length: the number of splits; required if all arguments are single values.
 
     Raises:
-        ValueError: arrays of different lengths, of more than one dimension, or of other values than integers.
+        ValueError: arrays differ in length, have more than one dimension, or do not contain integers.
 
     Examples:
         >>> import numpy as np
@@ -68,7 +68,7 @@ class SplitTable(Sequence[Split]):
 
     @staticmethod
     def of(splits: Iterable[Any]) -> SplitTable:
-        """Objects as a table, which gives these objects back; a table as it is."""
+        """Return objects as a table that returns these objects on access; return a table unchanged."""
         if isinstance(splits, SplitTable):
             return splits
         objects = tuple(splits)
@@ -79,7 +79,7 @@ class SplitTable(Sequence[Split]):
 
     @staticmethod
     def of_runs(rows: int, size: int, width: float) -> SplitTable:
-        """Rows that have numbers, in splits of ``size`` rows of so many bytes each."""
+        """Split ``rows`` numbered rows into runs of ``size`` rows of ``width`` bytes each."""
         start = np.arange(0, rows, size, dtype=np.int64)
         stop = np.minimum(start + size, rows)
         count = stop - start
@@ -88,64 +88,64 @@ class SplitTable(Sequence[Split]):
         )
 
     def __add__(self, other: SplitTable) -> SplitTable:
-        """The splits of one behind those of the other, as numbers alone."""
+        """Concatenate two tables; original split objects are not kept."""
         both: dict[str, Any] = {name: np.concatenate([self.column(name), other.column(name)]) for name in _NAMES}
         return SplitTable(**both)
 
-    # ---- columns: one value per split, not to be written -------------------------------------------------------------
+    # ---- columns: one value per split, read-only ---------------------------------------------------------------------
 
     def column(self, name: str) -> Numbers:
-        """A column, [splits]."""
+        """Return a column, [splits]."""
         column = self._columns[name]
         return column if column.ndim else np.broadcast_to(column, self._length)
 
     @property
     def rows(self) -> Numbers:
-        """Of each split, -1 if unknown."""
+        """Return the rows of each split, -1 if unknown."""
         return self.column("rows")
 
     @property
     def bytes(self) -> Numbers:
-        """Of each split, -1 if unknown."""
+        """Return the bytes of each split, -1 if unknown."""
         return self.column("bytes")
 
     @property
     def streaming(self) -> npt.NDArray[np.bool_]:
-        """Which can only be read from their beginning."""
+        """Return which splits can only be read from their beginning."""
         return self.column("streaming")
 
     @property
     def streams(self) -> bool:
-        """Some can only be read from their beginning."""
+        """Return whether some splits can only be read from their beginning."""
         return bool(self._length and self._columns["streaming"].any())
 
     @property
     def counted(self) -> bool:
-        """The rows of all are known."""
+        """Return whether the rows of all splits are known."""
         return not self._length or bool((self._columns["rows"] >= 0).all())
 
     @cached_property
     def known_rows(self) -> int:
-        """All rows, as far as they are known."""
+        """Return the sum of all known rows."""
         return _total(self.rows)
 
     @cached_property
     def known_bytes(self) -> int:
-        """All bytes, as far as they are known."""
+        """Return the sum of all known bytes."""
         return _total(self.bytes)
 
     @cached_property
     def most_rows(self) -> int:
-        """Those of the largest split, as far as they are known."""
+        """Return the rows of the largest split among those with known rows."""
         return max(0, int(self.rows.max())) if self._length else 0
 
     def measured(self) -> tuple[int, int] | None:
-        """Rows and bytes of the splits that know both; None if there is none."""
+        """Return the total rows and bytes of the splits for which both are known; None if there are none."""
         both = (self.rows >= 0) & (self.bytes >= 0)
         return (_total(self.rows[both]), _total(self.bytes[both])) if both.any() else None
 
     def of_file(self, file: int) -> Iterator[Split]:
-        """The splits of one file, in order."""
+        """Return the splits of one file in order."""
         return (self[int(place)] for place in np.flatnonzero(self.column("file") == file))
 
     # ---- a sequence --------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _split(file: int, start: int, stop: int, rows: int, size: int, part: int, st
 
 
 def _column(name: str, given: Any) -> Numbers:
-    """An array, or one value, which takes no room per split."""
+    """Return an array; a single value for all splits stays a scalar."""
     column = np.asarray(-1 if given is None else given)
     kinds, expected = ("b", "booleans") if name == "streaming" else ("iu", "integers")
     if column.ndim > 1 or (column.size and column.dtype.kind not in kinds):
@@ -209,35 +209,35 @@ def _column(name: str, given: Any) -> Numbers:
 
 
 def _gathered(name: str, objects: tuple[Any, ...]) -> Numbers:
-    """An attribute of all of them: where it is missing, as a ``Split`` has it."""
+    """Return an attribute of all objects, with the default of ``Split`` where it is missing."""
     blank = getattr(Split, name)
     values = [getattr(split, name, blank) for split in objects]
     if name in _UNKNOWN:
         values = [-1 if value is None else value for value in values]
     column = np.asarray(values, dtype=None if values else np.int64)
-    if column.dtype.kind not in "iufb":  # numbers beyond 64 bits, or none
+    if column.dtype.kind not in "iufb":  # numbers beyond 64 bits, or not numbers
         column = column.astype(np.float64)
     return column.astype(bool) if name == "streaming" else column
 
 
 def _total(values: Numbers) -> int:
     known = values[values >= 0]
-    if known.dtype.kind == "f":  # in order, as floats were always added
+    if known.dtype.kind == "f":  # add floats in order, so that totals stay reproducible
         return sum(known.tolist())
     return int(known.sum())
 
 
 class Places:
-    """Where the splits of a table are, by file and start, with which the keys of their rows begin.
+    """Look up splits by file and start, which begin the keys of their rows.
 
-    ``twice`` are the first two that have both in common, None if no two do.
+    ``twice`` holds the positions of the first two splits that share both, or None.
     """
 
     def __init__(self, table: SplitTable) -> None:
         self._file, self._start = table.column("file"), table.column("start")
         self._order: Index | None = None
         self.twice: tuple[int, int] | None = None
-        if not np.array_equal(self._file, np.arange(len(table))):  # else split i is that of file i
+        if not np.array_equal(self._file, np.arange(len(table))):  # otherwise split i belongs to file i
             self._order = order = np.lexsort((self._start, self._file))
             self._file, self._start = self._file[order], self._start[order]
             same = np.flatnonzero((self._file[1:] == self._file[:-1]) & (self._start[1:] == self._start[:-1]))
@@ -246,7 +246,7 @@ class Places:
                 self.twice = int(order[pair]), int(order[pair + 1])
 
     def of(self, split: Split) -> int:
-        """The place of a split of the table."""
+        """Return the position of a split in the table."""
         if self._order is None:
             return split.file
         low, high = np.searchsorted(self._file, (split.file, split.file + 1))

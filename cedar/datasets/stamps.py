@@ -1,4 +1,4 @@
-"""What tells a file from another of its name and size: when it was changed, its tag, and a look at its contents."""
+"""Detect changed files with the same name and size: by change time, tag, and samples of their contents."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, TypeAlias
 Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"
 _TELLING = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
             "modified", "updated", "created")  # fmt: skip
-_PIECE = 16 << 10  # bytes that are inspected in three places; a file of up to four pieces as a whole
-BUCKETS = 16  # runs of files that a state tells apart
-_LOOKS = 4  # files of a run whose contents are inspected
+_PIECE = 16 << 10  # bytes sampled at three places; a file of at most four times this is read completely
+BUCKETS = 16  # groups of consecutive files ("runs") for which a state records changes
+_LOOKS = 4  # files per run whose contents are sampled
 
 
 def stamp_of_stat(stat: os.stat_result) -> Stamp:
-    """Of a local file: ns of its last change, its inode and its device."""
+    """Return a local file's change time in ns, inode and device."""
     return stat.st_mtime_ns, stat.st_ino, stat.st_dev
 
 
 def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
-    """Of a file of other storage, what fsspec tells of it that tells most, and its name; None if it tells nothing.
+    """Return the most specific tag or time that fsspec reports for a file, with its name; None if there is none.
 
     Args:
-        info: as ``ls`` or ``info`` give it.
-        name: of the object, to compare its stamp with an earlier one.
+        info: an entry from ``ls`` or ``info``.
+        name: the entry to read, to compare with an earlier stamp; "" chooses the most specific one.
     """
     for each in (name,) if name else _TELLING:
         value = info.get(each)
@@ -37,14 +37,14 @@ def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
 
 
 def lasting(stamp: Stamp) -> Any:
-    """What of a stamp is the same from every machine."""
+    """Return the part of a stamp that is the same on every machine."""
     return None if stamp is None else list(stamp[:2])
 
 
 def differ(listed: Stamp, now: Stamp) -> bool:
-    """Whether the file is another than the one that was listed, as far as can be known.
+    """Return whether a file differs from the one that was listed, as far as stamps show.
 
-    Inodes count on the device that listed them: another machine may hold a copy.
+    Inodes are compared only on the same device, since another machine may hold a copy.
     """
     if listed is None or now is None:
         return False
@@ -54,7 +54,7 @@ def differ(listed: Stamp, now: Stamp) -> bool:
 
 
 def pieces(size: int) -> list[tuple[int, int]]:
-    """The ranges of a file that stand for its contents: all of a small one, of others the beginning, middle and end."""
+    """Return the ranges that represent a file: all of a small file, else its beginning, middle and end."""
     if size <= 4 * _PIECE:
         return [(0, size)] if size else []
     starts = (0, (size - _PIECE) // 2, size - _PIECE)
@@ -62,14 +62,14 @@ def pieces(size: int) -> list[tuple[int, int]]:
 
 
 def looked_at(run: Sequence[Any]) -> Sequence[Any]:
-    """The files of a run whose contents are inspected."""
+    """Return the files of a run whose contents are sampled."""
     return run[:: -(-len(run) // _LOOKS)]
 
 
 def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = False) -> list[str]:
-    """8 hex digits per run of files, of what ``each`` says of them, or of some of them.
+    """Return 8 hex digits per run of files: a hash of the results of ``each`` for all or ``some`` of its files.
 
-    A run of which nothing can be said (None of some file) is "".
+    The hash is "" if ``each`` returns None for a file of the run.
     """
     digests = []
     for number in range(min(BUCKETS, len(files))):
@@ -81,21 +81,21 @@ def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = 
 
 
 def run_of(files: Sequence[Any], number: int) -> Sequence[Any]:
-    """The files of a run."""
+    """Return the files of a run."""
     count = min(BUCKETS, len(files))
     return files[len(files) * number // count : len(files) * (number + 1) // count]
 
 
 def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[list[str], list[str]]) -> list[int]:
-    """The runs of files whose data are others than before.
+    """Return the runs of files whose data changed.
 
-    Where a stamp is the same, so are the data. Where it differs the files may be copies, whose contents are the same;
-    of more files than are inspected, only if all stamps differ: one that was replaced among others is not a copy.
+    Equal stamps mean equal data. If stamps differ, the files may be copies with the same contents. If there are more
+    files than are sampled, this holds only if all stamps differ: a single replaced file is not a copy.
 
     Args:
-        files: how many there are.
-        before: stamps and contents, as ``told_of_runs`` gives them.
-        now: the same.
+        files: number of files.
+        before: earlier stamps and contents, as returned by ``told_of_runs``.
+        now: current stamps and contents.
     """
     apart = [i for i, (a, b) in enumerate(zip(before[0], now[0], strict=True)) if a != b or not a]
     looked = files <= BUCKETS * _LOOKS or len(apart) == len(now[0])

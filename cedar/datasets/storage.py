@@ -1,4 +1,4 @@
-"""Where a sink writes: files under temporary names, which get their own when they are whole."""
+"""Write the output of a sink: files have temporary names until they are complete."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from cedar.store.whole_files import temporary_name
 class Storage:
     """A directory, or one file, on any fsspec filesystem.
 
-    As a context: on success every file gets its name, by a rename each; on an error all of them are removed.
+    As a context manager, it renames every file to its final name on success, and removes all of them on an error.
     """
 
     remote: Remote
     root: str
     single: bool
-    owner: str = ""  # what the temporary names of its files begin with: of a job, and of no other
+    owner: str = ""  # prefix of temporary names, unique to a job
     _pending: list[tuple[AppendedFile, str]] = field(default_factory=list)
 
     @staticmethod
     def at(url: str | os.PathLike[str], suffix: str = "", options: StorageOptions | None = None) -> Storage:
-        """``url`` is one file where it ends in ``suffix``, else a directory; without a suffix, data may be there.
+        """Open ``url``: one file if it ends in ``suffix``, else a directory; without a suffix, data may exist.
 
         Raises:
-            PipelineError: there is data already.
+            PipelineError: the location already holds data.
         """
         url = os.fspath(url)
         with writing(url):
@@ -47,16 +47,16 @@ class Storage:
 
     @property
     def local(self) -> bool:
-        """Files are written where they stay."""
+        """Return whether files are written directly to their destination."""
         return "file" in self.remote.fs.protocol
 
     @property
     def shown(self) -> str:
-        """What messages call the place."""
+        """Return the name of the location for messages."""
         return self.show(self.root)
 
     def refuse_data(self, suffix: str) -> None:
-        """Raises PipelineError if there is data of this suffix already."""
+        """Raise PipelineError if the location already holds data with this suffix."""
         fs, url = self.remote.fs, self.shown
         with writing(url):
             kind = self.remote.call(self.root, lambda: kind_of(fs, self.root))
@@ -72,7 +72,7 @@ class Storage:
             raise _taken(f"{url!r} is a directory that is not empty")
 
     def create(self, name: str) -> AppendedFile:
-        """A new file, empty; ``name`` may have folders."""
+        """Create a new, empty file; ``name`` may contain folders."""
         final = self.root if self.single else f"{self.root}/{name}"
         folder = final.rpartition("/")[0]
         self.remote.call(folder, lambda: self.remote.fs.makedirs(folder or "/", exist_ok=True))
@@ -97,19 +97,19 @@ class Storage:
                 undone.pop_all()
 
     def _remove(self, temporary: str) -> None:
-        with contextlib.suppress(Exception):  # the error that brought us here matters more
+        with contextlib.suppress(Exception):  # the original error matters more
             self.remote.fs.rm_file(temporary)
 
     def temporary(self, name: str, base: str) -> str:
-        """The path of a file of this name while it is called ``base``."""
+        """Return the path of a file named ``name`` while its temporary name is ``base``."""
         return f"{self.root}/{name}".rpartition("/")[0] + f"/{base}"
 
     def check(self, temporary: str, size: int, final: str) -> None:
-        """That a file is as it was written, and nothing else has its name.
+        """Check that a file is as it was written, and that its final name is free.
 
         Raises:
-            SourceError: it is gone, or has another size.
-            PipelineError: there is a file of that name.
+            SourceError: the file is missing, or its size differs.
+            PipelineError: a file with the final name exists.
         """
         fs = self.remote.fs
         fs.invalidate_cache(temporary.rpartition("/")[0])
@@ -124,24 +124,25 @@ class Storage:
         )  # fmt: skip
 
     def rename(self, temporary: str, final: str) -> None:
-        """Give a file its name."""
+        """Rename a file to its final name."""
         if self.local:
             os.replace(temporary, final)
         else:
             rename(self.remote, temporary, final)
 
     def urls(self) -> list[str]:
-        """The files, in the order they were begun."""
+        """Return the files in the order of their creation."""
         return [self.show(final) for _, final in self._pending]
 
     def show(self, path: str) -> str:
-        """What messages call a path."""
+        """Return the name of a path for messages."""
         return path if self.local else self.remote.url(path)
 
 
 class AppendedFile:
-    """A file that grows, and is not held open meanwhile: there may be many. On other storage it is written here and
-    sent when it is ended, so it can be sent again.
+    """A file that grows but is not kept open, since there may be many.
+
+    For remote storage it is written locally and uploaded at the end, so that uploads can be retried.
     """
 
     def __init__(self, path: str, remote: Remote | None) -> None:
@@ -155,21 +156,21 @@ class AppendedFile:
         self._waiting: list[Any] = []
 
     def write(self, data: Any) -> int:
-        """Append bytes, at the next ``flush``; how many."""
+        """Queue bytes to be appended at the next ``flush``; return their number."""
         count = memoryview(data).nbytes
         self._waiting.append(data)
         self.size += count
         return count
 
     def flush(self) -> None:
-        """Release the bytes."""
-        with open(self._local, "r+b") as file:  # one that has vanished is an error, and not begun again halfway
+        """Append the queued bytes to the file and release them."""
+        with open(self._local, "r+b") as file:  # fail if the file has vanished, instead of starting a new one midway
             file.seek(0, os.SEEK_END)
             file.writelines(self._waiting)
         self._waiting = []
 
     def end(self) -> None:
-        """All is written, and is to outlive this machine's next failure."""
+        """Finish the file: write it durably to disk, or upload it."""
         self.flush()
         if self._remote is None:
             with open(self._local, "rb") as file:
@@ -179,19 +180,19 @@ class AppendedFile:
         os.unlink(self._local)
 
     def drop(self) -> None:
-        """Nothing of it is needed; what was not sent is never sent."""
+        """Delete the local file without uploading it."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._local)
 
 
 @contextlib.contextmanager
 def writing(url: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
-    """Whatever a filesystem throws becomes a SourceError that names what could not be written."""
+    """Convert any error of a filesystem into a SourceError that names what could not be written."""
     try:
         yield
     except CedarError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a filesystem throws
+    except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
         fix = install(error) or fix
         raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", done=done, fix=fix) from cause

@@ -1,6 +1,6 @@
-"""Checksums next to a file whose format has none: ``name.crc`` holds one for each 64 KiB of the file ``name``.
+"""Checksums for formats that lack them: ``name.crc`` holds one per 64 KiB of the file ``name``.
 
-What is read is checked block by block, before any decoder sees it: a flipped bit is an error that names the file.
+Data is checked block by block before it is decoded: a flipped bit raises an error that names the file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cedar.core.errors import SourceError
 from cedar.store.whole_files import write_whole
 
 SUFFIX = ".crc"
-BLOCK = 64 << 10  # as long as a small read of other storage is
+BLOCK = 64 << 10  # about the size of a small read of remote storage
 _FORMAT = "cedar checksums 1"
 
 
 class RunningChecksums:
-    """Checksums of bytes that come piece by piece."""
+    """Accumulates checksums of bytes that arrive piece by piece."""
 
     def __init__(self) -> None:
         self.size = 0
         self._sums: list[int] = []
-        self._last = 0  # of the block that is not full
+        self._last = 0  # checksum of the incomplete block
 
     def add(self, data: Any) -> None:
         view = memoryview(data).cast("B")
@@ -43,7 +43,7 @@ class RunningChecksums:
                 self._last = 0
 
     def text(self) -> bytes:
-        """What the file of checksums holds."""
+        """Return the contents of the checksum file."""
         last = [self._last] if self.size % BLOCK else []
         crc32 = np.array([*self._sums, *last], dtype="<u4").tobytes()
         reported = {
@@ -61,8 +61,8 @@ class Sums:
     """The checksums of a file.
 
     Args:
-        url: of the file, for messages.
-        size: of the file, bytes.
+        url: the file, for messages.
+        size: the file's size in bytes.
         crc32: uint32[blocks].
     """
 
@@ -72,10 +72,10 @@ class Sums:
 
     @staticmethod
     def of_text(url: str, size: int | None, data: bytes) -> Sums:
-        """The checksums of the file ``url`` of so many bytes, from what is next to it.
+        """Parse the checksum file ``data`` for the file ``url`` of ``size`` bytes.
 
         Raises:
-            SourceError: they are damaged, or of another file.
+            SourceError: the checksums are damaged, or belong to another file.
         """
         where = f"{url}{SUFFIX}"
         try:
@@ -97,7 +97,7 @@ class Sums:
         return sums
 
     def check(self, data: Any, start: int) -> None:
-        """Raises SourceError where bytes are not what was written; ``data`` begins at ``start``, with a block."""
+        """Raise SourceError if bytes have changed; ``data`` begins at ``start``, the beginning of a block."""
         view = memoryview(data)
         for at in range(0, len(view), BLOCK):
             if zlib.crc32(view[at : at + BLOCK]) != int(self.crc32[(start + at) // BLOCK]):
@@ -110,7 +110,7 @@ class Sums:
 
 
 def around(start: int, stop: int, size: int) -> tuple[int, int]:
-    """The range of whole blocks that holds bytes ``start`` to ``stop`` of a file of ``size``.
+    """Return the range of complete blocks that contains bytes ``start`` to ``stop`` of a file of ``size`` bytes.
 
     Examples:
         >>> around(70_000, 70_010, 100_000)
@@ -120,7 +120,7 @@ def around(start: int, stop: int, size: int) -> tuple[int, int]:
 
 
 def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Write the checksums of local files next to them; the paths of what was written.
+    """Write checksum files next to local files; return the paths of the new files.
 
     Examples:
         >>> from pathlib import Path

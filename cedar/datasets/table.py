@@ -1,4 +1,4 @@
-"""Tables in memory: Arrow's, and polars frames."""
+"""Read tables in memory: Arrow tables, polars and pandas frames, NumPy arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cedar.datasets.split_table import SplitTable
 from cedar.datasets.tensors import field_of, tensor_types, with_tensors
 from cedar.datasets.to_arrow import arrow_column
 
-_ROWS = 65_536  # rows of a split
+_ROWS = 65_536  # rows per split
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -28,10 +28,10 @@ class TableSource(BaseSource):
 
     table: Any
     name: str = "from_arrow"
-    indices: Any = None  # int64 row numbers of the table, where not all of its rows are needed in order
+    indices: Any = None  # int64 row numbers to read, in this order; None reads all rows
     rows_per_split: int = _ROWS
     own_code: ClassVar[bool] = False
-    reread_bytes: ClassVar[int] = 0  # coming back for other columns costs nothing
+    reread_bytes: ClassVar[int] = 0  # reading other columns in a second pass costs nothing extra
 
     @property
     def _length(self) -> int:
@@ -51,7 +51,7 @@ class TableSource(BaseSource):
             part = self.table.take(pa.array(np.asarray(self.indices[split.start : split.stop], dtype=np.int64)))
         columns = {name: as_column(part.column(name)) for name in self.table.schema.names}
         columns = with_tensors(columns, self._tensors, self.name)
-        if self.indices is None:  # or a tensor of a batch would write into the caller's table
+        if self.indices is None:  # otherwise writing to a batch's tensor would change the caller's table
             columns = {name: detached(column) for name, column in columns.items()}
         yield Chunk(columns, length=rows)
 
@@ -67,7 +67,7 @@ class TableSource(BaseSource):
         return tensor_types(self.table.schema, self._types)
 
     def select(self, columns: Sequence[str]) -> TableSource:
-        """The same rows, fewer columns."""
+        """Return a source over the same rows with only ``columns``."""
         return replace(self, table=self.table.select(list(columns)))
 
     @once
@@ -89,10 +89,10 @@ class TableSource(BaseSource):
 
 
 def from_arrow(table: Any) -> TableSource:
-    """The source after ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
+    """Return the source behind ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
 
     Raises:
-        PipelineError: it is something else, two columns have the same name, or a type is none of a column: a union.
+        PipelineError: ``table`` is something else, has two columns of the same name, or has a union column.
 
     Examples:
         >>> import pyarrow as pa
@@ -112,11 +112,11 @@ def from_arrow(table: Any) -> TableSource:
 
 
 def from_polars(frame: Any) -> TableSource:
-    """The source after ``cedar.from_polars``: a ``polars.DataFrame``.
+    """Return the source behind ``cedar.from_polars``: a ``polars.DataFrame``.
 
     Raises:
-        PipelineError: it is something else (a LazyFrame is to be collected first), or holds Python objects or
-            integers of 128 bits.
+        PipelineError: ``frame`` is something else (collect a LazyFrame first), or contains Python objects or 128-bit
+            integers.
 
     Examples:
         >>> import polars as pl
@@ -132,10 +132,10 @@ def from_polars(frame: Any) -> TableSource:
 
 
 def from_pandas(frame: Any) -> TableSource:
-    """The source after ``cedar.from_pandas``: a ``pandas.DataFrame``.
+    """Return the source behind ``cedar.from_pandas``: a ``pandas.DataFrame``.
 
     Raises:
-        PipelineError: it is something else, or a column that Arrow cannot hold.
+        PipelineError: ``frame`` is something else, or has a column that Arrow cannot hold.
     """
     if not hasattr(frame, "reset_index") or not hasattr(frame, "columns"):
         fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
@@ -153,10 +153,10 @@ def from_pandas(frame: Any) -> TableSource:
 
 
 def from_numpy(arrays: Any) -> TableSource:
-    """The source after ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
+    """Return the source behind ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
 
     Raises:
-        PipelineError: it is something else, arrays of different lengths, or a dtype that Arrow does not have.
+        PipelineError: ``arrays`` is something else, arrays differ in length, or Arrow lacks a dtype.
     """
     if not isinstance(arrays, Mapping):
         fix = "give cedar.from_numpy({'x': array})"

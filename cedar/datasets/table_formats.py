@@ -1,4 +1,4 @@
-"""Tables of Delta Lake, Iceberg and Hudi, which are more than their files: a log says which of those are current."""
+"""Detect Delta Lake, Iceberg and Hudi tables, whose logs determine which of their files are current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.datasets import walking
 if TYPE_CHECKING:
     from cedar.datasets.listing import File
 
-_LOGS = {  # the folder with a table's log: what the table is, and how to read it
+_LOGS = {  # the folder with a table's log -> the kind of table, and how to read it
     "_delta_log": ("a Delta Lake table", "cedar.read_delta(uri)"),
     "metadata": ("an Iceberg table", "cedar.read_iceberg(catalog.load_table(name))"),
     ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
@@ -21,7 +21,7 @@ _LOGS = {  # the folder with a table's log: what the table is, and how to read i
 
 
 def folders_of(files: Iterable[File]) -> dict[str, Remote | None]:
-    """The folders above files, each of which may be a table. HTTP has no folders."""
+    """Return all folders above files, since each may be a table; HTTP has no folders."""
     folders: dict[str, Remote | None] = {}
     for folder, remote in {file.path.rpartition("/")[0]: file.remote for file in files}.items():
         above = os.path.realpath(folder) if remote is None else folder
@@ -32,7 +32,7 @@ def folders_of(files: Iterable[File]) -> dict[str, Remote | None]:
 
 
 def refuse_table(folder: str, remote: Remote | None) -> None:
-    """Raises SourceError if a folder that files were found below is a table."""
+    """Raise SourceError if a folder above listed files is a table."""
     for name, (kind, fix) in _LOGS.items():
         if _is_log(remote, f"{folder}/{name}"):
             raise SourceError(
@@ -49,6 +49,6 @@ def _is_log(remote: Remote | None, log: str) -> bool:
         names: Any = os.listdir(log) if remote is None else walking.find(remote, log, 1)
     except CedarError:
         raise
-    except Exception:  # noqa: BLE001 - it does not exist, or may not be listed
+    except Exception:  # noqa: BLE001 - the folder does not exist or cannot be listed
         return False
     return not log.endswith("/metadata") or any(n.endswith((".metadata.json", ".metadata.json.gz")) for n in names)

@@ -1,4 +1,4 @@
-"""Tar shards as webdataset writes them: a row is a run of members of one key, a column per extension."""
+"""Read tar shards in webdataset's layout: consecutive members with the same key form a row."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cedar.datasets.listing import File, Paths, as_paths, reading
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_NAMES = {  # key with its folder, up to that dot; extension
+_NAMES = {  # key with its folder, up to the first or last dot of the name; extension
     "first": re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL),
     "last": re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]*)", re.DOTALL),
 }
-_ROWS = 256  # samples of a chunk,
-_BYTES = 16 << 20  # or so many bytes
-_TAIL = 1 << 20  # of what follows the last member, looked at at a time
+_ROWS = 256  # maximum samples per chunk
+_BYTES = 16 << 20  # bytes at which a chunk ends
+_TAIL = 1 << 20  # bytes read at a time after the last member
 
 
 @dataclass
@@ -43,9 +43,9 @@ _TEXTS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, t
 
 
 class _Archive(tarfile.TarFile):
-    """An archive whose headers ask an account for room."""
+    """An archive that reserves memory for headers before it reads them."""
 
-    last = ""  # the member before
+    last = ""  # name of the previous member
 
     def __init__(self, *args: Any, account: MemoryReservation, **options: Any) -> None:
         self.account = account
@@ -53,7 +53,7 @@ class _Archive(tarfile.TarFile):
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """tarfile takes a damaged header, or the end of a cut file, for the end of the archive; here it is an error."""
+    """Raise for a damaged or truncated header, which tarfile would treat as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
@@ -65,11 +65,11 @@ class _StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(f"{error}: the archive is truncated or damaged") from error
 
     def _proc_member(self, tarfile_: Any) -> Self:
-        """Called once the header's block is read; what follows of a long name or of pax fields is read at once."""
+        """Reserve memory for a long name or pax fields before tarfile reads them at once."""
         if self.type in _TEXTS:
             header = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
             tarfile_.account.take(max(0, self.size), header)
-            if self.type != tarfile.XGLTYPE:  # global fields are kept to the end
+            if self.type != tarfile.XGLTYPE:  # tarfile keeps global fields until the end
                 tarfile_.account.give(max(0, self.size))
         made: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
         return made
@@ -89,7 +89,7 @@ class TarSource(FileSource):
 
     @once
     def _extensions(self) -> tuple[str, ...]:
-        """The extensions of the first sample of the first shard that has one; of several, where some may be missing."""
+        """Return the extensions in the first sample of the first non-empty shard, or its first 256 with "null"."""
         few = _ROWS if self.missing == "null" else 1
         for file in self.listing:
             found: dict[str, None] = {}
@@ -119,7 +119,7 @@ class TarSource(FileSource):
                     account.give(size)
                     pending, size = [], 0
         except SourceError:
-            if pending:  # the samples before it are whole
+            if pending:  # earlier samples are complete
                 yield _chunk(pending, names)
             raise
         if pending:
@@ -146,14 +146,14 @@ class TarSource(FileSource):
         return selected(types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> TarSource:
-        """The same shards, fewer columns; what is not wanted is skipped, not kept."""
+        """Return a source over the same shards with only ``columns``; other members are skipped."""
         other = self.keep(replace(self, columns=tuple(columns)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
         return other
 
 
 def _samples(file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]) -> Iterator[_TarSample]:
-    """The samples of a shard; of extensions that are not ``wanted`` the bytes are None."""
+    """Yield the samples of a shard; the bytes of extensions that are not ``wanted`` are None."""
     current: _TarSample | None = None
     seen: set[str] = set()
     for name, data, size in _members(file, wanted, account, names):
@@ -179,7 +179,7 @@ def _samples(file: File, wanted: set[str], account: MemoryReservation, names: re
 def _members(
     file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]
 ) -> Iterator[tuple[str, bytes | None, int]]:
-    """Name, bytes (None if not wanted) and size of each regular member."""
+    """Yield the name, bytes (None if not wanted) and size of each regular member."""
     with ExitStack() as stack:
         with reading(file.url):
             stream = stack.enter_context(open_file(file))
@@ -193,7 +193,7 @@ def _members(
                     check_unchanged(file)
                     _check_end(file, archive)
                     return
-                archive.members.clear()  # type: ignore[attr-defined]  # else every header is kept
+                archive.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile keeps every header
                 if member.isdir():
                     continue
                 name = _safe_name(file, member)
@@ -208,7 +208,7 @@ def _members(
 
 
 def _check_end(file: File, archive: Any) -> None:
-    """A block of zeros ends an archive, and may be a hole in one: then something else follows."""
+    """Raise SourceError if data follows the block of zeros that ends an archive."""
     while block := archive.fileobj.read(_TAIL):
         if block.strip(b"\0"):
             raise SourceError(
@@ -219,7 +219,7 @@ def _check_end(file: File, archive: Any) -> None:
 
 def _safe_name(file: File, member: tarfile.TarInfo) -> str:
     name = member.name.removeprefix("./")
-    if not member.isreg() or member.issparse():  # what is left out of a sparse file would be made of nothing
+    if not member.isreg() or member.issparse():  # sparse files omit data, so their contents would be wrong
         kind = (
             "a sparse file"
             if member.issparse()
@@ -252,13 +252,14 @@ def _chunk(samples: list[_TarSample], names: list[str]) -> Chunk:
 def read_tar(
     paths: Paths, *, missing: Literal["error", "null"] = "error", dot: Literal["first", "last"] = "first"
 ) -> TarSource:
-    """The source after ``cedar.read_tar``.
+    """Return the source behind ``cedar.read_tar``.
 
-    A sample is a run of members whose names are equal up to that dot of the last part; the rest is the extension,
-    in lower case. The first sample of the first shard fixes the extensions. Directories are passed over.
+    A sample is a run of members whose names are equal up to a dot in the last part of the path (``dot`` selects which).
+    The rest is the extension in lower case. The first sample of the first shard fixes the extensions. Directories are
+    skipped.
 
     Raises:
-        PipelineError: ``paths`` is not a path or a list of paths, or another option.
+        PipelineError: ``paths`` is not a path or a list of paths, or another option is invalid.
 
     Examples:
         >>> import io, tarfile

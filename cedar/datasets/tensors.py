@@ -1,7 +1,7 @@
-"""Columns of arrays in files: a field says the shape of a row and its dtype, which what is stored does not tell.
+"""Mark columns of arrays in files: field metadata stores each row's shape and dtype, which Arrow types lack.
 
-Arrow has lists of a fixed size, one in the other; Parquet files hold the bytes of each row, since lists of lists take
-it thirty times as long to read. Vectors are not marked: as lists of a fixed size, expressions read them.
+Arrow stores nested fixed-size lists. Parquet files store the bytes of each row, since reading lists of lists takes
+thirty times as long. Vectors are not marked: expressions can read them as fixed-size lists.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cedar.core.columns import Column, TensorType, type_of
 from cedar.core.convert import to_numpy
 from cedar.core.errors import RowError, SourceError
 
-_MARK = b"cedar.array"  # in the metadata of a field
+_MARK = b"cedar.array"  # key in a field's metadata
 
 
 def field_of(name: str, array: pa.Array, column: Column) -> pa.Field:
-    """The field of a column that was written as ``array``."""
+    """Return the field of a column that is written as ``array``."""
     kind = type_of(column)
     if not isinstance(kind, TensorType) or len(kind.shape) < 2 or 0 in kind.shape:
         return pa.field(name, array.type)
@@ -31,7 +31,7 @@ def field_of(name: str, array: pa.Array, column: Column) -> pa.Field:
 
 
 def with_bytes(table: pa.Table) -> pa.Table:
-    """The same rows, with the bytes of arrays in the place of their lists."""
+    """Return the same rows with arrays as bytes instead of lists."""
     fields, columns = list(table.schema), list(table.columns)
     for place, field in enumerate(fields):
         kind = _marked(field)
@@ -49,22 +49,22 @@ def _bytes_of(lists: pa.Array, stored: pa.DataType) -> pa.Array:
 
 
 def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -> dict[str, TensorType]:
-    """The columns whose fields say that they hold arrays, with the type that they have then.
+    """Return the columns marked as arrays in field metadata, with their tensor types.
 
     Args:
-        fields: of a file.
+        fields: the fields of a file.
         types: the canonical types of the columns that are read.
     """
     return {name: kind for name, kind in marked(fields).items() if name in types and _holds(types[name], kind)}
 
 
 def marked(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
-    """What fields say of arrays."""
+    """Return the tensor types that the metadata of fields declare."""
     return {field.name: kind for field in fields if (kind := _marked(field)) is not None}
 
 
 def _marked(field: pa.Field) -> TensorType | None:
-    """What a field says of arrays; None if that is nothing, or nothing that makes sense."""
+    """Return the tensor type that a field's metadata declares; None if missing or invalid."""
     try:
         reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
         shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
@@ -75,12 +75,12 @@ def _marked(field: pa.Field) -> TensorType | None:
 
 
 def _width(kind: TensorType) -> int:
-    """Bytes of a row."""
+    """Return the bytes of a row."""
     return math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
 
 
 def _holds(stored: pa.DataType, kind: TensorType) -> bool:
-    """What is stored can be arrays of that type."""
+    """Return whether a stored type can hold arrays of ``kind``."""
     if pt.is_fixed_size_binary(stored):
         return bool(stored.byte_width == _width(kind))
     shape = []
@@ -91,16 +91,16 @@ def _holds(stored: pa.DataType, kind: TensorType) -> bool:
 
 
 def same_tensors(files: Iterable[Mapping[str, TensorType]]) -> dict[str, TensorType]:
-    """The columns that are arrays in all files."""
+    """Return the columns that are arrays of the same type in all files."""
     first, *others = files
     return {name: kind for name, kind in first.items() if all(other.get(name) == kind for other in others)}
 
 
 def with_tensors(columns: Mapping[str, Column], tensors: Mapping[str, TensorType], where: str) -> dict[str, Column]:
-    """The columns of a file, some of which are arrays.
+    """Convert the marked columns of a file to arrays.
 
     Raises:
-        SourceError: another program wrote nulls there, which arrays do not hold; ``where`` is the file.
+        SourceError: another program wrote nulls there, which arrays cannot hold; ``where`` is the file.
     """
     made = dict(columns)
     try:

@@ -1,4 +1,4 @@
-"""Text: a row is a line."""
+"""Read text files: each row is a line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cedar.datasets.listing import File, Paths, as_paths, concurrently
 from cedar.datasets.once import once
 from cedar.datasets.split_table import SplitTable
 
-_PIECE_BYTES = 2 << 20  # delivered at a time
-_FIRST_BYTES = 256 << 10  # of a split: a caller may wait for them
+_PIECE_BYTES = 2 << 20  # bytes per chunk
+_FIRST_BYTES = 256 << 10  # bytes of a split's first chunk, small since a caller may be waiting for it
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "line": pa.int64(), "text": pa.large_string()}
 
 
 class LineIndex:
-    """Newlines in each byte range of each file, counted when first needed and kept."""
+    """Counts newlines per byte range of each file when first needed, and caches the counts."""
 
     def __init__(self, known: dict[tuple[int, int], int] | None = None) -> None:
         self._known = known or {}
@@ -39,7 +39,7 @@ class LineIndex:
         self._known[file, part] = count
 
     def before(self, file: int, part: int, of: File, size: int) -> int:
-        """Newlines in the ranges of ``size`` bytes before range ``part``; counts what was not read yet."""
+        """Return the newlines in the ranges of ``size`` bytes before range ``part``; count unknown ranges first."""
         with self._lock:
             missing = [p for p in range(part) if (file, p) not in self._known]
             counts = concurrently(lambda p: count_newlines(of, p * size, (p + 1) * size), missing)
@@ -52,7 +52,7 @@ class TextSource(FileSource):
     """Lines of text files, in splits of 8 MiB; a compressed file is one split.
 
     Args:
-        errors: what to do about bytes that are not utf-8: "strict" (SourceError) or "replace" (U+FFFD).
+        errors: how to handle bytes that are not UTF-8: "strict" (SourceError) or "replace" (U+FFFD).
     """
 
     columns: tuple[str, ...] = ("path", "line", "text")
@@ -93,7 +93,7 @@ class TextSource(FileSource):
         assert split.stop is not None
         before = self._lines.before(split.file, split.part, file, self.split_bytes)
         inside = lines.data[: split.stop - lines.start]
-        # A line that reaches into this range from the one before ends in it, just before our first line.
+        # A line that continues from the previous range ends here, just before our first line.
         reached_in = 1 if lines.start > split.start else 0
         self._lines.put(split.file, split.part, int(np.count_nonzero(inside == ord("\n"))) + reached_in)
         return before + reached_in
@@ -114,10 +114,10 @@ class TextSource(FileSource):
         return {name: _TYPES[name] for name in self.columns}
 
     def select(self, columns: Sequence[str]) -> TextSource:
-        """The same lines, fewer columns; without ``line`` no lines are counted.
+        """Return a source over the same lines with only ``columns``; without ``line`` no lines are counted.
 
         Raises:
-            PipelineError: a column that does not exist.
+            PipelineError: a column does not exist.
         """
         for name in columns:
             if name not in _TYPES:
@@ -126,7 +126,7 @@ class TextSource(FileSource):
 
 
 def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:
-    """Where in the data pieces of up to 2 MiB begin, and the ends of their lines: what works on one keeps it near."""
+    """Yield the start of each piece of up to 2 MiB, which fits CPU caches, and the ends of its lines."""
     first = begin = 0
     size = _FIRST_BYTES
     while first < len(ends):
@@ -152,11 +152,11 @@ def read_text(
     *,
     errors: Literal["strict", "replace"] = "strict",
 ) -> TextSource:
-    """The source after ``cedar.read_text``.
+    """Return the source behind ``cedar.read_text``.
 
     Args:
         paths: local paths, fsspec URLs, globs; ``.gz``, ``.bz2``, ``.zst`` and ``.xz`` are decompressed.
-        errors: what to do about bytes that are not utf-8: "strict" (SourceError with the byte offset) or "replace".
+        errors: how to handle bytes that are not UTF-8: "strict" (SourceError with the byte offset) or "replace".
 
     Raises:
         PipelineError: ``paths`` or ``errors`` is something else.

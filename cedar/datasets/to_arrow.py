@@ -1,4 +1,4 @@
-"""Blocks as Arrow tables."""
+"""Convert blocks to Arrow tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cedar.datasets.tensors import field_of
 
 
 def arrow_column(name: str, column: Column) -> pa.Array:
-    """A column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists.
+    """Return a column as an Arrow array; fixed-shape tensors become (nested) fixed-size lists.
 
     Raises:
-        PipelineError: Python objects, or numbers that Arrow does not have.
+        PipelineError: the column holds Python objects, or numbers that Arrow does not have.
     """
     if isinstance(column, pa.Array | GroupColumn):
         return plain(column)
@@ -37,13 +37,13 @@ def arrow_column(name: str, column: Column) -> pa.Array:
         rows = int(np.prod(column.shape[:i]))
         if size:
             flat = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(flat.type, size))
-        else:  # Parquet cannot be read back with lists of a fixed size of 0
+        else:  # Parquet cannot read back fixed-size lists of size 0
             flat = pa.array([[]] * rows, pa.large_list(flat.type))
     return flat
 
 
 def arrow_batch(block: Block) -> Any:
-    """The live rows of a block as a record batch."""
+    """Return the live rows of a block as a record batch."""
     arrays = {name: arrow_column(name, column) for name, column in block.columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -53,7 +53,7 @@ def arrow_batch(block: Block) -> Any:
 
 
 def same_schema(first: Any, other: Any) -> None:
-    """Raises PipelineError where a later block has other columns or types than the first."""
+    """Raise PipelineError if a later block has other columns or types than the first."""
     if first.equals(other):
         return
     for name in dict.fromkeys([*first.names, *other.names]):
@@ -66,14 +66,14 @@ def same_schema(first: Any, other: Any) -> None:
 
 
 def to_arrow_table(blocks: Iterable[Block], schema: dict[str, ColumnType] | None = None) -> Any:
-    """All blocks as one ``pyarrow.Table``.
+    """Return all blocks as one ``pyarrow.Table``.
 
     Args:
-        blocks: of the same columns.
-        schema: the columns of a table without rows, if there is no block to tell.
+        blocks: blocks with the same columns.
+        schema: the columns of the result if there are no blocks.
 
     Raises:
-        PipelineError: a column of Python objects, or one whose type changes.
+        PipelineError: a column holds Python objects, or its type changes.
 
     Examples:
         >>> import numpy as np, pyarrow as pa

@@ -1,8 +1,8 @@
-"""The truth values that a predicate may take on rows of which only bounds are known.
+"""Compute which truth values a predicate may take on rows for which only bounds are known.
 
-Each node gives a superset, never less. Literals are compared by polars itself, with the least and the greatest value in
-the column's own type, so whatever polars does about types (an integer against a float rounds) is done here too: such
-conversions keep order.
+Each node returns all possible values, and perhaps more. polars itself compares literals with the minimum and the
+maximum in the column's own type. Its type conversions (such as rounding an integer to compare it with a float)
+therefore apply here too; they preserve order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of a column in a run of rows.
+    """What is known about a column in a run of rows.
 
     Args:
-        rows: how many rows there are.
-        nulls: how many of them are null; None: not known.
-        ends: two values that every value is between, NaN aside; None if nothing is known.
+        rows: number of rows.
+        nulls: number of nulls; None if unknown.
+        ends: two values between which all values except NaN lie; None if unknown.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class Clause(Protocol):
 
 
 class CanFailError(Exception):
-    """A part of the predicate may fail on a row: the rows have to be read to tell."""
+    """Part of the predicate may fail on a row, so the rows must be read."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A part that is not understood."""
+    """Part of a predicate that is not understood."""
 
     def truth(self, known: Known) -> Truth:
         return ANY
@@ -88,7 +88,7 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Flag:
-    """A column of booleans as it is."""
+    """A boolean column used directly as a predicate."""
 
     path: Path
 
@@ -106,7 +106,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class IsNull:
-    """Is null."""
+    """Whether a column is null."""
 
     path: Path
 
@@ -119,11 +119,13 @@ class IsNull:
 
 @dataclass(frozen=True, eq=False)
 class Compare:
-    """A column against a constant.
+    """Compares a column with a constant.
 
     Args:
+        path: the column, or a field of a struct column.
+        op: the operator, as polars names it.
         least, most: ``col("x") <= constant`` and ``col("x") >= constant``.
-        plain: the constant as a Python value, where that is all there is to it.
+        plain: the constant as a plain Python number; None for other constants.
     """
 
     path: Path
@@ -142,19 +144,19 @@ class Compare:
             return ANY
         le, ge = self._sides(bounds.ends)
         if None in le or None in ge:
-            return Truth(False, False, True)  # against null
+            return Truth(False, False, True)  # the constant is null
         true, false = _between(self.op, le, ge)
         return Truth(true, false, bounds.nulls != 0)
 
     def _sides(self, ends: pa.Array) -> tuple[list[Any], list[Any]]:
-        """``least`` and ``most`` for the low end, the high end, and NaN where that may come."""
+        """Evaluate ``least`` and ``most`` for the minimum, the maximum, and NaN if it may occur."""
         import polars as pl
 
         value: Any = self.plain
-        if _compares_alike(ends.type, value):  # as polars would, without its price
+        if _compares_alike(ends.type, value):  # same result as polars, but faster
             low, high = ends.to_pylist()
             if pt.is_float32(ends.type):
-                value = struct.unpack("f", struct.pack("f", value))[0]  # plain numbers take the column's width
+                value = struct.unpack("f", struct.pack("f", value))[0]  # polars rounds to the column's width
             le, ge = [low <= value, high <= value], [low >= value, high >= value]
             return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
         try:
@@ -172,7 +174,7 @@ def _compared(least: pl.Expr, most: pl.Expr, ends: pa.Array) -> tuple[list[Any],
 
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:
-    """Python compares the value with a column of this type as polars does."""
+    """Return whether Python compares the value with a column of this type exactly as polars does."""
     if not isinstance(value, int | float) or abs(value) > 1 << 53:
         return False
     floating = pt.is_float32(kind) or pt.is_float64(kind)
@@ -180,7 +182,7 @@ def _compares_alike(kind: pa.DataType, value: Any) -> bool:
 
 
 def _between(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
-    """Whether a comparison may be true, and false, for the low end, the high end, and NaN where that may come."""
+    """Return whether a comparison may be true and may be false, given its results for the points of ``_points``."""
     if op in {"Lt", "GtEq"}:
         true, false = not all(ge), any(ge)
         return (true, false) if op == "Lt" else (false, true)
@@ -194,7 +196,7 @@ def _between(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, eq=False)
 class IsIn:
-    """A column's value is one of some."""
+    """Whether a column's value is in a set of values."""
 
     path: Path
     values: pl.Series
@@ -217,16 +219,16 @@ class IsIn:
 
             points, values = points.cast(pl.Int128), values.cast(pl.Int128)
         if points.dtype != values.dtype:
-            return ANY  # polars converts one to the other, perhaps with a loss
+            return ANY  # polars would convert one type to the other, perhaps losing precision
         inside = bool(((values >= points[:1]) & (values <= points[1:2])).any())
-        if len(points) > 2:  # there may be NaN
+        if len(points) > 2:  # the column may contain NaN
             inside = inside or bool(values.is_nan().any())
         return Truth(inside, True, True)
 
 
 @dataclass(frozen=True, eq=False)
 class IfAlike:
-    """``both``, where the two literals take the same type next to the column as they take together."""
+    """The clause ``both``, if polars converts the two literals to the same type jointly and separately."""
 
     path: Path
     low: str
@@ -246,7 +248,7 @@ class IfAlike:
 
 
 def _points(ends: pa.Array) -> pl.Series:
-    """The two ends, and NaN where there may be such values: statistics leave it out."""
+    """Return the minimum, the maximum, and NaN if the column may contain it, since statistics ignore NaN."""
     import polars as pl
 
     points = pl.Series("x", ends)

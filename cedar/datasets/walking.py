@@ -1,4 +1,4 @@
-"""Walks through folders, of storage and this machine; fsspec leaves out, without a word, what it cannot list."""
+"""Walk folders, remote and local; unlike fsspec, report folders that cannot be listed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def find(remote: Remote, root: str, depth: int | None = None) -> Found:
-    """What is below ``root``, by path; folders too where the storage has any.
+    """Return everything below ``root`` by path, including folders if the storage has them.
 
     Args:
         remote: the storage.
-        root: a folder; nothing is found where it does not exist.
-        depth: levels below it; None is all of them.
+        root: a folder; the result is empty if it does not exist.
+        depth: levels below it; None means all.
 
     Raises:
         Exception: a folder cannot be listed.
@@ -43,11 +43,11 @@ def find(remote: Remote, root: str, depth: int | None = None) -> Found:
 
 
 def glob(remote: Remote, pattern: str, root: str) -> Found:
-    """What matches a pattern, by path.
+    """Return what matches a pattern, by path.
 
     Args:
         remote: the storage.
-        pattern: as fsspec has them, with ``**``.
+        pattern: a pattern in fsspec's syntax, with ``**``.
         root: the folder above its first component that is a pattern.
 
     Raises:
@@ -63,7 +63,7 @@ def glob(remote: Remote, pattern: str, root: str) -> Found:
 
 
 def _flat(fs: Any) -> bool:
-    """The storage lists all that is below a prefix by itself, and says so where it fails."""
+    """Return whether the storage lists everything below a prefix itself, and reports failures."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
@@ -80,18 +80,18 @@ def _entries(fs: Any, folder: str) -> list[dict[str, Any]]:
         return []
 
 
-# ---- of this machine -------------------------------------------------------------------------------------------------
+# ---- local folders -------------------------------------------------------------------------------------------------
 
 
 def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
-    """``root`` and the folders below it, each with the names of the files in it.
+    """Yield ``root`` and all folders below it, each with the names of its files.
 
-    A folder that is, by its inode, one of those it was reached through is not entered again. Two links to one folder,
-    or to one file, are two: their rows are read twice.
+    A folder whose inode equals that of a folder above it is not entered again. Two links to one folder or file count as
+    two: their rows are read twice.
 
     Args:
         root: a folder.
-        hidden: folders whose names begin so are left out.
+        hidden: prefixes of folder names to skip.
 
     Raises:
         OSError: a folder cannot be listed.
@@ -114,7 +114,7 @@ def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, lis
 
 
 def local_glob(pattern: str) -> set[str]:
-    """What matches a pattern, as ``glob.glob(pattern, recursive=True)``, without running round in links.
+    """Return what matches a pattern, as ``glob.glob(pattern, recursive=True)``, without following cyclic links.
 
     Raises:
         OSError: a folder below ``**`` cannot be listed.
@@ -145,7 +145,7 @@ def _matches(parts: list[str]) -> set[str]:
 
 
 def _circles(folder: str, depth: int) -> bool:
-    """Whether a folder and those above it, from so many levels on, come to one that they come from."""
+    """Return whether two folders on the path below level ``depth`` are the same, so that links form a cycle."""
     parts = folder.split("/")
     inodes = [_inode("/".join(parts[:n]) or "/") for n in range(depth + 1, len(parts) + 1)]
     return len(set(inodes)) < len(inodes)
@@ -161,7 +161,7 @@ def _raise(error: OSError) -> None:
 
 
 def braces(path: str) -> list[str]:
-    """The paths that ``{a,b}`` and ``{000..127}`` stand for, as in a shell; a local file may bear such a name."""
+    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file has the literal name."""
     match = _BRACES.search(path)
     if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
         return [path]

@@ -1,4 +1,4 @@
-"""Synthetic logs of sessions: how much they repeat is given, and so is the model that clicks."""
+"""Synthetic session logs with a given amount of repetition and a known click model."""
 
 from cedar.datasets.clicklog.drawing import write_sessions
 from cedar.datasets.clicklog.spec import ClickLog, ListFeature, Written

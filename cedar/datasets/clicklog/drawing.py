@@ -1,4 +1,4 @@
-"""Draws a file of a log: sessions first, then their rows, at last their order in time; and writes file by file."""
+"""Draw and write the files of a synthetic log: first sessions, then their rows, finally the order in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOUR = 3600
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """A file's rows in order of time, and the probability of each click."""
+    """A file's rows in order of time, and the click probability of each row."""
 
     columns: dict[str, Column]
     probability: Floats
@@ -38,10 +38,10 @@ class DrawnRows:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows one session after the other, each session in order of time.
+    """Rows grouped by session, each session in order of time.
 
     Args:
-        session: of each row, 0, 1, ...
+        session: the session number of each row, 0, 1, ...
         first: whether the row is the first of its session.
     """
 
@@ -56,12 +56,12 @@ class _Rows:
         return len(self.session)
 
     def versions(self, repeats: float, rng: np.random.Generator) -> Ints:
-        """A number per row: it is that of the row before with chance ``repeats``, another in each session."""
+        """Return a version per row: the previous row's with probability ``repeats``, and a new one in each session."""
         return np.cumsum(self.first | (rng.random(len(self)) >= repeats)) - 1
 
 
 def draw_file(log: ClickLog, world: World, seed: int, file: int, rows: int) -> DrawnRows:
-    """One file: the rows of an hour; no session is in two files."""
+    """Draw one file, which covers one hour; no session spans two files."""
     rng = np.random.default_rng([seed, 1, file])
     drawn = _rows(log, rng, rows)
     ts = _times(log, drawn, rng) + _START + _HOUR * file
@@ -114,7 +114,7 @@ def _rows(log: ClickLog, rng: np.random.Generator, rows: int) -> _Rows:
 
 
 def _times(log: ClickLog, drawn: _Rows, rng: np.random.Generator) -> Ints:
-    """Seconds: sessions begin all over the hour, their rows come within minutes of that, in order, and in the hour."""
+    """Return times in seconds: sessions start throughout the hour, and their rows follow in order within minutes."""
     within = rng.random(len(drawn)) * log.minutes * 60
     within = within[np.lexsort((within, drawn.session))]
     last = max(1, int(_HOUR - log.minutes * 60))
@@ -124,14 +124,14 @@ def _times(log: ClickLog, drawn: _Rows, rng: np.random.Generator) -> Ints:
 def _lists(
     feature: ListFeature, drawn: _Rows, versions: Ints, world: World, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """(values, start of each row's list, its length), rows one session after the other."""
+    """Return (values, start of each row's list, length of each row's list) with rows grouped by session."""
     count = int(versions[-1]) + 1
     if not feature.shift:
         lengths = rng.poisson(feature.length, count)
         starts = np.cumsum(lengths) - lengths
         values = world.ids(feature, rng, int(lengths.sum()))
         return values, starts[versions], lengths[versions]
-    began = versions[drawn.first]  # the first version of each session
+    began = versions[drawn.first]  # version of the first row of each session
     changes = np.diff(np.append(began, count)) - 1
     length = rng.poisson(feature.length, drawn.count)
     pool_sizes = length + changes * feature.shift
@@ -142,7 +142,7 @@ def _lists(
 
 
 def _gathered(values: Ints, starts: Ints, lengths: Ints) -> pa.Array:
-    """The lists as a column: of each, from where it begins to where it ends."""
+    """Gather the lists ``values[start : start + length]`` into a column."""
     edges = np.stack([starts, starts + lengths], axis=1).reshape(-1)
     picked, offsets = gather(values, edges, 2 * np.arange(len(starts)))
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(picked))
@@ -157,23 +157,23 @@ def write_sessions(
     rows_per_file: int = 100_000,
     row_group_rows: int = 20_000,
 ) -> Written:
-    """Write a synthetic click log as Parquet: rows in order of time, so that sessions interleave.
+    """Write a synthetic click log as Parquet with rows in order of time, so that sessions interleave.
 
     Columns: ``session_id``, ``user_id``, ``ts`` (seconds), ``item_id`` and ``category`` (int64); the lists of the log
     (int64), by default ``hist_items`` and ``tags``; ``u0`` ... (int64), ids of the user; ``i0`` ... (int64), ids that
-    are new in each row; ``d0`` ... (float32, no nulls); ``label`` (int8), drawn from a logistic model over the dense
-    features, the item, and how much the item is like those in ``hist_items``.
+    are new in each row; ``d0`` ... (float32, no nulls); ``label`` (int8). Labels are drawn from a logistic model over
+    the dense features, the item, and the similarity of the item to those in ``hist_items``.
 
     Args:
-        url: a directory that holds no Parquet files yet.
-        rows: how many rows.
+        url: a directory without Parquet files.
+        rows: number of rows.
         seed: the same seed, log and ``rows_per_file`` give the same rows.
-        log: what it looks like, ``ClickLog()`` by default.
-        rows_per_file: rows of a file, an hour each.
-        row_group_rows: rows of a row group.
+        log: what to draw, ``ClickLog()`` by default.
+        rows_per_file: rows per file; each file covers one hour.
+        row_group_rows: rows per row group.
 
     Raises:
-        PipelineError: there are data files already, or a number is too small.
+        PipelineError: the directory has data files already, or a number is too small.
 
     Examples:
         >>> written = write_sessions("sessions", rows=2000, log=ClickLog(samples=4), rows_per_file=1500)

@@ -1,4 +1,4 @@
-"""The model that clicks: what every label is drawn from, and how good the best guess of it is."""
+"""Define the click model: it draws every label, and its AUC is the best that any model can reach."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _CATEGORIES = 40
-_TASTES = 4  # dimensions of what items are like
-_BINS = 20_000  # of probabilities
+_TASTES = 4  # dimensions of the vectors that describe items
+_BINS = 20_000  # number of probability bins
 
 
 @dataclass(frozen=True)
 class World:
-    """What all files of a log share.
+    """The parameters that all files of a log share.
 
     The logit of a click is -1 + dense . weights + effect[item] + (mean of taste over hist_items) . taste[item].
 
     Args:
-        popularity: of items, cumulative.
+        popularity: float64[items], cumulative probabilities of items.
         effect: float64[items].
         taste: float64[items, 4].
         weights: float64[dense].
@@ -42,7 +42,7 @@ class World:
         return _drawn(self.popularity, rng, n)
 
     def ids(self, feature: ListFeature, rng: np.random.Generator, n: int) -> Ints:
-        """Ids of a list: of items by their popularity, others by one of the same skew."""
+        """Draw ``n`` ids for a list: items by their popularity, other ids from a distribution with the same skew."""
         if feature.name == ITEM_LISTS and feature.ids == len(self.popularity):
             return self.items(rng, n)
         return rng.integers(0, feature.ids, n) if not self.skew else _drawn(_popularity(feature.ids, self.skew), rng, n)
@@ -53,7 +53,7 @@ class World:
 
 
 def world_of(log: ClickLog, seed: int) -> World:
-    """The same for every file of a log."""
+    """Draw the parameters of a log, which are the same for all of its files."""
     rng = np.random.default_rng([seed, 0])
     ranks = _popularity(log.items, log.skew)
     shares = rng.permutation(np.diff(ranks, prepend=0.0))
@@ -80,7 +80,7 @@ def _drawn(popularity: Floats, rng: np.random.Generator, n: int) -> Ints:
 
 
 def affinity(world: World, values: Ints, starts: Ints, lengths: Ints, item: Ints) -> Floats:
-    """How much each row's item is like its history: 0 if that is empty."""
+    """Return how similar each row's item is to its history; 0 for an empty history."""
     if not len(values):
         return np.zeros(len(item))
     affinities = np.zeros(len(item))
@@ -93,25 +93,25 @@ def affinity(world: World, values: Ints, starts: Ints, lengths: Ints, item: Ints
 
 @dataclass
 class BayesAuc:
-    """The AUC of the true probabilities, added up over files: rows of one bin of 20,000 count as ties."""
+    """The AUC of the true probabilities, accumulated over files; rows in the same of 20,000 bins count as ties."""
 
     clicks: Floats = field(default_factory=lambda: np.zeros(_BINS))
     others: Floats = field(default_factory=lambda: np.zeros(_BINS))
 
     def add(self, probability: Floats, label: npt.NDArray[np.int8]) -> None:
-        """Rows of another file."""
+        """Add the rows of another file."""
         bins = np.minimum((probability * _BINS).astype(np.int64), _BINS - 1)
         self.clicks += np.bincount(bins[label == 1], minlength=_BINS)
         self.others += np.bincount(bins[label == 0], minlength=_BINS)
 
     @property
     def rate(self) -> float:
-        """The share of clicks."""
+        """Return the share of clicks."""
         return float(self.clicks.sum() / max(self.clicks.sum() + self.others.sum(), 1))
 
     @property
     def value(self) -> float:
-        """0.5 if there are no clicks, or nothing but clicks."""
+        """Return the AUC; 0.5 if there are only clicks or no clicks."""
         pairs = self.clicks.sum() * self.others.sum()
         if not pairs:
             return 0.5

@@ -1,4 +1,4 @@
-"""What a synthetic log looks like."""
+"""Specify what a synthetic log contains."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from cedar.core.errors import PipelineError, user_site
 
-ITEM_LISTS = "hist_items"  # the list of items that the click model looks at
+ITEM_LISTS = "hist_items"  # the list of items that the click model uses
 
 
 @dataclass(frozen=True)
 class ListFeature:
-    """A list of ids of the user: the same in most rows of a session.
+    """A column with lists of a user's ids, which stay the same in most rows of a session.
 
     Args:
-        name: its column, a list of int64.
-        length: mean length; lengths are drawn again with the values (Poisson).
-        repeats: d, the chance that the list of a row is that of the row before it in its session.
-        shift: where it changes, this many ids go at the front and as many come at the end (a history that slides, of a
-            length that stays within a session); 0: a new list takes its place.
+        name: column name; the column holds lists of int64.
+        length: mean length; lengths are Poisson and drawn together with the values.
+        repeats: d, the probability that a row repeats the list of the previous row in its session.
+        shift: at each change, drop this many ids from the front and append as many (a sliding history, whose length is
+            constant within a session); 0 draws a new list instead.
         ids: ids are 0 .. ids - 1.
-        group: features of one group change in the same rows; "" is its own group.
+        group: features in the same group change in the same rows; "" puts the feature in a group by itself.
     """
 
     name: str
@@ -33,24 +33,24 @@ class ListFeature:
 
 @dataclass(frozen=True)
 class ClickLog:
-    """What is drawn, and how much of it repeats.
+    """What to draw, and how much of it repeats.
 
     Args:
-        samples: S, rows of a session: exactly so many, or with ``vary`` so many on average (geometric).
-        vary: sessions differ in length.
-        repeats: d of the scalars of the user, and of lists that do not say their own.
-        lists: the lists of ids; "hist_items" is the one that the click model looks at.
-        scalars: ids of the user, columns u0, u1, ...
-        item_scalars: ids that are new in every row, columns i0, i1, ...
-        dense: numbers, columns d0, d1, ..., float32, new in every row.
-        items: how many items there are.
-        skew: popularity of ids falls as 1 / rank ** skew; 0: all alike.
-        users: how many users there are.
-        minutes: how long a session lasts at most; sessions begin all over a file's hour, so the shorter, the less they
-            interleave.
+        samples: S, rows per session: exactly this many, or the mean with ``vary`` (geometric).
+        vary: let the lengths of sessions differ.
+        repeats: d for the user's scalars, the probability that a row repeats the previous row's value.
+        lists: the list features; the click model uses "hist_items".
+        scalars: number of user id columns u0, u1, ...
+        item_scalars: number of id columns i0, i1, ..., which are new in every row.
+        dense: number of float32 columns d0, d1, ..., which are new in every row.
+        items: number of items.
+        skew: the popularity of ids falls as 1 / rank ** skew; 0 makes them equally popular.
+        users: number of users.
+        minutes: maximum duration of a session. Sessions start throughout a file's hour, so shorter ones interleave
+            less.
 
     Raises:
-        PipelineError: a number out of range, or a name twice.
+        PipelineError: a number is out of range, or two columns have the same name.
 
     Examples:
         >>> ClickLog(samples=4).columns()[:6]
@@ -94,7 +94,7 @@ class ClickLog:
             raise _bad(f"two columns {twice!r}", "other names")
 
     def columns(self) -> list[str]:
-        """The names of the columns, in order."""
+        """Return the names of the columns in order."""
         return [
             "session_id", "user_id", "ts", "item_id", "category",
             *(feature.name for feature in self.lists),
@@ -110,11 +110,10 @@ class Written:
     """A log that was written.
 
     Args:
-        urls: its files.
-        rows: how many rows.
+        urls: the log's files.
+        rows: number of rows.
         clicks: the share of rows with label 1.
-        bayes_auc: the AUC of the model that drew the labels, over these very rows: what no other model exceeds, but for
-            chance.
+        bayes_auc: the AUC on these rows of the model that drew the labels; other models can exceed it only by chance.
     """
 
     urls: tuple[str, ...]
