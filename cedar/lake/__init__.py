@@ -1,1 +1,1 @@
-"""Writers, Lance, Vortex and convert: an extension, which the core asks for by name (``cedar.core.extensions``)."""
+"""Write files, read Lance and Vortex, convert formats: an extension loaded by name (``cedar.core.extensions``)."""

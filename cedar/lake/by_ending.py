@@ -1,4 +1,4 @@
-"""Files whose endings say what they hold: one function for all formats."""
+"""Read files of any format with one function, which chooses the reader by file extension."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ READERS: dict[str, tuple[Callable[..., Pipeline], tuple[str, ...]]] = {
     "text": (sources.read_text, (".txt",)),
     "tar": (sources.read_tar, (".tar",)),
 }
-_ROWS = ("jsonl", "csv", "tsv", "text", "tar")  # formats whose functions take files, not folders
+_ROWS = ("jsonl", "csv", "tsv", "text", "tar")  # formats whose readers take files, not folders
 _COMPRESSED = re.compile(r"\.(gz|bz2|zst|lz4|xz)$")
 
 
 def read(paths: Any, *, storage_options: sources.StorageOptions = None) -> Pipeline:
-    r"""Rows of files of any format that a ``cedar.read_*`` function reads, chosen by the ending of the first one.
+    r"""Read files in any format that a ``cedar.read_*`` function reads, chosen by the extension of the first file.
 
-    Endings are .parquet, .pq, .arrow, .feather, .ipc, .vortex, .lance, .jsonl, .ndjson, .csv, .tsv, .txt and .tar, also
-    compressed (.csv.gz). For options such as ``columns=``, use the function of the format.
+    Extensions are .parquet, .pq, .arrow, .feather, .ipc, .vortex, .lance, .jsonl, .ndjson, .csv, .tsv, .txt and .tar,
+    also compressed (.csv.gz). For options such as ``columns=``, use the function of the format.
 
     Args:
-        paths: any fsspec URL, folder or glob, or a list of them; all of one format.
-        storage_options: of the filesystem, see docs/storage.md.
+        paths: any fsspec URL, folder or glob, or a list of them; all files must have the same format.
+        storage_options: options for the filesystem, see docs/storage.md.
 
     Raises:
-        PipelineError: no ending says what the files hold.
+        PipelineError: no file has a known extension.
 
     Examples:
         >>> import cedar, pathlib
@@ -52,10 +52,10 @@ def read(paths: Any, *, storage_options: sources.StorageOptions = None) -> Pipel
 
 
 def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tuple[str, Pipeline]:
-    """The format of files, and a pipeline that reads them; of a folder, its first format in ``READERS``.
+    """Return the format of files and a pipeline that reads them; for folders, the first format of ``READERS`` found.
 
     Raises:
-        PipelineError: no ending says what the files hold.
+        PipelineError: no file has a known extension.
     """
     first = paths if isinstance(paths, str | os.PathLike) else next(iter(paths), None)
     if first is None:

@@ -1,9 +1,9 @@
-"""The manifest of a folder that a job writes: which files are done, and where the rows after them begin.
+"""The log of a folder that a job writes: which files are complete, and where the rows after them begin.
 
-Below ``_cedar`` lie ``job.json``, which says what the job is, and for each rank a log of numbered commits, as table
-formats keep them. A commit names files that are whole, under temporary names, and the state after their last row; it is
-made in one step, by the first process, and then the files get their names. So a job that is killed at any moment has
-lost what it did since its last commit, and nothing else; of two at once, one meets the other's commit and ends.
+The folder ``_cedar`` contains ``job.json``, which describes the job, and for each rank a log of numbered commits, as in
+table formats. A commit names complete files under temporary names, and the loader's state after their last row. The
+first process to write a commit does so atomically; afterwards the files are renamed. A job that is killed therefore
+loses only the work since its last commit. If two jobs run concurrently, one finds the other's commit and stops.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _NEW = "write to a new place, or remove what is there first"
 
 @dataclass(frozen=True)
 class Commit:
-    """What a rank had done at some moment.
+    """What a rank had completed at some moment.
 
     Args:
-        parts: the files since the commit before.
-        state: of the loader, after their last row.
-        schema: the columns of the files, as Arrow has them in bytes, in hexadecimal digits; they tell what may be null.
-        number: of the next file.
-        end: there is nothing more to write.
-        layout: how the columns are stored, where that was chosen.
+        parts: the files since the previous commit.
+        state: the loader's state after their last row.
+        schema: the Arrow schema of the files, serialized, in hexadecimal digits; it says which columns may be null.
+        number: the number of the next file.
+        end: whether there is nothing more to write.
+        layout: how the columns are stored, if cedar chose it.
     """
 
     parts: tuple[Part, ...]
@@ -60,8 +60,8 @@ class Log:
     """The commits of one rank.
 
     Args:
-        storage: the folder that is written to.
-        rank, world: whose commits these are.
+        storage: the folder being written.
+        rank, world: the rank whose commits these are, and the number of ranks.
     """
 
     storage: Storage
@@ -75,23 +75,23 @@ class Log:
         return f"{self.storage.root}/{FOLDER}/rank-{self.rank:05d}-of-{self.world:05d}"
 
     def name(self, suffix: str, number: int) -> str:
-        """What the rank's file of this number is called."""
+        """Return the name of the rank's file with this number."""
         return f"part-{number:05d}{suffix}" if self.world == 1 else f"part-{self.rank:05d}-{number:05d}{suffix}"
 
-    # ---- what the job is ---------------------------------------------------------------------------------------------
+    # ---- the job -----------------------------------------------------------------------------------------------------
 
     def job(self, suffix: str) -> dict[str, Any] | None:
-        """What the folder says of its job; None if none is begun.
+        """Return the folder's description of its job; None if no job was begun.
 
         Raises:
-            PipelineError: there are files that no job of this kind wrote.
+            PipelineError: the folder has data files that no such job wrote.
         """
         job = self._read(f"{FOLDER}/job.json")
         if job is None:
             try:
                 self.storage.refuse_data(suffix)
             except PipelineError:
-                job = self._read(f"{FOLDER}/job.json")  # another rank may just have begun
+                job = self._read(f"{FOLDER}/job.json")  # another rank may have just started the job
                 if job is None:
                     raise
         if job is not None and job.get("cedar") != VERSION:
@@ -101,31 +101,31 @@ class Log:
         return self._named(job)
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Write down what the job is, unless another process did before; what holds."""
+        """Write the job's description unless another process did; return the description in the folder."""
         self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
         return self._named(self._read(f"{FOLDER}/job.json")) or {}
 
     def _named(self, job: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The job, whose temporary files are from here on called by it."""
+        """Use the job's id as the owner in the names of its temporary files, and return the job."""
         by = job.get("by") if job is not None else None
         self.storage.owner = by[:12] if isinstance(by, str) and re.fullmatch("[0-9a-f]{32}", by) else ""
         return job
 
     def forget(self) -> None:
-        """The job wrote nothing, and another begins in its place."""
+        """Remove the description of a job that wrote nothing, so that another can replace it."""
         path = f"{self.storage.root}/{FOLDER}/job.json"
         with writing(self._shown(f"{FOLDER}/job.json")), contextlib.suppress(FileNotFoundError):
             self.storage.remote.call(path, lambda: self.storage.remote.fs.rm_file(path))
 
-    # ---- one at a time -----------------------------------------------------------------------------------------------
+    # ---- lock --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nothing else writes for this rank meanwhile, as far as the storage can tell: local ones do.
+        """Hold a lock so that no other process writes for this rank; only local storage supports it.
 
         Raises:
-            PipelineError: something does.
-            SourceError: it is not a place for a folder.
+            PipelineError: another process is writing.
+            SourceError: the folder cannot be created.
         """
         if not self.storage.local:
             yield
@@ -135,7 +135,7 @@ class Log:
             for folder in (self._folder, os.path.dirname(self._folder)):
                 settle_claims(folder)
         try:
-            self._locked = acquire(f"{self._folder}/lock")  # None on a file system without locks: commits still tell
+            self._locked = acquire(f"{self._folder}/lock")  # None without file locks: commits detect conflicts
         except BlockingIOError as error:
             raise self._another() from error
         try:
@@ -155,10 +155,10 @@ class Log:
     # ---- commits -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the commits, and finish what the last one began.
+        """Read the commits, and finish renaming the files of the last one.
 
         Raises:
-            SourceError: commits or files that were made are not there any more.
+            SourceError: commits or written files are missing.
         """
         folder = self._folder
         with writing(self.storage.shown):
@@ -202,7 +202,7 @@ class Log:
         return commit
 
     def _ours(self, part: Part) -> bool:
-        """Names are below the folder, and are those that a job gives: they are renamed by what is written here."""
+        """Check that a part's names are ones that jobs generate, since files are renamed by these names."""
         *folders, last = part.name.split("/")
         match = _TEMPORARY.fullmatch(part.temporary)
         return (
@@ -210,11 +210,11 @@ class Log:
         )
 
     def add(self, commit: Commit) -> None:
-        """Make a commit, then give its files their names.
+        """Write a commit, then give its files their final names.
 
         Raises:
-            PipelineError: another job made one since.
-            SourceError: it cannot be written.
+            PipelineError: another job has written the commit meanwhile.
+            SourceError: the commit cannot be written.
         """
         name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
         with writing(self._shown(name)):
@@ -229,7 +229,7 @@ class Log:
                     raise self._another()
             except CedarError:
                 for part in commit.parts:
-                    with contextlib.suppress(Exception):  # that of the other is another file
+                    with contextlib.suppress(Exception):  # the other job's files have other names
                         self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
                 raise
             self.commits.append(commit)
@@ -237,7 +237,7 @@ class Log:
                 self._publish(part)
 
     def _publish(self, part: Part) -> None:
-        """Give a file its name, unless it has it."""
+        """Give a file its final name, unless it already has it."""
         final = f"{self.storage.root}/{part.name}"
         with contextlib.suppress(FileNotFoundError):
             self.storage.rename(self.storage.temporary(part.name, part.temporary), final)
@@ -253,7 +253,7 @@ class Log:
         )
 
     def _check(self) -> None:
-        """Every file that is done is there; temporary ones that a run which was killed left are not needed."""
+        """Check that every completed file exists, and remove temporary files of killed runs."""
         sizes = self._sizes()
         for part in self.parts():
             if sizes.get(f"{self.storage.root}/{part.name}") != part.bytes:
@@ -267,7 +267,7 @@ class Log:
         return {str(path): info.get("size") for path, info in entries.items()}
 
     def _sweep(self, paths: Sequence[str]) -> None:
-        """Remove temporary files that this job made for this rank, and which nothing writes to any more."""
+        """Remove temporary files of this job and rank that nothing writes any more."""
         mine, owner = self.name("", 0).rpartition("-")[0], self.storage.owner
         for path in paths:
             match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
@@ -276,15 +276,15 @@ class Log:
                     self.storage.remote.fs.rm_file(path)
 
     def end(self) -> None:
-        """All is done."""
+        """Finish the job: remove leftover temporary files."""
         self._sweep(list(self._sizes()))
 
     def files(self) -> list[Part]:
-        """Those that hold rows: no checksums."""
+        """Return the files that hold rows, without files of checksums."""
         return [part for part in self.parts() if not part.name.endswith(SUFFIX)]
 
     def parts(self) -> list[Part]:
-        """The files that are done, in order."""
+        """Return the completed files in order."""
         return [part for commit in self.commits for part in commit.parts]
 
     # ---- small files -------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Log:
         return self.storage.show(f"{self.storage.root}/{name}")
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """A JSON file; None if it is not there."""
+        """Read a JSON file; return None if it does not exist."""
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
 
         def content() -> bytes | None:
@@ -317,7 +317,7 @@ class Log:
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
-        """Write a new JSON file in one step; False if there is one already."""
+        """Write a new JSON file atomically; return False if another process did."""
         data = json.dumps(content | {"by": uuid.uuid4().hex}).encode()
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
         folder = path.rpartition("/")[0]
@@ -325,14 +325,14 @@ class Log:
             remote.call(folder, lambda: remote.fs.makedirs(folder, exist_ok=True))
             if self.storage.local:
                 write_first(path, data)
-            elif self._read(name) is None:  # not all storages refuse to write over a file
+            elif self._read(name) is None:  # not every storage refuses to overwrite a file
                 with contextlib.suppress(FileExistsError):
                     remote.call(path, lambda: remote.fs.pipe_file(path, data, mode="create"))
-            return bool(self._read(name) == json.loads(data))  # ours, also where the answer to an attempt was lost
+            return bool(self._read(name) == json.loads(data))  # also if the response was lost
 
 
 def begun_job(url: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the job is that a folder says was begun in it; None if there is none, or one that wrote nothing."""
+    """Return the description of the job that was begun in a folder; None if there is none, or it wrote nothing."""
     log = Log(Storage.at(url), 0, 1)
     job = log._read(f"{FOLDER}/job.json")
     return job if job is not None and {"format", "layout"} <= job.keys() else None

@@ -1,4 +1,4 @@
-"""Convert: the same rows in another format, after telling on a sample what each format is worth for a pipeline."""
+"""Convert data to another format, after measuring on a sample what each format costs a pipeline."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 _TRIED = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
           ("vortex", "fast"), ("lance", "fast"))  # fmt: skip
 _WRITTEN = ("parquet", "arrow", "vortex", "lance")
-_ROWS = 131_072  # of the sample, at least
-_ROUNDS = 3  # of which the quickest counts
+_ROWS = 131_072  # minimum rows of the sample
+_ROUNDS = 3  # the fastest round counts
 
 
 @dataclass(frozen=True)
 class FormatCost:
-    """What rows of a sample cost in a format.
+    """The cost of a sample's rows in one format.
 
     Args:
-        format, layout: as ``write`` takes them; of the data as they are, the layout is "as is".
-        bytes: of a row, on storage.
+        format, layout: as for ``write``; the layout is "as is" for the existing files.
+        bytes: stored bytes per row.
         decoding: CPU seconds to decode a row's columns.
-        pipeline: CPU seconds of the whole pipeline, for each row that it reads; None if none was given.
-        reading: seconds that the bytes of its columns take from the place that is written to.
+        pipeline: CPU seconds of the whole pipeline per row read; None without a pipeline.
+        reading: seconds to read the row's bytes from the destination's storage.
     """
 
     format: str
@@ -58,18 +58,18 @@ class FormatCost:
 
     @property
     def seconds(self) -> float:
-        """Of a row in all."""
+        """Return the total seconds per row."""
         return (self.decoding if self.pipeline is None else self.pipeline) + self.reading
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What ``convert`` found and did.
+    """The measurements and the result of ``convert``.
 
     Args:
-        worth: of each format that was tried, the best first; nothing where a job continued that had begun.
-        columns: that are read; None is all.
-        written: None if nothing was to be written.
+        worth: the cost of each measured format, the best first; empty if a job was continued.
+        columns: the columns that are read; None means all.
+        written: what was written; None if ``convert`` only measured.
     """
 
     worth: tuple[FormatCost, ...]
@@ -99,22 +99,22 @@ def convert(
     layout: str | None = None,
     pipeline: Pipeline | None = None,
 ) -> Converted:
-    """Write data to files of another format, in the order of their rows; first measure what each format is worth.
+    """Write data to files of another format in the same row order, after measuring the cost of each format.
 
-    A sample of the first rows is written in every format whose library is there and decoded again, by this process,
-    one thread as far as the libraries let it. With ``pipeline``, only the columns that it reads count, and it is run on
-    each sample. Then ``Pipeline.write`` writes: a job, which continues where it was killed, in the format that it began
-    with.
+    cedar writes the first rows in every format whose library is installed, and decodes them again in this process, with
+    one thread as far as the libraries allow. With ``pipeline``, it measures only the columns that the pipeline reads,
+    and runs it on each sample. Then it calls ``Pipeline.write``, whose job can be killed and continued. A continued job
+    keeps its format.
 
     Args:
-        paths: files of one of the formats that ``cedar.read_*`` read, by their endings; a Lance data set ends so.
+        paths: files in a format that ``cedar.read_*`` functions read, recognized by extension (such as .lance).
         out: a folder; None only measures.
-        format, layout: as ``write`` takes them; by default what takes least time in all, CPU and reading together.
-        pipeline: that will read the data; the files that it reads now are ``paths``, or have the same columns.
+        format, layout: as for ``write``; by default those with the least total time for CPU and reading.
+        pipeline: the pipeline that will read the data; it now reads ``paths``, or files with the same columns.
 
     Raises:
-        PipelineError: what cannot be distinguished or written, a pipeline that reads something else.
-        SourceError: what cannot be read, or rows that are missing after all.
+        PipelineError: the format is unknown or cannot hold the data, or the pipeline reads other data.
+        SourceError: a file cannot be read, or written rows are missing.
 
     Examples:
         >>> import cedar, pyarrow as pa, pyarrow.parquet as pq
@@ -144,15 +144,15 @@ def convert(
 
 
 def _stored(form: str, out: str | os.PathLike[str], written: Written) -> int:
-    """How many rows are read of what was written."""
-    joined = FORMATS[form].joined  # one data set, of the files of all ranks
+    """Return the number of rows that can be read back."""
+    joined = FORMATS[form].joined  # one data set from the files of all ranks
     if form not in READERS or not written.files or (joined and _one_of_ranks()):
         return written.rows
     return READERS[form][0](out if joined else written.files).count()
 
 
 def _check(data: Pipeline, stored: int, written: Written) -> None:
-    """Raises SourceError where rows are missing."""
+    """Raise SourceError if rows are missing."""
     expected = _counted(data)
     if stored != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
         raise SourceError(
@@ -171,11 +171,12 @@ def _counted(data: Pipeline) -> int | None:
     return None if None in rows else sum(rows)
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------------
+# ---- the data and its columns
+# -----------------------------------------------------------------------------------------
 
 
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
-    """The node of a pipeline that reads the data."""
+    """Return the node of a pipeline that reads the data."""
     every = graph.sources(pipeline.node)
     paths = getattr(data.node.operator.source, "paths", None)  # type: ignore[attr-defined]
     same = [node for node in every if getattr(getattr(node.operator, "source", None), "paths", ()) == paths]
@@ -189,7 +190,7 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
 
 
 def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
-    """The columns that a pipeline needs of the data; None for all."""
+    """Return the columns of the data that a pipeline needs; None for all."""
     node = _source_of(pipeline, data)
     needed = live_columns(pipeline.node, graph.schemas(pipeline.node))[id(node)]
     known = data.schema
@@ -202,7 +203,7 @@ def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
     return tuple(name for name in known if name in needed)
 
 
-# ---- what it is worth ------------------------------------------------------------------------------------------------
+# ---- measurements ----------------------------------------------------------------------------------------------------
 
 
 def _measured(
@@ -233,17 +234,17 @@ def _measured(
                 read, count, size = _sample(sample, form, layout, f"{folder}/{form}-{layout}")
                 yield worth(form, layout or "-", read, count, size / max(count, 1))
             except CedarError:
-                continue  # it has no place for some column, or name; a request for it fails when it is written
+                continue  # the format cannot hold some column; ``write`` reports it if the user chose that format
 
 
 def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
-    """What part of the bytes of a row these columns are."""
+    """Return the share of a row's bytes that these columns take."""
     table = data.take(1024).to_arrow()
     return 1.0 if columns is None or not table.nbytes else float(table.select(columns).nbytes / table.nbytes)
 
 
 def _first(source: Any) -> tuple[Any, int | None]:
-    """The source with its first splits alone, and their rows; None if that is not known."""
+    """Return the source limited to its first splits, and their rows; None if the rows are unknown."""
     splits, count, rows = source.splits(), 0, 0
     for split in splits:
         if split.rows is None:
@@ -260,14 +261,14 @@ def _first(source: Any) -> tuple[Any, int | None]:
 
 
 def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, int, int]:
-    """A source with the rows of the sample, how many these are, and their bytes."""
+    """Write the sample and return a source that reads it, its number of rows, and its bytes."""
     written = sample.write(path, format=form, layout=layout, rank=0, world=1, progress=False)  # type: ignore[arg-type]
     pipeline = READERS[form][0](path)
     return pipeline.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
 
 
 def _decoding(source: Any, columns: Sequence[str] | None) -> float:
-    """CPU seconds to decode these columns of all rows."""
+    """Return the CPU seconds to decode these columns for all rows."""
     narrow = source.select(columns) if columns is not None and hasattr(source, "select") else source
 
     def decode() -> None:
@@ -279,7 +280,7 @@ def _decoding(source: Any, columns: Sequence[str] | None) -> float:
 
 
 def _piped(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
-    """CPU seconds of the pipeline on another source."""
+    """Return the CPU seconds of the pipeline when it reads another source."""
     node = _source_of(pipeline, data)
     index = next(i for i, each in enumerate(graph.walk(pipeline.node)) if each is node)
     number = iter(range(index + 1))
@@ -294,7 +295,7 @@ def _piped(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
             for _ in loader:
                 pass
 
-        run()  # kernels are compiled
+        run()  # the first run compiles kernels
         return _quickest(run)
 
 
@@ -310,21 +311,21 @@ def _quickest(call: Callable[[], None]) -> float:
 def optimize_layout(
     pipeline: Pipeline, budget: Budget, *, executor: ExecutorLike = "auto", workers: int | None = None
 ) -> Plan:
-    """Read all files once, and lay out the result of them in the folder that the budget names.
+    """Read all files once and store the optimized layout in the folder that the budget names.
 
-    Loaders with the same budget read what is there, in this process and in others; so does one with the plan. Splits
-    that are there already are not rebuilt.
+    Loaders with the same budget, or with the returned plan, read this layout, also in other processes. Existing splits
+    are not rebuilt.
 
     Args:
-        pipeline: with an end.
+        pipeline: a pipeline that ends.
         budget: ``cedar.Budget(layout=...)``.
-        executor, workers: as of ``loader``.
+        executor, workers: as for ``loader``.
 
     Returns:
         A plan that reads the new layout: ``p.loader(plan=plan)``.
 
     Raises:
-        PipelineError: the budget names no place, the pipeline has no end, or reads no files.
+        PipelineError: the budget names no folder, the pipeline has no end, or it reads no files.
 
     Examples:
         >>> import cedar
@@ -347,7 +348,7 @@ def optimize_layout(
                 f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
                 fix="it is for pipelines that read files split by split, without a cache() of their own",
             )  # fmt: skip
-        loader._job.store.place(os.fspath(budget.layout))  # raises where it is not a place of this user's
+        loader._job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
         for _ in loader:
             pass
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]

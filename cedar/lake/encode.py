@@ -1,4 +1,4 @@
-"""Encode: the last step of a batch that goes to a file."""
+"""Encode batches into bytes, the last step before they are written to files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cedar.operators.base import Env
 
 @dataclass(frozen=True)
 class Encode:
-    """The kernel that makes bytes of a batch, in a task.
+    """The kernel that encodes a batch into bytes inside a task.
 
     Args:
-        form: what the files are.
+        form: the format of the files.
         partition_by: columns that become folders.
-        most: rows of a piece; None is no limit.
+        most: maximum rows of a piece; None means no limit.
     """
 
     form: Format
@@ -39,7 +39,7 @@ class Encode:
         return Block(columns, block.keys, block.dead, aligned=False)
 
     def columns(self, table: pa.Table) -> dict[str, Any]:
-        """The pieces of a table as arrays, which travel as any column does: see ``pieces``."""
+        """Return the pieces of a table as columns of arrays, for transport to the writer; ``pieces`` decodes them."""
         if not table.num_columns:
             raise PipelineError("write: there is no column to write")
         form, table = self.form, self.form.fitted(table)
@@ -66,7 +66,7 @@ class Encode:
 
 
 def pieces(columns: dict[str, Any]) -> Iterator[tuple[str, int, memoryview]]:
-    """(folder, rows, bytes) of each piece."""
+    """Yield (folder, rows, bytes) for each piece."""
     at, data = 0, memoryview(columns["bytes"])
     for folder, rows, size in zip(
         columns["folders"].tolist(), columns["rows"].tolist(), columns["sizes"].tolist(), strict=True

@@ -1,7 +1,7 @@
-"""What files are written as: how rows become bytes in a task, and how these bytes become a file.
+"""File formats for writing: tasks encode rows into pieces, and the writer assembles pieces into files.
 
-A task encodes a piece of a file by itself, so several are encoded at the same time; the file is then put together
-from pieces without looking at their rows.
+Tasks encode pieces independently and therefore concurrently. The writer then builds a file from the pieces without
+decoding their rows.
 """
 
 from __future__ import annotations
@@ -26,75 +26,75 @@ from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table
 from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
 
-_KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # as read_tar takes them, and gives them back
+_KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # names that read_tar accepts and restores
 
 
 class Assembly(ABC):
-    """A file that grows by pieces.
+    """A file that is assembled from pieces.
 
     Args:
         write: appends bytes to the file.
     """
 
-    full = False  # no further piece may be added
-    pending_bytes = 0  # bytes that wait to be written
-    sums = b""  # what is to lie next to the file when it has ended: see ``cedar.datasets.sums``
+    full = False  # if True, no further piece may be added
+    pending_bytes = 0  # bytes not yet written
+    sums = b""  # contents of the checksum file to write at the end: see ``cedar.datasets.sums``
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         self.write = write
 
     @abstractmethod
     def add(self, piece: Any) -> None:
-        """Append what ``Format.encode`` made."""
+        """Append the output of ``Format.encode``."""
 
     def end(self) -> None:
-        """Write what a file ends with."""
+        """Write the end of the file."""
 
     def drop(self) -> None:
-        """It will not be ended, or was."""
+        """Release resources, if the file was finished or is abandoned."""
 
 
 class Format(ABC):
-    """A format of files."""
+    """A file format."""
 
     name: str
     suffix: str
-    aims: tuple[str, ...] = ("fast",)  # of its layout: see ``cedar.lake.layouts``
-    layouts: Layouts | None = None  # what is chosen of it, by the rows of a job
-    folder = ""  # where the files lie, below that which is written to
-    joined = False  # the files of all ranks are one data set, once ``join`` was called
+    aims: tuple[str, ...] = ("fast",)  # available layouts: see ``cedar.lake.layouts``
+    layouts: Layouts | None = None  # the layout chosen from a job's first rows
+    folder = ""  # folder for the files, below the destination
+    joined = False  # whether ``join`` combines the files of all ranks into one data set
 
     def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
-        """The format for the files of one job; the arguments are those of ``Layouts``."""
+        """Return the format configured for one job; the arguments are those of ``Layouts``."""
         return self
 
     def fitted(self, table: pa.Table) -> pa.Table:
-        """The same rows as the files of this job say their columns."""
+        """Return the same rows with the schema of this job's files."""
         return table
 
     def refitted(self, piece: Any, fields: Any) -> Any:
-        """A piece whose columns are of these fields."""
+        """Convert an encoded piece to the schema ``fields``."""
         return piece
 
     @abstractmethod
     def encode(self, table: pa.Table) -> Any:
-        """The rows as bytes.
+        """Encode rows as bytes.
 
         Raises:
-            PipelineError: the format has no place for a column's values.
+            PipelineError: the format cannot hold a column's values.
         """
 
     @abstractmethod
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
-        """A new file."""
+        """Start a new file."""
 
     def join(
         self, url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: StorageOptions | None
     ) -> None:
-        """Make one data set of files: their names below the folder, rows and bytes."""
+        """Combine files into one data set; each is given as its name below the folder, rows and bytes."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises PipelineError for a column that the format cannot hold."""
+        """Raise PipelineError for a column that the format cannot hold."""
         for field in schema:
             if why := self._refuses(field.type):
                 raise PipelineError(
@@ -103,7 +103,7 @@ class Format(ABC):
                 )
 
     def _refuses(self, kind: pa.DataType) -> str:
-        """Why a type, or one inside it, cannot be held; "" if it can."""
+        """Return why a type, or one inside it, cannot be held; "" if it can."""
         return next(filter(None, (self._refuses(kind.field(i).type) for i in range(kind.num_fields))), "")
 
 
@@ -125,7 +125,7 @@ class _ParquetFile(Assembly):
 
 
 class Parquet(Format):
-    """A piece is a row group; pages have checksums."""
+    """Parquet: a piece is a row group; pages have checksums."""
 
     name, suffix = "parquet", ".parquet"
     aims = AIMS
@@ -188,7 +188,7 @@ class _ArrowFile(Assembly):
 
 
 class _Sink(io.RawIOBase):
-    """What pyarrow writes to."""
+    """A writable file object for pyarrow that calls ``write``."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class _Sink(io.RawIOBase):
 
 
 def _least(table: pa.Table) -> str:
-    """The compression that is read fastest, of those whose files are small."""
+    """Return "lz4", which is faster to read, unless zstd makes the data much smaller."""
     sizes = {}
     for name in ("lz4", "zstd"):
         sink = pa.MockOutputStream()
@@ -213,7 +213,7 @@ def _least(table: pa.Table) -> str:
 
 
 class Arrow(Format):
-    """A piece is a record batch; not compressed unless files are to be small, so that they can be mapped."""
+    """Arrow IPC: a piece is a record batch, uncompressed so that files can be mapped, except with layout "small"."""
 
     name, suffix = "arrow", ".arrow"
     aims: tuple[str, ...] = ("fast", "small")
@@ -236,12 +236,12 @@ class Arrow(Format):
 
 # ---- Vortex and Lance ------------------------------------------------------------------------------------------------
 
-_HELD_BYTES = 512 << 20  # of Arrow, that a file is made of: as many as end a file of another format
+_HELD_BYTES = 512 << 20  # Arrow bytes per file, as large as files of other formats
 _COPY_BYTES = 16 << 20
 
 
 class _HeldFile(Assembly):
-    """Pieces wait in a file of this machine, since a library makes the file, by looking at more values than one has."""
+    """Keeps pieces in a temporary local file; the library writes the file at the end, as it must see all values."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__(write)
@@ -258,7 +258,7 @@ class _HeldFile(Assembly):
             with pa.ipc.open_stream(self._piece(0)) as first:
                 schema = first.schema
             path = self._make(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
-            with pa.memory_map(path) as file:  # which is there as long as something holds its bytes
+            with pa.memory_map(path) as file:  # stays valid as long as its bytes are referenced
                 while data := file.read_buffer(_COPY_BYTES):
                     self._copied(data)
                     self.write(data)
@@ -266,10 +266,10 @@ class _HeldFile(Assembly):
 
     @abstractmethod
     def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
-        """Have the library write the file to a folder; where it lies."""
+        """Write the file with the library into a folder; return its path."""
 
     def _copied(self, data: Any) -> None:
-        """Bytes of the file, in their order."""
+        """Process bytes of the finished file, in order."""
 
     def _piece(self, start: int) -> Any:
         self._pieces.seek(start)
@@ -303,7 +303,7 @@ class _VortexFile(_HeldFile):
 
 
 class Vortex(Arrow):
-    """A piece is rows as Arrow has them; the file is compressed when its last piece is there, and has checksums."""
+    """Vortex: a piece is Arrow rows; the file is compressed when its last piece has arrived, and has checksums."""
 
     name, suffix = "vortex", ".vortex"
     aims: tuple[str, ...] = ("fast",)
@@ -319,7 +319,7 @@ class Vortex(Arrow):
         try:
             with plain_errors():
                 vortex.array(pa.table({"x": pa.nulls(1, kind)}))
-        except Exception as error:  # noqa: BLE001 - whatever it says
+        except Exception as error:  # noqa: BLE001 - Vortex raises many types
             return f"Vortex has no such values: {error}"
         return ""
 
@@ -330,14 +330,14 @@ class _LanceFile(_HeldFile):
 
 
 class Lance(Vortex):
-    """As Vortex, without checksums; the files of all ranks become one data set when the last of them is there."""
+    """Lance: like Vortex, without checksums; the files of all ranks become one data set when the last is written."""
 
     name, suffix = "lance", ".lance"
     folder = lance_table.FOLDER
     joined = True
 
     def fitted(self, table: pa.Table) -> pa.Table:
-        return table.cast(plain_schema(table.schema))  # of all files: one of a data set cannot have less
+        return table.cast(plain_schema(table.schema))  # all files of a data set need the same nullability
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _LanceFile(write)
@@ -360,7 +360,7 @@ class Lance(Vortex):
 
 
 class _Bytes(Assembly):
-    """Pieces one after the other, and what ends them."""
+    """Concatenates pieces, and appends a fixed end."""
 
     def __init__(self, write: Callable[[Any], int], last: bytes = b"") -> None:
         super().__init__(write)
@@ -375,7 +375,7 @@ class _Bytes(Assembly):
 
 
 class _TarFile(_Bytes):
-    """Names of samples come once in a shard."""
+    """A tar shard; it rejects a sample name that occurs twice."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__(write, b"\0" * (2 * tarfile.BLOCKSIZE))
@@ -383,7 +383,7 @@ class _TarFile(_Bytes):
 
     def add(self, piece: Any) -> None:
         with tarfile.open(fileobj=io.BytesIO(piece)) as tar:
-            keys = {_KEY.match(member.name)[0] for member in tar}  # type: ignore[index] # as they were checked
+            keys = {_KEY.match(member.name)[0] for member in tar}  # type: ignore[index] # ``encode`` checked them
         if twice := sorted(keys & self._keys):
             raise _bad_key(twice[0], "comes twice")
         self._keys |= keys
@@ -391,7 +391,7 @@ class _TarFile(_Bytes):
 
 
 class Jsonl(Format):
-    """A row is a line."""
+    """JSON lines: a row is a line."""
 
     name, suffix = "jsonl", ".jsonl"
 
@@ -405,7 +405,7 @@ class Jsonl(Format):
                     fix="fill or filter them first, or write Parquet",
                 )
         sink = io.BytesIO()
-        frame = pl.from_arrow(table.rename_columns([str(i) for i in range(table.num_columns)]))  # it names "" again
+        frame = pl.from_arrow(table.rename_columns([str(i) for i in range(table.num_columns)]))  # polars renames ""
         assert isinstance(frame, pl.DataFrame)
         frame.columns = table.column_names
         frame.write_ndjson(sink)
@@ -434,7 +434,7 @@ def _finite(values: pa.Array) -> bool:
 
 
 class Tar(Format):
-    """A row is a sample of a webdataset shard: column ``key`` names it, each other column is a member."""
+    """Tar: a row is a sample of a webdataset shard; column ``key`` names it, and each other column is a member."""
 
     name, suffix = "tar", ".tar"
 

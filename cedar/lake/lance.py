@@ -1,4 +1,4 @@
-"""Lance data sets: a split is a range of rows of a fragment; the version is fixed when the source is first used."""
+"""Read Lance data sets: a split is a range of rows of a fragment; the version is fixed on first use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Fragment:
     """A part of a data set.
 
     Args:
-        number: the data set's own for it.
-        rows: those that were not deleted.
-        bytes: of its files; 0 if the data set does not tell.
-        files: their names, which no other file ever has; one of deletions among them.
+        number: the number that the data set gives it.
+        rows: rows that are not deleted.
+        bytes: bytes of its files; 0 if the data set does not record them.
+        files: names of its files, including one of deletions; Lance never reuses names.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """What a version of a data set says of itself."""
+    """What cedar knows about a version of a data set."""
 
     version: int
     types: Types
@@ -53,7 +53,7 @@ class VersionInfo:
 
 
 class _OpenDataset:
-    """The data set and its fragments, as this process has them."""
+    """The opened data set fragments of this process."""
 
     def __init__(self) -> None:
         self.fragments: list[Any] | None = None
@@ -67,10 +67,10 @@ class LanceSource(BaseSource):
     """A Lance data set.
 
     Args:
-        uri: where it is, as Lance takes it.
+        uri: its location, in Lance's syntax.
         columns: the columns to read, in this order; None reads all.
-        version: a number, or a tag; None is the latest when the source is first used, from then on that one.
-        storage_options: keys, endpoints and so on, for Lance.
+        version: a number, or a tag; None uses the latest version at first use, and keeps it.
+        storage_options: keys, endpoints and other options for Lance.
     """
 
     uri: str
@@ -78,7 +78,7 @@ class LanceSource(BaseSource):
     version: int | str | None = None
     storage_options: StorageOptions | None = None
     own_code: ClassVar[bool] = False
-    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
 
     @once
     def _known(self) -> VersionInfo:
@@ -102,9 +102,9 @@ class LanceSource(BaseSource):
             return lance.dataset(self.uri, version=version, storage_options=dict(self.storage_options or {}) or None)
 
     def _fragments(self) -> list[Any]:
-        """As Lance has them, of the version that is read."""
+        """Return Lance's fragment objects for the version that is read."""
         known, opened = self._known, self._opened
-        if opened.fragments is None:  # in another process than the one that asked first
+        if opened.fragments is None:  # in a process that did not open the data set first
             opened.fragments = self._dataset(known.version).get_fragments()
         return opened.fragments
 
@@ -153,7 +153,7 @@ class LanceSource(BaseSource):
         return selected(self._known.types | self._known.tensors, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> LanceSource:
-        """The same data set, fewer columns."""
+        """Return a source over the same data set that reads only ``columns``."""
         other = replace(self, columns=tuple(columns))
         other.__dict__.update((name, self.__dict__[name]) for name in ("_known", "_opened") if name in self.__dict__)
         return other
@@ -165,7 +165,7 @@ class LanceSource(BaseSource):
         return size / rows if rows and size and self.columns is None else None
 
     def digest(self) -> str:
-        """Names of files say it all: they are never written twice, and go where the data set goes."""
+        """Hash the file names, which Lance never reuses, and which do not change when the data set moves."""
         text = json.dumps([[each.rows, each.files] for each in self._known.fragments])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -199,7 +199,7 @@ def read_lance(
     version: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> LanceSource:
-    """The source after ``cedar.read_lance``.
+    """Return the source behind ``cedar.read_lance``.
 
     Raises:
         PipelineError: ``uri`` is not a string or path.

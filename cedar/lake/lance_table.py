@@ -1,4 +1,4 @@
-"""Lance data sets that a job writes: each file by itself, all of them joined by one commit when the last is there."""
+"""Write Lance data sets: ranks write files separately, and one commit joins them when the last is complete."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cedar.core.redact import StorageOptions
 from cedar.core.remote import is_remote
 from cedar.datasets.storage import writing
 
-FOLDER = "data"  # below a data set, where its files are
-_VERSION = "2.1"  # of files; a data set has files of one version, whichever Lance a job is gone on with
-_ALL = 1 << 62  # rows and bytes: what is written at once is one file
-_PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # that Lance has requests of its own for
+FOLDER = "data"  # folder of the files below a data set
+_VERSION = "2.1"  # of files; a data set needs one version, even if a job continues with another release of Lance
+_ALL = 1 << 62  # rows and bytes per file, so large that one call writes one file
+_PLACES = ("s3", "gs", "az", "abfss", "oss", "file")  # storage that Lance supports
 _FEATURE = "write(format='lance')"
 
 
 def check_place(url: str, options: StorageOptions | None = None) -> None:
-    """Raises PipelineError for a place that Lance cannot make a data set in, or that has one."""
+    """Raise PipelineError if Lance cannot create a data set at a location, or one exists there."""
     scheme = url.partition("://")[0]
     if is_remote(url) and scheme not in _PLACES:
         raise PipelineError(
@@ -39,7 +39,7 @@ def check_place(url: str, options: StorageOptions | None = None) -> None:
 
 
 def exists(url: str, options: dict[str, Any] | None = None) -> bool:
-    """There is a data set, of whatever rows."""
+    """Return whether a data set exists."""
     lance = library("lance", "lance", _FEATURE)
     with writing(url):
         try:
@@ -53,7 +53,7 @@ def exists(url: str, options: dict[str, Any] | None = None) -> bool:
 
 
 def write_file(rows: pa.RecordBatchReader, folder: str) -> str:
-    """Rows as one file of a data set, an empty one if there are none, in a folder that is there; where it lies."""
+    """Write rows as one file of a data set into an existing folder (an empty file without rows); return its path."""
     fragments = _fragments(rows, folder)
     if not fragments:
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as nothing:
@@ -73,13 +73,13 @@ def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
 
 @lru_cache(256)
 def refuses(name: str, kind: pa.DataType) -> str:
-    """Why Lance takes no such column; "" if it does."""
+    """Return Lance's reason for rejecting a column; "" if it accepts it."""
     try:
         with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
             write_file(pa.table({name: pa.nulls(1, kind)}).to_reader(), folder)
     except CedarError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it says
+    except Exception as error:  # noqa: BLE001 - Lance raises many types
         return str(error).partition(", /")[0]
     return ""
 
@@ -87,18 +87,20 @@ def refuses(name: str, kind: pa.DataType) -> str:
 def commit(
     url: str, files: Sequence[tuple[str, int, int]], fields: pa.Schema, options: dict[str, Any] | None = None
 ) -> None:
-    """Make a data set of files that are in it, in this order, in one step; nothing if there is one.
+    """Create a data set from existing files, in this order, atomically; do nothing if the data set exists.
 
     Args:
-        files: their names below the data set, rows and bytes.
-        fields: the columns of all of them.
+        url: the data set.
+        files: names below the data set, rows and bytes of each file.
+        fields: the columns of all files.
+        options: storage options for Lance.
     """
     lance, fragment = library("lance", "lance", _FEATURE), library("lance.fragment", "lance", _FEATURE)
     if exists(url, options):
         return
     with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder:
         nothing = pa.table({field.name: pa.nulls(1, field.type) for field in fields}, schema=fields)
-        (like,) = _fragments(nothing.to_reader(), folder)[0].files  # all files of these columns have the same parts
+        (like,) = _fragments(nothing.to_reader(), folder)[0].files  # as in all files
     fragments: list[Any] = []
     for name, rows, size in files:
         if rows:

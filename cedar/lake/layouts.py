@@ -1,7 +1,7 @@
-"""Layouts: how a Parquet file stores its columns, chosen by what it takes to read the first rows back.
+"""Choose how a Parquet file stores its columns, by the cost of reading its first rows back.
 
-For each column, a few encodings and compressions are tried on some thousand rows: what they take on storage, and the
-CPU time to decode them. Only such are tried as other readers of Parquet know, too.
+For each column, cedar tries a few encodings and compressions on some thousand rows, and compares their size and the CPU
+time to decode them. It tries only those that other Parquet readers support.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from cedar.cache.cost import SECONDS_PER_BYTE
 from cedar.core.printable import one_line
 from cedar.datasets.tensors import with_bytes
 
-Layout: TypeAlias = "dict[str, list[str]]"  # by column: encoding, compression
+Layout: TypeAlias = "dict[str, list[str]]"  # column name -> [encoding, compression]
 
 AIMS = ("fast", "small", "pyarrow")
 PLAIN, DICTIONARY = "plain", "dictionary"
-_BY_TYPE = {  # of Parquet: an encoding that may be better than the plain one
+_BY_TYPE = {  # Parquet's physical type -> an encoding that may beat plain
     "INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "FLOAT": "BYTE_STREAM_SPLIT",
     "DOUBLE": "BYTE_STREAM_SPLIT", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
 }  # fmt: skip
 _TOLD = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LENGTH_BYTE_ARRAY": "lengths"}
 _BY_NAME = {reported: name for name, reported in _TOLD.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
-_ROWS, _BYTES = 8192, 4 << 20  # of a column that are inspected
-_LEAST = 1024  # rows, for fewer of which no time can be known
-_CHOOSING = 3.0  # CPU seconds, after which a column is stored as another of its type is: of tables with many columns
+_ROWS, _BYTES = 8192, 4 << 20  # rows and bytes of a column to sample
+_LEAST = 1024  # minimum rows for a meaningful time measurement
+_CHOOSING = 3.0  # CPU seconds of trials, after which columns reuse the layout of another column of their type
 _ALL = "all columns"
-_READS = 3  # of which the quickest counts
-_NEAR = 1.1  # times the best: figures have noise, and the smaller of two that are so near is taken
-SMALL = 1.1  # times as large as with zstd, at most
+_READS = 3  # the fastest read counts
+_NEAR = 1.1  # costs within this factor of the best count as equal, and the smallest such file wins
+SMALL = 1.1  # maximum size relative to zstd
 
 
 class Layouts:
-    """The layout of the files of one job: chosen by the first rows that come, then kept. Safe for threads.
+    """The layout of the files of one job, chosen from the first rows and then kept. Thread-safe.
 
     Args:
-        aim: "fast": least time to read, CPU time and bytes together; "small": least CPU time, of what is at most 1.1
-            times as large as with zstd; "pyarrow": as pyarrow writes by default.
-        place: "disk" or "url": what the bytes are read from.
-        known: what was chosen before.
-        fields: of the files so far, with what may be null in them; None before the first rows.
+        aim: "fast": least time to read, CPU time and bytes together; "small": least CPU time among layouts at most 1.1
+            times as large as with zstd; "pyarrow": pyarrow's defaults.
+        place: "disk" or "url": the storage that files are read from.
+        known: the layout chosen earlier.
+        fields: schema of the files so far, with nullability; None before the first rows.
     """
 
     def __init__(self, aim: str, place: str, known: Layout | None = None, fields: pa.Schema | None = None) -> None:
@@ -57,7 +57,7 @@ class Layouts:
         self._lock = threading.Lock()
 
     def options(self, table: pa.Table) -> dict[str, Any]:
-        """Arguments of ``pyarrow.parquet.write_table`` for these rows."""
+        """Return the arguments of ``pyarrow.parquet.write_table`` for these rows."""
         if self.aim == "pyarrow":
             return {}
         with self._lock:
@@ -74,17 +74,14 @@ class Layouts:
         return options(table.schema, self.layout)
 
     def of_files(self, choose: Callable[[pa.Table], str], table: pa.Table) -> str:
-        """The compression of files that have one for all columns; chosen by their first rows."""
+        """Return the compression for formats with one compression per file; the first rows decide."""
         with self._lock:
             if _ALL not in self.layout:
                 self.layout[_ALL] = ["ipc", choose(table)]
             return self.layout[_ALL][1]
 
     def fitted(self, table: pa.Table) -> pa.Table:
-        """The same rows, whose columns are said to have no nulls where these and those before have none.
-
-        Arrays are the bytes of each row.
-        """
+        """Mark columns as non-nullable if neither these rows nor earlier ones have nulls, and store arrays as bytes."""
         if self.aim == "pyarrow":
             return table
         table = with_bytes(table)
@@ -94,7 +91,7 @@ class Layouts:
 
 
 def checked(given: Any) -> Layout:
-    """A layout that was read. Raises ValueError, or TypeError, where it is none."""
+    """Validate a layout read from a file. Raise ValueError or TypeError if it is invalid."""
     for name, (encoding, compression) in dict(given).items():
         if not isinstance(name, str) or encoding not in (PLAIN, DICTIONARY, *_BY_NAME, "ipc"):
             raise ValueError("an invalid layout")
@@ -104,7 +101,7 @@ def checked(given: Any) -> Layout:
 
 
 def describe(layout: Mapping[str, Sequence[str]]) -> str:
-    """A layout in words.
+    """Describe a layout in words.
 
     Examples:
         >>> describe({"a": ["delta", "none"], "b": ["plain", "lz4"], "c": ["delta", "none"]})
@@ -123,7 +120,7 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 
 def layout_of(url: str) -> Layout:
-    """How a Parquet file stores its columns, by its first row group."""
+    """Return how a Parquet file stores its columns, according to its first row group."""
     import fsspec
 
     with fsspec.open(url) as file:
@@ -137,11 +134,11 @@ def layout_of(url: str) -> Layout:
     return layout
 
 
-# ---- which is best ---------------------------------------------------------------------------------------------------
+# ---- the choice ------------------------------------------------------------------------------------------------------
 
 
 def choose(column: pa.Table, aim: str, place: str) -> list[str]:
-    """Encoding and compression of a table's one column."""
+    """Choose the encoding and compression of a table's only column."""
     sample = column.slice(0, min(_ROWS, max(1, int(_BYTES * len(column) / max(column.nbytes, 1)))))
     name = sample.column_names[0]
     tried = [(how, file) for how in _ways(sample.schema.field(0)) if (file := _encoded(sample, {name: how}))]
@@ -152,7 +149,7 @@ def choose(column: pa.Table, aim: str, place: str) -> list[str]:
     costs: list[tuple[float, int, list[str]]] = []
     for how, file in sorted(tried, key=lambda each: each[1].size):
         if costs and file.size * per_byte > _NEAR * min(costs)[0]:
-            break  # the others are larger still
+            break  # remaining files are larger still
         seconds = _decoding(file) if len(sample) >= _LEAST else 0.0
         costs.append((seconds + file.size * per_byte, file.size, how))
     best = min(cost for cost, _, _ in costs)
@@ -175,7 +172,7 @@ def _encoded(table: pa.Table, layout: Layout) -> pa.Buffer:
 
 
 def _decoding(file: pa.Buffer) -> float:
-    """CPU seconds of this thread to decode a file, at best."""
+    """Return the CPU seconds of this thread to decode a file, the minimum of several runs."""
     best = float("inf")
     for _ in range(_READS):
         with pq.ParquetFile(pa.BufferReader(file)) as opened:
@@ -190,7 +187,7 @@ def _decoding(file: pa.Buffer) -> float:
 
 
 def options(schema: pa.Schema, layout: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The arguments of ``write_table`` for a layout of these columns."""
+    """Return the arguments of ``write_table`` for a layout of these columns."""
     compressions, encodings, dictionaries = {}, {}, []
     for field in schema:
         encoding, compression = layout[field.name]
@@ -205,25 +202,25 @@ def options(schema: pa.Schema, layout: Mapping[str, Sequence[str]]) -> dict[str,
 
 @lru_cache(maxsize=4096)
 def _leaves(field: pa.Field) -> tuple[tuple[str, str], ...]:
-    """Path and type, as Parquet has them, of what a column is stored in."""
+    """Return the path and physical type of a column's Parquet leaves."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.schema([field]).empty_table(), sink)
     leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
     return tuple((leaves.column(i).path, leaves.column(i).physical_type) for i in range(len(leaves)))
 
 
-# ---- what may be null ------------------------------------------------------------------------------------------------
+# ---- nullability -----------------------------------------------------------------------------------------------------
 
 
 def tightened(table: pa.Table) -> pa.Schema:
-    """The schema of a table, by which nothing may be null that is not: columns, and items of lists."""
+    """Return a table's schema with columns and list items marked as non-nullable if they have no nulls."""
     if not table.num_rows:
         return plain_schema(table.schema)
     return pa.schema([_tight(table.schema.field(name), table.column(name).chunks) for name in table.column_names])
 
 
 def with_required(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """The same rows, by whose schema nothing in the columns ``names`` may be null."""
+    """Return the same rows with the columns ``names``, and their list items, marked as non-nullable."""
     fields = pa.schema([_required(field) if field.name in names else field for field in table.schema])
     return table.cast(fields) if names else table
 
@@ -235,7 +232,7 @@ def _required(field: pa.Field) -> pa.Field:
 
 
 def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
-    """A field is less sure than its values where these are in structs, whose nulls hide what is below."""
+    """Mark a field as non-nullable if possible; inside structs it stays nullable, since their nulls hide values."""
     arrays = list(arrays)
     kind = field.type
     if pt.is_large_list(kind):
@@ -245,7 +242,7 @@ def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """The same lists, without nulls that are in none of them: of those the writer would say that they are there."""
+    """Remove nulls of values outside all lists, which the Parquet writer would count."""
     return array.take(pa.array(range(len(array)), pa.int64())) if _hides_nulls(array) else array
 
 
@@ -257,7 +254,7 @@ def _hides_nulls(array: pa.Array) -> bool:
 
 
 def loosened(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
-    """A schema by which may be null what may be by either; ``other`` may lack columns, such as those of folders."""
+    """Return a schema in which a column is nullable if it is in either; ``other`` may lack partition columns."""
     if other is None or schema.equals(other):
         return schema
     known = set(other.names)
@@ -272,7 +269,7 @@ def _loose(field: pa.Field, other: pa.Field) -> pa.Field:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema by which anything may be null."""
+    """Return the schema with everything nullable."""
     return pa.schema([field.with_type(_plain(field.type)).with_nullable(True) for field in schema])
 
 

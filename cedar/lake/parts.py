@@ -1,4 +1,4 @@
-"""The files that a sink has in progress, one for each folder, and the folders that columns become."""
+"""Files in progress of a sink, one per folder, and splitting of rows into partition folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.datasets.sums import SUFFIX
 from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
-FILE_BYTES = 512 << 20  # a file that has grown so large is followed by another
+FILE_BYTES = 512 << 20  # a file that reaches this size is followed by another
 _AGAIN = (
     "free space, or see to the storage and its permissions; what is done stays, so run the same again: it continues"
 )
@@ -28,11 +28,13 @@ _AGAIN = (
 
 @dataclass(frozen=True)
 class Part:
-    """A file that is whole.
+    """A complete file.
 
     Args:
-        name: below the folder that is written to.
-        temporary: what it is called, in the same folder, until it gets its name.
+        name: path below the destination folder.
+        rows: number of rows.
+        bytes: size of the file.
+        temporary: name in the same folder until the file gets its final name.
     """
 
     name: str
@@ -51,12 +53,12 @@ class _Open:
 
 @dataclass
 class PartFiles:
-    """Puts files together from encoded pieces.
+    """Assembles files from encoded pieces.
 
     Args:
-        name: makes the name of a file out of its number.
-        rows_per_file: at most; None ends files by their size.
-        number: of the next file.
+        name: returns the name of a file for its number.
+        rows_per_file: maximum rows; None limits files by size.
+        number: the number of the next file.
     """
 
     storage: Storage
@@ -64,27 +66,27 @@ class PartFiles:
     name: Callable[[int], str]
     rows_per_file: int | None = None
     number: int = 0
-    done: list[Part] = field(default_factory=list)  # since ``taken``
+    done: list[Part] = field(default_factory=list)  # since the last call of ``taken``
     _open: dict[str, _Open] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
-        """Of all files since ``taken``."""
+        """Return the bytes of all files since the last call of ``taken``."""
         open_ = sum(part.file.size + part.assembly.pending_bytes for part in self._open.values())
         return sum(part.bytes for part in self.done) + open_
 
     @property
     def rows(self) -> int:
-        """Of the files that are begun."""
+        """Return the rows of the files in progress."""
         return sum(part.rows for part in self._open.values())
 
     @property
     def under_way(self) -> bool:
-        """Some file is begun."""
+        """Return whether any file is in progress."""
         return bool(self._open)
 
     def add(self, folder: str, rows: int, piece: Any) -> None:
-        """Append a piece to the file of a folder; one that is full is followed by another.
+        """Append a piece to a folder's file; start a new file after a full one.
 
         Raises:
             SourceError: the file cannot be written.
@@ -117,7 +119,7 @@ class PartFiles:
         with self._writing(part.name):
             part.assembly.end()
             part.file.end()
-            if part.assembly.sums:  # which has its name before the file has: any code that sees the file sees them
+            if part.assembly.sums:  # they are renamed before the file, so that its readers always find them
                 self._beside(part.name + SUFFIX, part.assembly.sums)
         del self._open[folder]
         self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
@@ -129,19 +131,19 @@ class PartFiles:
         self.done.append(Part(name, 0, file.size, file.path.rpartition("/")[2]))
 
     def end(self) -> None:
-        """End all files."""
+        """Finish all files."""
         for folder in list(self._open):
             self._end(folder)
 
     def taken(self) -> list[Part]:
-        """The files that were ended since this was asked before."""
+        """Return the files completed since the last call."""
         done, self.done = self.done, []
         return done
 
     def drop(self) -> None:
-        """Nothing of what was not taken is needed."""
+        """Delete all files that were not taken."""
         for open_ in self._open.values():
-            with contextlib.suppress(Exception):  # the error that brought us here matters more
+            with contextlib.suppress(Exception):  # the original error matters more
                 open_.file.drop()
             open_.assembly.drop()
         self._open.clear()
@@ -157,10 +159,10 @@ class PartFiles:
 
 
 def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each folder (``k=1/n=a``), in their order, without the columns that the folder tells.
+    """Yield each partition folder (``k=1/n=a``) with its rows in order, without the partition columns.
 
     Raises:
-        PipelineError: a column that cannot name folders.
+        PipelineError: a column cannot be used for partitioning.
     """
     for name in names:
         _check_partition(table, name, names)
@@ -183,15 +185,15 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Ta
 def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
     if name not in table.column_names:
         raise missing_column(name, table.column_names, "write(partition_by=...)")
-    if not name:  # a folder "=2" tells no column to any reader of it
+    if not name:  # readers would not see a column in a folder "=2"
         raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
-    if name[0] in "._":  # readers pass over hidden folders, ours and others'
+    if name[0] in "._":  # readers skip hidden folders
         raise PipelineError(
             f"write: cannot partition by {name!r}: folders whose names begin with {name[0]!r} are hidden to readers",
             fix=f"rename the column first, such as to {name.lstrip('._') or 'part'!r}",
         )
     kind = table.schema.field(name).type
-    if not any(allowed(kind) for allowed in _FOLDERS):  # others would come back as strings
+    if not any(allowed(kind) for allowed in _FOLDERS):  # other types would be read back as strings
         raise PipelineError(
             f"write: cannot partition by {name!r} of type {kind}",
             fix=f"partition by integers, strings, booleans or dates: with_columns(...) with "

@@ -1,4 +1,4 @@
-"""Functions that begin a pipeline with Lance data sets or Vortex files."""
+"""Start pipelines from Lance data sets or Vortex files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def read_lance(
     version: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Pipeline:
-    """Rows of a Lance data set, in its order. Needs ``cedar-data[lance]``.
+    """Read a Lance data set in its order. Needs ``cedar-data[lance]``.
 
     Args:
-        uri: a path or URL, as Lance takes it.
-        columns: which to read; all by default.
-        version: a number or a tag; by default the latest when the pipeline first looks, and from then on that one,
-            whatever is written meanwhile.
-        storage_options: keys, endpoints and so on, for Lance, which does its own requests.
+        uri: a path or URL, in Lance's syntax.
+        columns: the columns to read; all by default.
+        version: a number or a tag. By default the pipeline uses the latest version at first use and keeps it, even if
+            newer versions are written.
+        storage_options: keys, endpoints and other options for Lance, which makes its own requests.
 
     Raises:
-        SourceError: while opening or reading.
+        SourceError: opening or reading fails.
         PipelineError: ``uri`` is something else, or pylance is not installed.
 
     Examples:
@@ -48,17 +48,15 @@ def read_vortex(
     verify: bool | None = None,
     storage_options: StorageOptions = None,
 ) -> Pipeline:
-    """Rows of Vortex files. ``paths``: any fsspec URL, glob, directory, or a list of them.
+    """Read Vortex files. ``paths``: any fsspec URL, glob, directory, or a list of them.
 
-    Needs ``cedar-data[vortex]``.
-
-    The format has no checksums of its own: a flipped bit may be another value. ``p.write(url, format="vortex")`` puts
-    some next to each file, in ``name.vortex.crc``, and what has them is checked as it is read. With ``verify=True`` a
-    file without is an error, with ``verify=False`` none is checked.
+    Needs ``cedar-data[vortex]``. The format has no checksums, so a flipped bit may change a value unnoticed.
+    ``p.write(url, format="vortex")`` therefore writes checksums to ``name.vortex.crc`` next to each file, and cedar
+    checks them during reading if they exist. With ``verify=True`` a file without checksums is an error; with
+    ``verify=False`` cedar checks none.
 
     Raises:
-        SourceError: while listing or reading; no file matches, files whose schemas differ, bytes that are not those
-            that were written.
+        SourceError: listing or reading fails: no file matches, schemas differ, or bytes do not match their checksums.
         PipelineError: vortex-data is not installed.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Blocks as Parquet files: streamed with bounded memory, and no file is seen before all are whole."""
+"""Write blocks as Parquet files with bounded memory; files become visible only when all are complete."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cedar.lake.formats import Parquet
 from cedar.lake.layouts import Layouts, with_required
 from cedar.lake.parts import PartFiles
 
-_GROUP_BYTES = 64 << 20  # what a row group aims at
-_GROUP_ROWS = 65_536  # and its most rows, unless asked for
+_GROUP_BYTES = 64 << 20  # target bytes of a row group
+_GROUP_ROWS = 65_536  # and its maximum rows, unless the caller chooses
 
 
 def write_parquet(
@@ -31,17 +31,17 @@ def write_parquet(
     never_null: Collection[str] = (),
     storage_options: StorageOptions | None = None,
 ) -> list[str]:
-    """Write blocks as Parquet files, stored so that they are read fast: see ``layouts``; returns their URLs.
+    """Write blocks as Parquet files with a layout that reads fast (see ``layouts``), and return their URLs.
 
     Args:
-        blocks: of the same columns.
-        url: a directory; or one file, where it ends in ``.parquet``.
-        row_group_rows: rows of a row group; by default about 64 MiB, 65,536 rows at most.
-        rows_per_file: by default a new file begins after 512 MiB.
-        never_null: columns of which the files say that there is no null in them, nor in their lists.
+        blocks: blocks with the same columns.
+        url: a directory; or one file, if it ends in ``.parquet``.
+        row_group_rows: rows of a row group; by default about 64 MiB, at most 65,536 rows.
+        rows_per_file: rows of a file; by default a new file begins after 512 MiB.
+        never_null: columns to mark as non-nullable, including items of lists.
 
     Raises:
-        PipelineError: there are data files already, a column of Python objects.
+        PipelineError: data files exist already, or a column holds Python objects.
         SourceError: a file cannot be written.
 
     Examples:
@@ -70,7 +70,7 @@ def write_parquet(
                 if not table.num_rows:
                     break
         parts.end()
-        parts.taken()  # they get their names with the storage
+        parts.taken()  # ``storage`` gives them their names on exit
     return storage.urls()
 
 
@@ -88,7 +88,7 @@ def _batches(blocks: Iterable[Block], parquet: Parquet) -> Iterator[Any]:
 
 
 def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
-    """Tables of exactly ``rows`` rows, the last one of fewer; one empty table if there are no rows."""
+    """Yield tables of exactly ``rows`` rows, the last one smaller; one empty table if there are no rows."""
     pending: list[Any] = []
     count = 0
     written = False
@@ -109,7 +109,7 @@ def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
 
 
 def group_rows(row_bytes: float, many: int = 1) -> int:
-    """A power of two of rows of so many bytes that take about 64 MiB, ``many`` times that.
+    """Return a power of two of rows that take about ``many`` times 64 MiB at ``row_bytes`` each.
 
     Examples:
         >>> group_rows(8.0), group_rows(1 << 20), group_rows(1 << 20, 4)

@@ -1,7 +1,7 @@
-"""Vortex files: a split is a run of the chunks that a file is laid out in; zone maps tell which hold no row wanted.
+"""Read Vortex files: a split is a run of a file's chunks; zone maps exclude splits without matching rows.
 
-The format has no checksums: ``name.vortex.crc`` next to a file has some (see ``sums``), and what is read is
-checked against them. Bytes are read here, whatever storage they are on, and handed to the decoder.
+The format has no checksums: cedar checks reads against those in ``name.vortex.crc`` next to a file, if it exists (see
+``sums``). cedar reads the bytes itself, from any storage, and passes them to the decoder.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from cedar.operators.expression_steps import never_fails
 if TYPE_CHECKING:
     import polars as pl
 
-_ROWS = 65_536  # rows of a split
+_ROWS = 65_536  # maximum rows per split
 
 
 @dataclass(frozen=True)
 class VortexFooter:
-    """What a file says of itself.
+    """The metadata of a file.
 
     Args:
-        types: of its columns.
-        chunks: (first row, one past the last) of the chunks that its columns are laid out in.
-        sums: there are checksums next to it.
+        types: the types of its columns.
+        chunks: (first row, one past the last) of the file's chunks.
+        sums: whether a checksum file exists.
     """
 
     types: Types
@@ -53,7 +53,7 @@ class VortexFooter:
 
 
 class _OpenFiles:
-    """What this process keeps of files that it read, by number: footers, which no pickle takes, and checksums."""
+    """Footers, which cannot be pickled, and checksums of files that this process has read, by file number."""
 
     def __init__(self) -> None:
         self.footers: dict[int, Any] = {}
@@ -65,21 +65,20 @@ class _OpenFiles:
 
 @dataclass(frozen=True, repr=False)
 class VortexSource(FileSource):
-    """Vortex files of one schema.
+    """Vortex files that share one schema.
 
     Args:
         columns: the columns to read, in this order; None reads all.
-        verify: True: a file without checksums next to it is an error; False: they are not looked at; None: what has
-        some
-            is checked.
+        verify: True: a file without checksums is an error; False: checksums are ignored; None: checksums are checked if
+            they exist.
     """
 
     columns: tuple[str, ...] | None = None
     verify: bool | None = None
     reader: ClassVar[str] = "read_vortex"
-    reread_bytes: ClassVar[int] = 512 << 10  # decoded in the time that coming back for other columns takes
+    reread_bytes: ClassVar[int] = 512 << 10  # a second read of a split costs as much as decoding this
     suffixes: ClassVar[tuple[str, ...] | None] = (".vortex",)
-    apart: ClassVar[bool] = True  # columns are stored apart
+    apart: ClassVar[bool] = True  # columns are stored separately
 
     @once
     def listing(self) -> Listing:
@@ -89,7 +88,7 @@ class VortexSource(FileSource):
     @once
     def _footers(self) -> list[VortexFooter]:
         library("vortex", "vortex", self.reader)
-        files, opened = self.listing.files, self._opened  # in no thread below: what is computed once is under a lock
+        files, opened = self.listing.files, self._opened  # not in threads, since ``once`` holds a lock
         footers = concurrently(lambda n: _footer(files[n], opened, n, self.verify), range(len(files)))
         for file, footer in zip(files, footers, strict=True):
             check_same(footers[0].types, footer.types, files[0], file)
@@ -100,8 +99,8 @@ class VortexSource(FileSource):
         return _OpenFiles()
 
     def _file(self, number: int) -> AbstractContextManager[Any]:
-        """A ``vortex.VortexFile``."""
-        verify = self._footers[number].sums or False  # as it was when they were read
+        """Return an open ``vortex.VortexFile``."""
+        verify = self._footers[number].sums or False  # as decided when footers were read
         return _opening(self.listing[number], self._opened, number, verify)
 
     def sound_splits(self) -> list[Split]:
@@ -130,7 +129,7 @@ class VortexSource(FileSource):
                 with reading(file.url, f"rows {split.start:,} to {stop:,}"), plain_errors():
                     array = next(arrays, None)
                     done = array is None
-                    # What it is decoded to is asked for by type, and so comes as columns are here.
+                    # Request canonical types directly, so that columns need no conversion.
                     structs = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
                     columns: dict[str, Column] = {}
                     if structs is not None:
@@ -151,13 +150,13 @@ class VortexSource(FileSource):
         return selected(self._footers[0].types, self.columns, self.describe())
 
     def select(self, columns: Sequence[str]) -> VortexSource:
-        """The same files, fewer columns."""
+        """Return a source over the same files that reads only ``columns``."""
         return self.keep(replace(self, columns=tuple(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
-        """True when no row of the split satisfies what Vortex understands of the predicate.
+        """Return True if no row of the split satisfies the parts of the predicate that Vortex supports.
 
-        It is looked for one row that does, in zone maps first and then in the columns that the predicate reads.
+        Vortex searches for one matching row: first in zone maps, then in the columns that the predicate reads.
         """
         asked = _pushed(_Predicate(predicate, tuple(self._footers[0].types.items())))
         if asked is None:
@@ -186,7 +185,7 @@ def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) ->
 
 @contextmanager
 def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Iterator[Any]:
-    """A ``vortex.VortexFile``, whose bytes come through here; ``verify``: as of the source."""
+    """Open a ``vortex.VortexFile`` whose bytes cedar reads; ``verify`` is that of the source."""
     vortex = library("vortex", "vortex", "read_vortex")
     check_unchanged(file)
     if verify is not False and number not in opened.sums:
@@ -207,7 +206,7 @@ def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -
 
 
 def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Runs of chunks of at least one and at most 65,536 rows; a chunk of more is cut."""
+    """Yield runs of chunks with at most 65,536 rows; cut larger chunks."""
     start = stop = 0
     for _, end in chunks:
         if stop > start and end - start > _ROWS:
@@ -225,7 +224,7 @@ def _runs(chunks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 class _VortexBytes:
-    """What Vortex reads from, in threads of its own: bytes as they are stored, checked where there are checksums."""
+    """The file object that Vortex reads from in its own threads; it checks bytes if there are checksums."""
 
     def __init__(self, file: File, sums: Sums | None) -> None:
         self._file, self._sums = file, sums
@@ -276,7 +275,7 @@ class _VortexBytes:
             return file.remote.fetch(file.path, start, stop, self._size)
         with reading(file.url):
             data = os.pread(self._local, stop - start, start)
-            while len(data) < stop - start:  # one call gives 2 GiB at most
+            while len(data) < stop - start:  # one call returns at most 2 GiB
                 more = os.pread(self._local, stop - start - len(data), start + len(data))
                 if not more:
                     raise EOFError("the file ends early")
@@ -285,7 +284,7 @@ class _VortexBytes:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """What failed here comes out as it was raised, and not as Vortex tells of it."""
+        """Re-raise a read error as it was originally raised, not as Vortex reports it."""
         try:
             yield
         except Exception as error:
@@ -313,7 +312,7 @@ def _sums_beside(file: File) -> Sums | None:
 
 @dataclass(frozen=True, eq=False)
 class _Predicate:
-    """A predicate over columns; equal to one of the very same expression."""
+    """A predicate with column types, as a cache key; equal only for the same expression object."""
 
     predicate: pl.Expr
     types: tuple[tuple[str, Any], ...]
@@ -327,9 +326,9 @@ class _Predicate:
 
 @lru_cache(maxsize=256)
 def _pushed(asked: _Predicate) -> Any:
-    """An expression of Vortex that is true wherever the predicate is; None if none is known, or it may fail.
+    """Return a Vortex expression implied by the predicate; None if unknown, or if it may fail.
 
-    Of columns whose values Vortex compares as polars does: with NaN the two part.
+    It uses only columns whose values Vortex compares as polars does; the two differ for NaN.
     """
     vortex, translate = (library(name, "vortex", "read_vortex") for name in ("vortex", "vortex.polars_"))
     types = dict(asked.types)
@@ -350,6 +349,6 @@ def _compares_alike(kind: pa.DataType) -> bool:
 
 
 def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
-    """The source after ``cedar.read_vortex``."""
+    """Return the source behind ``cedar.read_vortex``."""
     verify = None if verify is None else as_flag(verify, "verify", "read_vortex")
     return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)

@@ -1,4 +1,4 @@
-"""The job after ``Pipeline.write``: tasks encode batches, files are put together here, in order, commit by commit."""
+"""Run ``Pipeline.write``: tasks encode batches; this process assembles files in order, commit by commit."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from cedar.plan.graph import Node
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
 
-RUN_BYTES = FILE_BYTES  # of files between two commits, where columns become folders
-_MANY = 2  # times as large are the pieces that are cut up by folders
+RUN_BYTES = FILE_BYTES  # bytes of files between two commits when partitioning into folders
+_MANY = 2  # factor by which pieces are larger when they are split into folders
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a job wrote: of this rank, since it was begun.
+    """What this rank has written since the job was begun.
 
     Args:
         url: the folder.
         files: paths or URLs, in the order of the rows.
-        rows: in these files.
-        bytes: of these files.
-        resumed: how many of the files were done before this call.
-        layout: encoding and compression of each column, where they were chosen by what reading them takes.
+        rows: number of rows in these files.
+        bytes: bytes of these files.
+        resumed: number of files that were complete before this call.
+        layout: encoding and compression of each column, if cedar chose them by the cost of reading.
 
     Examples:
         >>> written = cedar.from_items([{"x": 1}]).write("numbers")
@@ -77,7 +77,7 @@ class Settings:
     """The arguments of ``Pipeline.write``, as given.
 
     Args:
-        subgroup: rank and world are no matter of the environment's.
+        subgroup: ignore the rank and world in the environment.
     """
 
     url: str
@@ -96,15 +96,15 @@ class Settings:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The columns that become folders."""
+        """Return the columns that become folders."""
         by = self.partition_by
         return (by,) if isinstance(by, str) else tuple(by or ())
 
     def checked(self, site: Site | None) -> Format:
-        """The format.
+        """Validate the arguments and return the format.
 
         Raises:
-            PipelineError: invalid arguments.
+            PipelineError: an argument is invalid.
         """
         if self.format not in FORMATS:
             known = ", ".join(map(repr, nearest(str(self.format), [*FORMATS])))
@@ -131,7 +131,7 @@ class Settings:
 
 
 def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
-    """Write all rows of a pipeline, or the rest of them."""
+    """Write all rows of a pipeline, or the remaining ones if the job was begun earlier."""
     form = settings.checked(site)
     rank = find_rank(settings.rank, settings.world, settings.subgroup, site)
     log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
@@ -141,7 +141,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
             log.load()
             form = _laid_out(form, settings, log)
             if job is not None and not log.commits and job.get("world") == rank.world == 1:
-                log.forget()  # it may have failed over what was mended since
+                log.forget()  # the pipeline may have failed and been fixed since
                 job = None
             if job is None and form.joined:
                 check_place(log.storage.root if log.storage.local else settings.url, settings.storage_options)
@@ -165,7 +165,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
 
 
 def _join(form: Format, settings: Settings, log: Log) -> None:
-    """Make one data set of the files of all ranks, where the format has that, and all are through."""
+    """Combine the files of all ranks into one data set, if the format needs it and all ranks are done."""
     if not form.joined:
         return
     logs = [log if rank == log.rank else Log(log.storage, rank, log.world) for rank in range(log.world)]
@@ -174,7 +174,7 @@ def _join(form: Format, settings: Settings, log: Log) -> None:
             each.load()
     if all(each.commits and each.commits[-1].end for each in logs):
         fields = next((_fields_of(commit) for each in logs for commit in each.commits if commit.schema), None)
-        if fields is None:  # no rows, and the columns are unknown: there is nothing to be read, either
+        if fields is None:  # there are no rows, and the columns are unknown: there would be nothing to read
             return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
         with writing(log.storage.shown, fix="see to the storage, and run the same again: it continues"):
@@ -190,7 +190,7 @@ def _told(log: Log, before: int) -> Written:
 
 
 def _laid_out(form: Format, settings: Settings, log: Log) -> Format:
-    """The format of this job's files: with the layout that was chosen, where some are written already."""
+    """Return the format of this job's files, with the layout of files that are already written."""
     last = next((each for each in reversed(log.commits) if each.schema), None)
     place = "disk" if log.storage.local else "url"
     if last is None:
@@ -202,11 +202,11 @@ def _fields_of(commit: Commit) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(commit.schema)))
 
 
-# ---- what the job is -------------------------------------------------------------------------------------------------
+# ---- job description -------------------------------------------------------------------------------------------------
 
 
 def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: Format) -> tuple[Loader, int]:
-    """The loader of a new job, and the rows of a piece; what the job is, is written down."""
+    """Begin a new job and write its description; return its loader and the rows of a piece."""
     with _loader(pipeline, settings, rank, None, form) as loader:
         sample = loader.sample()
     many = _MANY if settings.folders else 1
@@ -217,14 +217,14 @@ def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: F
     if loader.units() == math.inf:
         raise PipelineError("write of a pipeline without end", fix="end it with take(n), or give repeat(n) a number")
     job = log.begin(_terms(settings, rank) | {"rows": rows, "state": loader.state_dict()})
-    if _agreed(job, settings, rank, log.storage.shown) != rows:  # another rank was first
+    if _agreed(job, settings, rank, log.storage.shown) != rows:  # another rank began the job first
         loader = _loader(pipeline, settings, rank, rows := int(job["rows"]), form)
     _check(loader, job, log.storage.shown)
     return loader, rows
 
 
 def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
-    """What stays the same over all calls of a job, by the names of arguments."""
+    """Return the arguments that all calls of a job must share, by name."""
     return {
         "format": settings.format,
         "partition_by": list(settings.folders),
@@ -235,12 +235,12 @@ def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
 
 
 def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> int:
-    """The rows of a piece of a job that was begun.
+    """Return the rows per piece of a job that was begun.
 
     Raises:
-        PipelineError: it was begun with other arguments.
+        PipelineError: the job was begun with other arguments.
     """
-    job = {"layout": "pyarrow" if settings.format == "parquet" else "fast"} | job  # of jobs that were begun before
+    job = {"layout": "pyarrow" if settings.format == "parquet" else "fast"} | job  # defaults for jobs of older versions
     for name, mine in _terms(settings, rank).items():
         if job.get(name) != mine:
             raise PipelineError(
@@ -255,7 +255,7 @@ def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> 
 
 
 def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
-    """Raises PipelineError where a job was begun with another pipeline, or other data."""
+    """Raise PipelineError if the job was begun with another pipeline or other data."""
     try:
         loader.check_state(job["state"])
     except ResumeError as error:
@@ -267,7 +267,7 @@ def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
 
 
 def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None, form: Format) -> Loader:
-    """A loader whose batches are pieces of files; where the pipeline has batches of its own, these are joined later."""
+    """Return a loader whose batches are pieces of files; batches of the pipeline's own are joined later."""
     encode = None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
@@ -289,7 +289,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
 
 
 def _kept(node: Node) -> Node | None:
-    """A batch that keeps its last rows on several ranks, too: those who write need no equal steps."""
+    """Make a batch operator keep its last rows on several ranks too, since writers need no equal steps."""
     kept = node.operator.keeping_rest() if isinstance(node.operator, StreamOperator) else node.operator
     return None if kept is node.operator else replace(node, operator=kept)
 
@@ -303,15 +303,15 @@ def _encode(settings: Settings, form: Format) -> Encode:
 
 @dataclass
 class WriteRun:
-    """Writes what is left.
+    """Writes the remaining rows.
 
     Args:
-        settings: of the job.
-        log: its commits so far.
-        loader: is at the beginning.
-        rows: of a piece.
-        form: what the files are.
-        batched: the pipeline's own batches are joined here, where they are read.
+        settings: the settings of the job.
+        log: the job's commits so far.
+        loader: a loader at its beginning.
+        rows: rows of a piece.
+        form: the format of the files.
+        batched: whether the pipeline has batches of its own, which this process joins.
     """
 
     settings: Settings
@@ -324,7 +324,7 @@ class WriteRun:
     _parts: PartFiles = field(init=False)
 
     def all(self) -> None:
-        """Continue to the end."""
+        """Write to the end."""
         last = self.log.commits[-1] if self.log.commits else None
         if last is not None and last.end:
             return
@@ -336,13 +336,13 @@ class WriteRun:
         begun = self.loader.epoch
         if last is not None:
             self.loader.load_state_dict(last.state)
-            self.loader.set_epoch(last.state["epoch"])  # the rest of it, be it nothing
+            self.loader.set_epoch(last.state["epoch"])  # continue this epoch, even if nothing of it remains
             kept = next((each for each in reversed(self.log.commits) if each.schema), None)
             self._schema = kept and _fields_of(kept)
         with contextlib.ExitStack() as stack:
             stack.callback(self._parts.drop)
             pulled = stack.enter_context(contextlib.closing(self._pieces()))
-            for columns in pulled if self.loader.epoch == begun else ():  # else all of it is written, but the end
+            for columns in pulled if self.loader.epoch == begun else ():  # otherwise only the end is missing
                 self._add(columns)
                 if self._full():
                     self._parts.end()
@@ -361,7 +361,7 @@ class WriteRun:
         return most is not None and self._parts.rows + self.rows > most
 
     def _pieces(self) -> Generator[dict[str, Any]]:
-        """What the tasks encoded, in order; when one is given out, the loader is behind its last row."""
+        """Yield encoded pieces in order; the loader's state is then just after the piece's last row."""
         with contextlib.closing(iter(self.loader)) as blocks:  # type: ignore[type-var]
             if not self.batched:
                 yield from (block.columns for block in blocks if block.columns)
@@ -378,9 +378,7 @@ class WriteRun:
                 yield encode.columns(pa.Table.from_batches(batches))
 
     def _fitted(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
-        """What makes a piece one of the file in progress; where its columns may be null and were not, another
-        begins.
-        """
+        """Return a function that adapts pieces to the file's schema; start a new file if a column becomes nullable."""
         given = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
         before = self._schema
         if before is None:
@@ -401,7 +399,7 @@ class WriteRun:
             self._parts.add(folder, rows, fitted(piece))
 
     def _add_none(self) -> None:
-        """A file without rows tells the columns, where the format does and the first rank has none."""
+        """Write a file without rows to record the columns, on rank 0 if the format supports it."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
         if types and self.settings.format in ("parquet", "arrow", "vortex", "lance") and not self.settings.folders:
             self._add(_encode(self.settings, self.form).columns(to_arrow_table([], types)))
