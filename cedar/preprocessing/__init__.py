@@ -1,4 +1,4 @@
-"""What is learned from the rows by one pass, and applied to them: ``cedar.fit(p, StandardScaler("x"), ...)``."""
+"""Preprocessors that are fitted in one pass over the rows: ``cedar.fit(p, StandardScaler("x"), ...)``."""
 
 from cedar.preprocessing.fitted import Fitted, fit
 from cedar.preprocessing.steps import MinMaxScaler, Quantiles, StandardScaler, Step, Vocabulary

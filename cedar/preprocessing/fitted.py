@@ -1,4 +1,4 @@
-"""fit: one pass over the rows for all preprocessors; and what they learned, which is saved as JSON."""
+"""Fit all preprocessors in one pass over the rows, and save the results as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS: tuple[type[Step], ...] = (StandardScaler, MinMaxScaler, Quantiles, Vocab
 
 @dataclass(frozen=True)
 class Fitted:
-    """What preprocessors learned: ``p.apply(fitted)`` applies it, ``fitted["x"]`` shows what is known of a column.
+    """Fitted preprocessors: ``p.apply(fitted)`` applies them, ``fitted["x"]`` shows the result for a column.
 
     Examples:
         >>> import cedar
@@ -37,15 +37,15 @@ class Fitted:
         ([{'c': 2}], 2.0, 3)
     """
 
-    steps: tuple[tuple[Step, dict[str, dict[str, Any]]], ...]  # and by column what was learned
+    steps: tuple[tuple[Step, dict[str, dict[str, Any]]], ...]  # each preprocessor, with its results by column
 
     def operators(self) -> list[Operator]:
-        """What ``p.apply(fitted)`` puts on top of a pipeline."""
+        """Return the operators that ``p.apply(fitted)`` adds to a pipeline."""
         return [step.operator(column, each) for step, learned in self.steps for column, each in learned.items()]
 
     @property
     def columns(self) -> list[str]:
-        """The columns that something was learned of."""
+        """Return the columns that were fitted."""
         return [name for _, learned in self.steps for name in learned]
 
     def __getitem__(self, column: str) -> Any:
@@ -55,10 +55,10 @@ class Fitted:
         raise missing_column(column, self.columns, "fitted")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole.
+        """Write a JSON file, atomically.
 
         Raises:
-            SourceError: it cannot be written.
+            SourceError: the file cannot be written.
         """
         steps = [{"is": type(step).__name__, "with": _options(step), "learned": known} for step, known in self.steps]
         try:
@@ -68,14 +68,14 @@ class Fitted:
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, steps: Iterable[type[Step]] = ()) -> Fitted:
-        """What ``save`` wrote.
+        """Read a file that ``save`` wrote.
 
         Args:
-            path: of the file.
-            steps: classes of preprocessors of your own that are in it.
+            path: the file.
+            steps: classes of your own preprocessors in the file.
 
         Raises:
-            SourceError: there is no such file, or it is something else.
+            SourceError: the file does not exist, or is not a saved ``Fitted``.
         """
         kinds = {kind.__name__: kind for kind in (*_KINDS, *steps)}
         try:
@@ -97,21 +97,21 @@ def _options(step: Step) -> dict[str, Any]:
 
 
 def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
-    """Learn what preprocessors need, by one pass over the columns that they name.
+    """Fit preprocessors in one pass over the columns that they name.
 
-    The pass is over all rows, in the order of the sources whatever is shuffled: so every rank, and any number of ranks,
-    gets the same result. It is kept in the user's cache folder for other ranks and later runs, unless a function or a
-    source cannot be identified, or a preprocessor is your own. Fit on the training part: ``p.split(...)["train"]``.
+    The pass reads all rows in the order of the sources, without shuffling, so the result is the same on every rank and
+    for any number of ranks. cedar stores it in the user's cache folder for other ranks and later runs, unless it cannot
+    identify a function or a source, or a preprocessor is your own. Fit on the training part: ``p.split(...)["train"]``.
 
     Args:
         pipeline: rows, not batches, that are the same in every epoch.
-        *steps: of ``cedar.preprocessing``, each for other columns.
+        *steps: preprocessors from ``cedar.preprocessing``, each for different columns.
 
     Returns:
-        What was learned, for ``p.apply(fitted)`` and ``fitted.save(path)``.
+        The fitted preprocessors, for ``p.apply(fitted)`` and ``fitted.save(path)``.
 
     Raises:
-        PipelineError: columns that are not there or have another type, or two steps for one column.
+        PipelineError: a column does not exist or has another type, or two steps name the same column.
 
     Examples:
         >>> import cedar
@@ -140,7 +140,7 @@ def fit(pipeline: Pipeline, *steps: Step) -> Fitted:
 
 
 def _learned(node: Node, columns: list[str], steps: tuple[Step, ...]) -> list[dict[str, Any]]:
-    """What each step learned, by column."""
+    """Return the results of each step by column."""
     learners = [(step, {column: step.learner(column) for column in step.columns}) for step in steps]
     try:
         for part in parts(map(frame_of, survey(node, columns, "fit"))):

@@ -1,4 +1,4 @@
-"""Preprocessors: each says which columns it is for, what it learns from their values, and what it makes of them."""
+"""Preprocessors: each names its columns, what to compute from their values, and how to transform them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from cedar.operators.recsys.dense import Bucketize
 from cedar.preprocessing.vocabulary import Counter, Null
 from cedar.preprocessing.vocabulary import Vocabulary as Words
 
-_COUNTS = 512 << 20  # bytes of counts of one column that are held in memory
-_DRAWN = 1_000_000  # values that quantiles come from
+_COUNTS = 512 << 20  # bytes of a column's counts to keep in memory
+_DRAWN = 1_000_000  # values in the sample for quantiles
 
 
 class Learner(ABC):
-    """Collects what is needed of the values of one column, part by part, in the order of the rows."""
+    """Accumulates what a step needs from the values of one column, part by part, in row order."""
 
     @abstractmethod
     def add(self, values: pl.Series) -> None: ...
 
     @abstractmethod
     def learned(self) -> dict[str, Any]:
-        """What is applied: JSON-able."""
+        """Return the result, which must be JSON-serializable."""
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Release resources; no further calls follow."""
 
 
 class Step(ABC):
     """A preprocessor: a frozen dataclass with ``columns``.
 
-    Write one of your own by subclassing it, and give its class to ``Fitted.load(path, steps=[...])``.
+    To write your own, subclass it, and pass the class to ``Fitted.load(path, steps=[...])``.
 
     Examples:
         >>> isinstance(StandardScaler("x"), Step)
@@ -57,7 +57,7 @@ class Step(ABC):
     def operator(self, column: str, learned: dict[str, Any]) -> Operator: ...
 
     def shown(self, column: str, learned: dict[str, Any]) -> Any:
-        """What ``fitted[column]`` gives."""
+        """Return what ``fitted[column]`` shows."""
         return learned
 
 
@@ -70,7 +70,7 @@ class _ColumnStep(Step):
 
 
 def _require_numbers(values: pl.Series, step: str) -> pl.Series:
-    """The values that are there, as floats."""
+    """Return the values without nulls and NaN, as floats."""
     if not values.dtype.is_numeric() and values.dtype not in (pl.Boolean, pl.Null):
         raise PipelineError(f"{step}: column {values.name!r} holds {values.dtype}, not numbers", fix="cast it first")
     known = values.cast(pl.Float64).drop_nulls().drop_nans()
@@ -80,7 +80,7 @@ def _require_numbers(values: pl.Series, step: str) -> pl.Series:
 
 
 class _Moments(Learner):
-    """Mean and variance by the parallel algorithm of Chan, Golub and LeVeque (1979)."""
+    """Computes mean and variance with the parallel algorithm of Chan, Golub and LeVeque (1979)."""
 
     def __init__(self) -> None:
         self._count, self._mean, self._squares = 0, 0.0, 0.0
@@ -100,16 +100,16 @@ class _Moments(Learner):
 
 
 def _scaled(column: str, shift: float, scale: float) -> Operator:
-    """(value - shift) / scale, as float32; a scale of 0 counts as 1, as in scikit-learn."""
+    """Return (value - shift) / scale as float32; a scale of 0 counts as 1, as in scikit-learn."""
     wide = (pl.col(column).cast(pl.Float64) - shift) / (scale or 1.0)
     return WithColumns(((column, wide.cast(pl.Float32)),))
 
 
 @dataclass(frozen=True)
 class StandardScaler(_ColumnStep):
-    """(value - mean) / standard deviation, as float32. Nulls and NaN count for nothing, and stay.
+    """(value - mean) / standard deviation, as float32. Nulls and NaN are ignored and stay as they are.
 
-    The deviation is that of all rows (divided by n), as in scikit-learn; where it is 0, values become 0.
+    The deviation is that of all rows (divided by n), as in scikit-learn; if it is 0, values become 0.
 
     Args:
         columns: a column of numbers, or several.
@@ -146,7 +146,7 @@ class _Range(Learner):
 
 @dataclass(frozen=True)
 class MinMaxScaler(_ColumnStep):
-    """Values between the smallest and the largest become 0 to 1, as float32. Nulls and NaN stay.
+    """Scale values to 0 (the smallest) through 1 (the largest), as float32. Nulls and NaN stay as they are.
 
     Args:
         columns: a column of numbers, or several.
@@ -167,11 +167,11 @@ class MinMaxScaler(_ColumnStep):
 
 
 class _Borders(Learner):
-    """A number is drawn for each value; those with the smallest numbers are the sample, however values are cut."""
+    """Draws a random number per value and samples the values with the smallest numbers, however rows are cut."""
 
     def __init__(self, bins: int) -> None:
         self._bins, self._random = bins, np.random.default_rng(0)
-        self._drawn: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # numbers and their values
+        self._drawn: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # random numbers, values
         self._held, self._limit = 0, 1.0
 
     def add(self, values: pl.Series) -> None:
@@ -203,14 +203,14 @@ class _Borders(Learner):
 
 @dataclass(frozen=True)
 class Quantiles(_ColumnStep):
-    """The number of the value's bin, int64, 0 to ``bins`` - 1: bins that have about as many rows each.
+    """Replace a value by the number of its bin, int64, 0 to ``bins`` - 1; bins have about as many rows each.
 
-    The borders come from all values up to a million, beyond that from a million drawn at random. A border belongs to
-    the bin below it. Fewer bins are left where values repeat. Nulls stay, and NaN is in the last bin.
+    The borders are computed from all values, or from a random sample of a million if there are more. A border belongs
+    to the bin below it. Repeated values can reduce the number of bins. Nulls stay, and NaN goes into the last bin.
 
     Args:
         columns: a column of numbers, or several.
-        bins: how many, at least 2.
+        bins: number of bins, at least 2.
 
     Examples:
         >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])
@@ -254,17 +254,18 @@ class _WordCounts(Learner):
 
 @dataclass(frozen=True)
 class Vocabulary(_ColumnStep):
-    """Values, or items of lists, to int64 numbers: the most frequent get the smallest, equally frequent ones by value.
+    """Map values, or items of lists, to int64 numbers: frequent values first, equally frequent ones by value.
 
-    ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``, whose ``size`` is the number of rows of a table.
+    ``fitted[column]`` is a ``cedar.recommendation.Vocabulary``, whose ``size`` is the number of rows of an embedding
+    table.
 
     Args:
         columns: a column of integers or strings, or lists of them, or several columns.
-        min_count: values seen less often are left out.
-        max_size: keep so many at most.
-        oov: the number of what is left out or new.
+        min_count: drop values that occur less often.
+        max_size: maximum number of values.
+        oov: the number for dropped and unknown values.
         null: "oov" gives nulls that number, "own" one of their own (the last), "keep" leaves them null.
-        memory: bytes of counts that are held; beyond, they are spilled to temporary files.
+        memory: bytes of counts to keep in memory; larger counts are spilled to temporary files.
 
     Examples:
         >>> rows = cedar.from_items([{"x": x} for x in (1, 2, 2, 9)])

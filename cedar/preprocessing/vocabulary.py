@@ -1,4 +1,4 @@
-"""Vocabularies: which ids are frequent enough to have a row of a table, and which row."""
+"""Vocabularies: which ids are frequent enough for a row of an embedding table, and which row each has."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Null: TypeAlias = Literal["oov", "own", "keep"]
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Values and their numbers: the most frequent first, ``oov`` for all that are not in it.
+    """Values and their numbers, the most frequent first; ``oov`` is the number of all other values.
 
     Args:
-        column: where it was counted.
-        values: distinct int64 or strings; ``values[i]`` has the number ``i`` below ``oov`` and ``i + 1`` from there on.
-        counts: int64, how often each was seen.
+        column: the column that was counted.
+        values: distinct int64 or strings; ``values[i]`` has the number ``i`` if that is below ``oov``, else ``i + 1``.
+        counts: int64, occurrences of each value.
         oov: the number of every other value.
-        seen: how many values were counted, with repetitions; rare: how many of them are not in it.
-        null: what ``transform`` makes of nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
+        seen: how many values were counted, with repetitions; rare: how many of them are not in the vocabulary.
+        null: how ``transform`` maps nulls: "oov" gives them that number, "own" the last one, "keep" leaves them.
 
     Examples:
         >>> import cedar
@@ -55,28 +55,29 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many rows a table needs: the values, the one for all others, and that of nulls where they have one."""
+        """Return the rows that a table needs: one per value, one for other values, and one for nulls with "own"."""
         return len(self.values) + 1 + (self.null == "own")
 
     @property
     def ids(self) -> pa.Array:
-        """int64: the number of each value."""
+        """Return the number of each value, int64."""
         numbers = np.arange(len(self.values), dtype=np.int64)
         return pa.array(numbers + (numbers >= self.oov))
 
     def transform(self) -> MapId:
-        """For ``p.map(vocabulary.transform(), "column")``: numbers, or lists of them, in the place of values.
+        """Return a function for ``p.map(vocabulary.transform(), "column")``, which maps values to numbers.
 
-        A null, also one inside a list, gets the number that ``null`` says; then a null list becomes an empty one.
+        Nulls, also inside lists, get the number that ``null`` chooses; a null list becomes empty, unless ``null`` is
+        "keep".
         """
         null = {"oov": self.oov, "own": self.size - 1, "keep": None}[self.null]
         return MapId(dict(zip(self.values.to_pylist(), self.ids.to_pylist(), strict=True)), self.oov, null)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Parquet file of ``value``, ``id`` and ``count``, under its name once it is whole.
+        """Write a Parquet file with ``value``, ``id`` and ``count``, atomically.
 
         Raises:
-            SourceError: it cannot be written.
+            SourceError: the file cannot be written.
         """
         reported = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
         table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
@@ -90,10 +91,10 @@ class Vocabulary:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Vocabulary:
-        """What ``save`` wrote.
+        """Read a file that ``save`` wrote.
 
         Raises:
-            SourceError: there is no such file, or it is none of these.
+            SourceError: the file does not exist, or is not a vocabulary.
         """
         try:
             table = pq.read_table(os.fspath(path)).combine_chunks()
@@ -113,10 +114,10 @@ class Vocabulary:
 
 
 def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike[str]) -> list[str]:
-    """A file for each, named after its column; returns the paths.
+    """Write each vocabulary to a file named after its column; return the paths.
 
     Raises:
-        PipelineError: a column whose name cannot be that of a file.
+        PipelineError: a column's name cannot be a file name.
     """
     os.makedirs(folder, exist_ok=True)
     paths = []
@@ -129,10 +130,10 @@ def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike
 
 
 def load_vocabularies(folder: str | os.PathLike[str]) -> dict[str, Vocabulary]:
-    """What ``save_vocabularies`` wrote, by column.
+    """Read the files that ``save_vocabularies`` wrote, by column.
 
     Raises:
-        SourceError: there are none.
+        SourceError: the folder has no vocabularies.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
@@ -160,10 +161,10 @@ _PARTS = 64
 
 
 class Counter:
-    """How often each value of a column was seen.
+    """Counts the occurrences of each value of a column.
 
     Args:
-        name: of the column.
+        name: the column.
         limit: bytes of counts before they are spilled.
     """
 
@@ -177,14 +178,14 @@ class Counter:
         self._seen = 0
 
     def add(self, column: pa.Array) -> None:
-        """Count more values; of lists, their items.
+        """Count more values, or the items of lists.
 
         Raises:
-            PipelineError: no integers and no strings.
+            PipelineError: the values are neither integers nor strings.
         """
         while pt.is_large_list(column.type) or pt.is_list(column.type) or pt.is_fixed_size_list(column.type):
             column = column.flatten()
-        if pt.is_null(column.type):  # nulls alone
+        if pt.is_null(column.type):  # only nulls
             return
         if not (pt.is_integer(column.type) or pt.is_large_string(column.type) or pt.is_string(column.type)):
             raise PipelineError(
@@ -217,7 +218,7 @@ class Counter:
         self._spills += 1
 
     def frequent(self, least: int, most: int | None) -> tuple[pa.Array, pa.Array, int]:
-        """(values seen at least so often, the most frequent first; their counts; how many were seen in all)."""
+        """Return the values seen at least ``least`` times (frequent first), their counts, and the total seen."""
         if self._folder is not None and self._held:
             self._spill(_added(self._held))
             self._held = []
@@ -239,7 +240,7 @@ class Counter:
             yield [pl.read_ipc(os.path.join(self._folder, name)) for name in names]
 
     def close(self) -> None:
-        """Remove what was spilled."""
+        """Remove spilled files."""
         if self._folder is not None:
             remove_tree(self._folder, _KIND)
             self._folder = None

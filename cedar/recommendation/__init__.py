@@ -1,4 +1,4 @@
-"""Data for recommendation: logs that users bring, and what makes them repeat where it counts."""
+"""Prepare recommendation data: read published logs, cluster them by session, build histories, and split them."""
 
 from cedar.preprocessing.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from cedar.recommendation.clustering import Clustered, cluster

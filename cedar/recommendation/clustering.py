@@ -1,9 +1,8 @@
-"""Clusters a log by session: rows of a session next to each other, in order of time.
+"""Cluster a log by session: put the rows of a session next to each other, in order of time.
 
-Out of core: rows are assigned to parts by a hash of their session, in files next to the result; then each part is
-sorted by
-itself. Both passes are tasks that can be done in any order, by threads here or by the workers of a Dask cluster, and
-done again after an interruption.
+The algorithm is out of core. The first pass assigns rows to parts by a hash of their session, in files next to the
+result; the second sorts each part. Both passes consist of tasks that can run in any order, in local threads or on the
+workers of a Dask cluster, and that can be repeated after an interruption.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _WRITTEN = re.compile(
 
 @dataclass(frozen=True)
 class Clustered:
-    """What was written.
+    """The result of ``cluster``.
 
     Args:
         files: paths of the Parquet files.
-        rows: how many rows; row_groups: how many row groups.
+        rows: number of rows; row_groups: number of row groups.
         bytes_in, bytes_out: sizes of the files read and written.
         layout: encoding and compression of each column, in the first file.
     """
@@ -68,7 +67,7 @@ class Clustered:
         )
 
 
-def cluster(  # noqa: PLR0913 - each has a name
+def cluster(  # noqa: PLR0913 - all are keyword arguments
     paths: Any,
     out: str | os.PathLike[str],
     *,
@@ -84,35 +83,35 @@ def cluster(  # noqa: PLR0913 - each has a name
     workers: int | None = None,
     address: str | None = None,
 ) -> Clustered:
-    """Write the rows of Parquet files so that those of a session are next to each other, in order of time.
+    """Rewrite Parquet files so that the rows of a session are next to each other, in order of time.
 
-    No session is in two row groups, so a shuffle with ``by=`` keeps them whole; ranks cut one at most where their
-    shares meet. Sessions stand in the order in which they begin. How a column is stored is chosen by what reading its
-    first rows takes, of what finds what repeats from row to row as well as zstd does.
+    No row group boundary splits a session, so a shuffle with ``by=`` keeps sessions whole; each pair of neighboring
+    ranks shares at most one. Sessions are ordered by their first time. cedar chooses how to store each column by the
+    cost of reading its first rows, among layouts that compress repeated rows about as well as zstd.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.
-        out: a folder on this machine, or on one that all workers see; it must be empty or not be there. It appears
-            when all is written. An interrupted run leaves ``out`` + ".part", and the same call continues from there.
-        session: the column that tells sessions apart; with ``gap``, users.
-        sort: the column of times. Rows of equal times stay in the order in which they were read.
-        columns_first: what is read most often: these columns are next to each other at the front.
-        gap: minutes after which a user's next row begins another session: a column ``session_id`` is added, and takes
-            the place of ``session``.
+        out: a local folder, or one that all workers can access; it must be empty or not exist. It appears when
+            everything is written. An interrupted run leaves ``out`` + ".part", and the same call continues from there.
+        session: the column that identifies sessions; with ``gap``, the column that identifies users.
+        sort: the column of times. Rows with equal times keep the order in which they were read.
+        columns_first: frequently read columns, which are stored next to each other at the front.
+        gap: minutes without rows of a user after which a new session begins. cedar adds a column ``session_id``, which
+            takes the place of ``session``.
         unit: of times that are plain numbers: "s", "ms", "us" or "ns".
-        histories: columns to add, made by ``history``; those at the start of sessions need ``gap``.
-        row_group_rows: rows of a row group, at least, but for the last of a file.
-        compression: "auto": per column what is read fastest in at most 1.1 times the bytes that zstd takes; or "zstd"
-            or "lz4" for all columns.
-        memory: what all tasks together may hold, about; each holds a row group in any case. A session has to fit too.
-        workers: tasks at once, by default one for each core; on a cluster, as many as it has threads.
-        address: a Dask scheduler; its workers do the work. They have to see ``paths`` and ``out``.
+        histories: columns to add, from ``history``; those with ``at="session"`` need ``gap``.
+        row_group_rows: minimum rows per row group, except for the last one of a file.
+        compression: "auto" chooses for each column what reads fastest in at most 1.1 times the bytes of zstd; "zstd" or
+            "lz4" applies to all columns.
+        memory: approximate limit for all tasks together; each needs at least one row group. A session must fit too.
+        workers: concurrent tasks, by default one per core; on a cluster, one per thread.
+        address: a Dask scheduler, whose workers run the tasks. They must have access to ``paths`` and ``out``.
 
     Raises:
-        PipelineError: a column that is not there, ``out`` that holds something.
-        RowError: a row whose session or time is null.
-        SourceError: something cannot be read or written, or another process is at the same ``out``.
-        WorkerError: no scheduler answers.
+        PipelineError: a column does not exist, or ``out`` is not empty.
+        RowError: the session or time of a row is null.
+        SourceError: a file cannot be read or written, or another process writes to the same ``out``.
+        WorkerError: the scheduler does not answer.
 
     Examples:
         >>> import pyarrow as pa, pyarrow.parquet as pq
@@ -179,7 +178,7 @@ Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
 
 @contextlib.contextmanager
 def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]]:
-    """A function that runs tasks, and how many it runs at once."""
+    """Return a function that runs tasks, and how many it runs concurrently."""
     if address is None:
         at_once = workers or os.cpu_count() or 1
         with ThreadPoolExecutor(at_once, thread_name_prefix="cedar-cluster") as pool:
@@ -189,7 +188,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
                 try:
                     for future in futures:
                         future.result()
-                finally:  # the first error ends the others too
+                finally:  # the first error cancels the rest
                     for future in futures:
                         future.cancel()
 
@@ -203,7 +202,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
 
         def run_there(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
-            sent = client.scatter(job, broadcast=True, hash=False)  # once, with the footers of all files
+            sent = client.scatter(job, broadcast=True, hash=False)  # send the footers of all files once
             futures = [client.submit(fn, sent, *task, pure=False) for task in tasks]
             try:
                 client.gather(futures)
@@ -236,7 +235,7 @@ def _refuse_data(out: str) -> None:
 
 @contextlib.contextmanager
 def _folder(job: Job) -> Iterator[None]:
-    """The folder for what is written on the way: that of an interrupted run of the same job, or a new one."""
+    """Create the folder for intermediate files, or reuse that of an interrupted run of the same job."""
     try:
         make_owned(job.folder, _KIND, 0o777)
     except ForeignFile as error:
@@ -247,7 +246,7 @@ def _folder(job: Job) -> Iterator[None]:
     except BlockingIOError:
         taken = True
     try:
-        # Without locks, several may do the same: files appear whole, under their own names.
+        # Without locks, several processes may do the same work: files appear atomically, under their own names.
         if taken or (lock is None and os.path.exists(plan) and not _same(plan, _said(job))):
             raise SourceError(
                 f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
@@ -263,7 +262,7 @@ def _folder(job: Job) -> Iterator[None]:
 
 
 def _clear(folder: str) -> None:
-    """Remove what another job wrote; what else is there stays, and the folder with it."""
+    """Remove files of another job; keep unknown files, and the folder if there are any."""
     out = os.path.join(folder, "out")
     below = [f"out/{name}" for name in os.listdir(out)] if os.path.isdir(out) else []
     for name in (*below, *os.listdir(folder)):
@@ -279,7 +278,7 @@ def _same(plan: str, said: str) -> bool:
 
 
 def _said(job: Job) -> str:
-    """All that decides what is written: a run continues only where this is the same."""
+    """Return everything that determines the output; a run continues only if it is unchanged."""
     import polars as pl
 
     known = replace(job, source=None)  # type: ignore[arg-type]
@@ -287,7 +286,7 @@ def _said(job: Job) -> str:
 
 
 def _finish(job: Job, out: str, rows: int) -> list[str]:
-    """Give the result its name.
+    """Move the result to its destination.
 
     Raises:
         SourceError: rows are missing.

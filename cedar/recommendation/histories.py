@@ -1,7 +1,8 @@
-"""Sessions and histories, out of events: rows of one user, in order of time.
+"""Build sessions and histories from events: the rows of one user, in order of time.
 
-A history that is frozen where a session starts is the same list in all its rows, and deduplicates exactly. One that
-takes in every event slides by one from row to row: no two lists are equal, but all are slices of the user's events.
+A history that is fixed at the start of a session is the same list in all its rows, so it deduplicates exactly. A
+history that includes every event slides by one from row to row: no two lists are equal, but all are slices of the
+user's events.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cedar.recommendation.rows import Flags, Ints, begins, codes_of, column_of, 
 
 @dataclass(frozen=True)
 class History:
-    """The last values of a column before a row, oldest first; made by ``history``."""
+    """The last values of a column before each row, oldest first; created by ``history``."""
 
     column: str
     n: int
@@ -32,14 +33,14 @@ class History:
     where: str | None = None
 
     def slices(self, table: Any, users: Flags, sessions: Flags) -> Slices:
-        """The history of each row as a slice of the events.
+        """Return the history of each row as a slice of the events.
 
         Args:
-            table: rows of a user after one another, in order of time.
-            users, sessions: whether a row is the first of its user, or session.
+            table: rows grouped by user, in order of time.
+            users, sessions: whether a row is the first of its user, or of its session.
 
         Raises:
-            PipelineError: a column that is not there, that holds no numbers, or that holds nulls.
+            PipelineError: a column does not exist, is not numeric, or has nulls.
         """
         caller = f"history({self.column!r})"
         values = column_of(table, self.column, caller)
@@ -49,7 +50,7 @@ class History:
             raise PipelineError(f"{caller}: {values.null_count} null(s)", fix="fill or drop them first")
         counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, caller)
         kept = numbers(values)[counts]
-        before = np.cumsum(counts) - counts  # events that count, before each row
+        before = np.cumsum(counts) - counts  # counted events before each row
         ends = before[start_of(sessions)] if self.at == "session" else before
         starts = np.maximum(before[start_of(users)], ends - self.n)
         return Slices(kept, starts, ends - starts)
@@ -63,17 +64,17 @@ def history(
     into: str | None = None,
     where: str | None = None,
 ) -> History:
-    """The last ``n`` values of ``column`` that a user had, oldest first, as a column of lists.
+    """Define a column of lists: the user's last ``n`` values of ``column`` before each row, oldest first.
 
     Args:
         column: numbers, such as item ids.
-        n: how many at most; fewer where there were fewer, none at first.
-        at: "session": those before the session began, the same in all its rows; "event": those before the row itself.
+        n: maximum length; lists are shorter while the user has fewer values, and empty at first.
+        at: "session": values before the session began, the same in all its rows; "event": values before the row itself.
         into: the column to write, by default ``hist_`` and the name of the column.
-        where: count only rows where this column is true (or not 0), such as a label: what was clicked.
+        where: count only rows in which this column is true (or not 0), such as a label for clicks.
 
     Raises:
-        PipelineError: another ``at``, or ``n`` below 1.
+        PipelineError: ``at`` is neither value, or ``n`` is below 1.
 
     Examples:
         >>> import pyarrow as pa
@@ -100,20 +101,20 @@ def add_sessions(
     histories: Sequence[History] = (),
     into: str = "session_id",
 ) -> Any:
-    """A table sorted by user and time, with a number for each session, and with histories.
+    """Return a table sorted by user and time, with a session number per row, and with histories.
 
-    A session ends where the same user does nothing for more than ``gap`` minutes. Rows of equal times keep their order.
+    A session ends when its user does nothing for more than ``gap`` minutes. Rows with equal times keep their order.
 
     Args:
-        table: an Arrow table of events; for logs that do not fit into memory see ``cluster(gap=..., histories=...)``.
-        user, time: columns without nulls; times are timestamps, or numbers of ``unit``.
-        gap: minutes; None: everything that a user does is one session.
+        table: an Arrow table of events; for logs that do not fit in memory see ``cluster(gap=..., histories=...)``.
+        user, time: columns without nulls; times are timestamps, or numbers in ``unit``.
+        gap: minutes; None makes all rows of a user one session.
         unit: "s", "ms", "us" or "ns".
-        histories: what ``history`` made.
-        into: the column for the sessions, int64, counted from 0 in the order of the result.
+        histories: definitions from ``history``.
+        into: the column for session numbers, int64, counted from 0 in the order of the result.
 
     Raises:
-        PipelineError: a column that is not there, nulls, or a gap that is not positive.
+        PipelineError: a column does not exist or has nulls, or the gap is not positive.
     """
     users = column_of(table, user, "add_sessions")
     times = column_of(table, time, "add_sessions")
@@ -129,12 +130,12 @@ def add_sessions(
 
 
 def time_order(keys: pa.Array, times: pa.Array) -> Ints:
-    """The rows of each key together, in order of time; rows of equal times stay in order."""
+    """Return an order of rows grouped by key and sorted by time; rows with equal times keep their order."""
     return np.lexsort((ordinals(times), codes_of(keys))).astype(np.int64)
 
 
 def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, name: str) -> tuple[Flags, Flags]:
-    """(first row of a user, first row of a session) of rows in order."""
+    """Return whether each row is the first of its user, and whether it is the first of a session."""
     first = begins(users)
     if gap is None:
         return first, first
@@ -146,15 +147,15 @@ def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, n
 
 
 def history_columns(table: Any, users: Flags, sessions: Flags, histories: Sequence[History]) -> dict[str, pa.Array]:
-    """The columns that histories write."""
+    """Return the columns that histories add."""
     return {made.into: made.slices(table, users, sessions).plain() for made in histories}
 
 
 def with_column(table: Any, name: str, column: pa.Array) -> Any:
-    """The table with one more column.
+    """Return the table with one more column.
 
     Raises:
-        PipelineError: there is one of that name.
+        PipelineError: a column with this name exists.
     """
     if name in table.column_names:
         raise PipelineError(f"there is a column {name!r} already", fix="choose another name with into=")

@@ -1,4 +1,4 @@
-"""Looks at a log: how long sessions are, whether they lie together, what repeats, and what deduplication would do."""
+"""Inspect a log: lengths of sessions, whether they are contiguous, repetition, and the effect of deduplication."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cedar.recommendation.spill import parts_of
 
 @dataclass(frozen=True)
 class Feature:
-    """A column of lists, or one value a row.
+    """A column of lists, or of one value per row.
 
     Args:
-        repeats: d, the share of rows equal to the one before them in their session.
-        length: values a row.
-        now: the factor of deduplication in batches of rows as they lie; clustered: after clustering.
+        repeats: d, the share of rows equal to the previous row in their session.
+        length: values per row.
+        now: the deduplication factor in batches of rows in their current order; clustered: after clustering.
     """
 
     name: str
@@ -48,15 +48,16 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """The result of ``inspect``.
 
     Args:
-        rows, files, row_groups: of the whole log.
-        looked_at: rows that the rest is judged by: the first ones.
-        sessions: how many among those; samples: S, rows of a session.
-        samples_in_batch: rows of a session in a batch, as they lie.
-        split: how many sessions are in more than one run of rows, or row group.
-        backwards: how many rows come before the row ahead of them in their session; None without a column of times.
+        rows, files, row_groups: totals of the whole log.
+        looked_at: number of leading rows on which all other figures are based.
+        batch: rows of a batch.
+        sessions: number of sessions among those rows; samples: S, rows per session.
+        samples_in_batch: rows of a session in a batch, in the current order.
+        split: number of sessions that are in more than one run of rows, or row group.
+        backwards: number of rows that come before the previous row of their session; None without a column of times.
     """
 
     rows: int
@@ -73,7 +74,7 @@ class Inspection:
 
     @property
     def clustered(self) -> bool:
-        """Sessions are whole, and in order of time where that can be known."""
+        """Return whether sessions are contiguous, and in order of time if that is known."""
         return not self.split and not self.backwards
 
     def __str__(self) -> str:
@@ -97,17 +98,17 @@ class Inspection:
 
 
 def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2048, rows: int = 500_000) -> Inspection:
-    """Look at Parquet files of a log; memory holds the rows that are inspected.
+    """Inspect the Parquet files of a log; the inspected rows are held in memory.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them.
-        session: the column that tells sessions apart; sort: the column of times.
-        batch: rows of a batch, for the factor.
-        rows: look at so many of the first rows.
+        session: the column that identifies sessions; sort: the column of times.
+        batch: rows of a batch, for the deduplication factor.
+        rows: number of leading rows to inspect.
 
     Raises:
-        PipelineError: a column that is not there.
-        RowError: a row whose session is null.
+        PipelineError: a column does not exist.
+        RowError: the session of a row is null.
 
     Examples:
         >>> import pyarrow.parquet as pq
@@ -128,7 +129,7 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
     tables, runs = [], []
     for _, table in _tables(source.select([session, *filter(None, [sort]), *names]), splits, session, rows):
         tables.append(table)
-        runs.append(begins(codes_of(column_of(table, session, "inspect"))))  # a row group begins a run in any case
+        runs.append(begins(codes_of(column_of(table, session, "inspect"))))  # each row group begins a new run
     if not tables:
         raise SourceError(f"inspect: {source.describe()} has no rows")
     table = pa.concat_tables(tables)
@@ -156,7 +157,7 @@ def _backwards(codes: Any, times: pa.Array) -> int:
 
 
 def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch: int) -> tuple[Feature, ...]:
-    """Of every column: in the order in which it lies, and as clustering would have it."""
+    """Measure every column in its current order, and as it would be after clustering."""
     keys = (codes,) if sort is None else (ordinals(column_of(table, sort, "inspect")), codes)
     order = np.lexsort(keys).astype(np.int64)
     session = pa.array(codes)
@@ -176,22 +177,22 @@ def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch:
 
 
 def _as_lists(column: pa.Array) -> pa.Array:
-    """Each value as a list of one, so that all columns are measured alike."""
+    """Wrap each value in a list, so that all columns are measured the same way."""
     return pa.LargeListArray.from_arrays(pa.array(np.arange(len(column) + 1)), column)
 
 
-# ---- is it clustered? ------------------------------------------------------------------------------------------------
+# ---- check of clustering ---------------------------------------------------------------------------------------------
 
 
 def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> None:
-    """Refuse a log whose sessions are not whole, or not in order of time; reads these two columns of all rows.
+    """Reject a log whose sessions are split or not in order of time; reads these two columns of all rows.
 
-    Whole means next to each other, and in one row group. Memory holds 8 bytes for each session.
+    The rows of a session must be next to each other, and in one row group. Memory use is 8 bytes per session.
 
     Raises:
-        SourceError: names the first row that is out of place.
-        RowError: a row whose session is null.
-        PipelineError: a column that is not there.
+        SourceError: the log is not clustered; the error names the first misplaced row.
+        RowError: the session of a row is null.
+        PipelineError: a column does not exist.
     """
     source = read_parquet(paths)
     schema = source.schema()
@@ -234,12 +235,13 @@ def _not_clustered(source: ParquetSource, split: Split, row: int, why: str) -> S
 
 
 def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipeline:
-    """Rows of a clustered log: ``read_parquet``, once it is known that sessions are whole.
+    """Read a clustered log: ``read_parquet``, after checking that sessions are whole.
 
-    What ``cluster`` wrote by the same columns says so in its files; in others the two columns are read and checked.
+    Files that ``cluster`` wrote with the same columns are marked and need no check; for others, cedar reads the two
+    columns.
 
     Raises:
-        SourceError: it is not clustered; names a row.
+        SourceError: the log is not clustered; the error names a row.
 
     Examples:
         >>> import pyarrow.parquet as pq
@@ -255,7 +257,7 @@ def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipe
 
 
 def _tables(source: ParquetSource, splits: Any, session: str, rows: int | None) -> Iterator[tuple[Split, Any]]:
-    """A table for each row group, up to so many rows."""
+    """Yield a table for each row group, up to ``rows`` rows in total."""
     left = rows
     for split in splits:
         if left is not None and left <= 0:

@@ -1,4 +1,4 @@
-"""Logs that others have published, as pipelines: Criteo, KuaiRand, MIND, OTTO and Yambda."""
+"""Read published logs as pipelines: Criteo, KuaiRand, MIND, OTTO and Yambda."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 
 
 def criteo(paths: Any, *, label: bool = True, counts: int = 13, categories: int = 26) -> Pipeline:
-    r"""Rows of files in Criteo's format (Kaggle 2014, the Terabyte log): a row is an impression, in order of time.
+    r"""Read files in Criteo's format (Kaggle 2014, the Terabyte log): a row is an impression, in order of time.
 
     Columns: ``label`` (int8, 1: a click); ``I1`` to ``I13`` (int64, counts, may be null, some negative); ``C1`` to
-    ``C26`` (int64, what the eight hexadecimal digits say, null if there are none). There is no user and no
-    session in it: nothing repeats, and ``dedup`` has nothing to find. Memory stays constant, whatever the size.
+    ``C26`` (int64, the value of the eight hexadecimal digits, null if there are none). The log has neither users nor
+    sessions, so no rows repeat and ``dedup`` has no effect. Memory use does not depend on file size.
 
     Args:
-        paths: any fsspec URL, glob, or a list of them; ``.gz`` and others are decompressed. Plain files are read in
-            ranges, a compressed one from its beginning: give several, one day each, to several workers.
-        label: whether the first field is the label; the test files of Kaggle have none.
-        counts, categories: how many columns of each kind the files have, for files cut down to fewer.
+        paths: any fsspec URL, glob, or a list of them; ``.gz`` and others are decompressed. Plain files are split into
+            byte ranges; a compressed file is one split, so give several, such as one per day, to use several workers.
+        label: whether the first field is the label; Kaggle's test files have none.
+        counts, categories: number of columns of each kind, for reduced files.
 
     Raises:
-        RowError: while reading, a line with another number of fields, or a field that is not a number.
-        SourceError: no such files.
+        RowError: while reading, a line has another number of fields, or a field is not a number.
+        SourceError: no file matches.
 
     Examples:
         >>> import gzip
@@ -65,17 +65,17 @@ _NUMBERS = (
 
 
 def kuairand(paths: Any) -> Pipeline:
-    r"""Rows of KuaiRand's ``log_standard_*.csv`` and ``log_random_*.csv``: a row is a video that was shown.
+    r"""Read KuaiRand's ``log_standard_*.csv`` and ``log_random_*.csv``: a row is a video that was shown.
 
     Columns: ``user_id``, ``video_id``, ``date`` (20220408), ``hourmin`` (1230), ``time_ms`` (milliseconds),
     ``play_time_ms``, ``duration_ms``, ``profile_stay_time``, ``comment_stay_time`` and ``tab``, int64; ``is_click``,
     ``is_like``, ``is_follow``, ``is_comment``, ``is_forward``, ``is_hate``, ``long_view``, ``is_profile_enter`` and
-    ``is_rand``, int8 of 0 or 1. Which columns there are, and in which order, the header says. There are no sessions:
-    ``cluster(..., session="user_id", sort="time_ms", unit="ms", gap=30)`` makes them.
+    ``is_rand``, int8 of 0 or 1. The header determines which columns exist, and their order. There are no sessions:
+    ``cluster(..., session="user_id", sort="time_ms", unit="ms", gap=30)`` creates them.
 
     Raises:
-        SourceError: no such files, or files with different headers.
-        RowError: while reading, a field that is not a number.
+        SourceError: no file matches, or headers differ.
+        RowError: while reading, a field is not a number.
 
     Examples:
         >>> with open("log_standard.csv", "w") as file:
@@ -94,22 +94,22 @@ _MIND = ["impression_id", "user_id", "time", "history", "impressions"]
 
 
 def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
-    r"""Rows of MIND's ``behaviors.tsv``: a row is a news article that was shown.
+    r"""Read MIND's ``behaviors.tsv``: a row is a news article that was shown.
 
     Columns: ``impression_id`` (int64, the request), ``user_id`` (string), ``time`` (timestamp in microseconds),
-    ``history`` (list of int64: the numbers of the articles read, N106403 is 106403; oldest first), ``news`` (int64),
-    ``label`` (int8, 1: a click; null in test files, which do not tell).
+    ``history`` (list of int64: numbers of the articles read, N106403 is 106403; oldest first), ``news`` (int64),
+    ``label`` (int8, 1: a click; null in test files, which lack it).
 
-    The history is the same in all rows of a request. It is compared once a request, before the request becomes rows:
-    the index of a batch's unique histories follows from how often each is repeated.
+    The history is the same in all rows of a request. cedar compares it once per request, before requests are exploded
+    into rows, and derives the index of a batch's unique histories from how often each is repeated.
 
     Args:
         paths: any fsspec URL, glob, or a list of them.
-        explode: False: a row for each request, whose ``news`` and ``label`` are lists.
+        explode: False: a row per request, whose ``news`` and ``label`` are lists.
         dedup: mark ``history`` as a group (see ``Pipeline.dedup``).
 
     Raises:
-        RowError: while reading, a line of another form.
+        RowError: while reading, a line has another form.
 
     Examples:
         >>> with open("behaviors.tsv", "w") as file:
@@ -134,12 +134,12 @@ def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
     requests = requests.dedup([["history"]], session="impression_id")
     if not explode:
         return requests
-    # Again behind it: that compares nothing, but counts the rows of a request where it predicts a factor.
+    # Repeat dedup after Explode: it compares nothing, but counts the rows of a request to predict the factor.
     return requests.apply(Explode("news", "label")).dedup([["history"]], session="impression_id")
 
 
 def _words(text: Any) -> Any:
-    """The words of a text; none of a null."""
+    """Split strings into words; a null has none."""
     return text.fill_null("").str.split(" ").list.filter(pl.element() != "")
 
 
@@ -159,17 +159,17 @@ _EVENT = pa.struct([("aid", pa.int64()), ("ts", pa.int64()), ("type", pa.large_s
 
 
 def otto(paths: Any, *, explode: bool = True) -> Pipeline:
-    r"""Rows of OTTO's ``*.jsonl``: an event a row, sessions whole and in order of time.
+    r"""Read OTTO's ``*.jsonl``: a row is an event; sessions are whole and in order of time.
 
     Columns: ``session`` (int64), ``aid`` (int64, the article), ``ts`` (int64, milliseconds), ``type`` (string:
     "clicks", "carts", "orders").
 
     Args:
         paths: any fsspec URL, glob, or a list of them.
-        explode: False: a row for each session, whose column ``events`` is a list of {aid, ts, type}.
+        explode: False: a row per session, whose column ``events`` is a list of {aid, ts, type}.
 
     Raises:
-        RowError: while reading, a line that is no such session.
+        RowError: while reading, a line is not a session.
 
     Examples:
         >>> with open("otto.jsonl", "w") as file:
@@ -185,19 +185,19 @@ def otto(paths: Any, *, explode: bool = True) -> Pipeline:
 
 
 def yambda(paths: Any, *, explode: bool = True) -> Pipeline:
-    """Rows of Yambda's files: an event a row.
+    """Read Yambda's files: a row is an event.
 
-    Columns: ``uid`` (user), ``timestamp`` (seconds, in steps of 5), ``item_id``, ``is_organic`` (0 or 1), and, of
-    listens, ``played_ratio_pct`` and ``track_length_seconds``; of ``multi_event`` also ``event_type``. Types are those
-    of the files. Sequential files hold the same as lists, a row for each user in order of time; these are exploded.
-    ``cluster(..., session="uid", sort="timestamp", gap=30)`` makes sessions of flat ones.
+    Columns: ``uid`` (user), ``timestamp`` (seconds, in steps of 5), ``item_id``, ``is_organic`` (0 or 1); for listens
+    also ``played_ratio_pct`` and ``track_length_seconds``; for ``multi_event`` also ``event_type``. Types are those of
+    the files. Sequential files hold the same data as lists, with a row per user in order of time; these are exploded.
+    ``cluster(..., session="uid", sort="timestamp", gap=30)`` creates sessions from flat files.
 
     Args:
         paths: any fsspec URL, glob, directory, or a list of them; all flat, or all sequential.
-        explode: False leaves the rows of sequential files as they are.
+        explode: False keeps the rows of sequential files as they are.
 
     Raises:
-        SourceError: files without ``uid``.
+        SourceError: the files have no column ``uid``.
 
     Examples:
         >>> import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""What clustering, sessions and histories share: runs of equal values, and rows of tables by their numbers."""
+"""Helpers for clustering, sessions and histories: runs of equal values, and rows of tables by number."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def column_of(table: Any, name: str, caller: str) -> pa.Array:
-    """One column in one piece.
+    """Return one column as a single array.
 
     Raises:
-        PipelineError: it is not there.
+        PipelineError: the column does not exist.
     """
     if name not in table.column_names:
         raise missing_column(name, table.column_names, caller)
@@ -33,7 +33,7 @@ def column_of(table: Any, name: str, caller: str) -> pa.Array:
 
 
 def taken(table: Any, index: Ints) -> Any:
-    """Rows of a table; lists of numbers several times as fast as Arrow does it."""
+    """Return rows of a table; for lists of numbers several times faster than Arrow."""
     columns = [take_lists(_whole(column), index) for column in table.columns]
     return pa.table(dict(zip(table.column_names, columns, strict=True)))
 
@@ -44,12 +44,12 @@ def _whole(column: Any) -> pa.Array:
 
 
 def codes_of(column: pa.Array) -> Ints:
-    """A number per row, equal for equal values, in order of first occurrence."""
+    """Return a number per row, equal for equal values, in order of first occurrence."""
     return distinct([column])[0].astype(np.int64)
 
 
 def ordinals(column: pa.Array) -> npt.NDArray[Any]:
-    """Numbers that sort as the values of the column do: itself where it is numbers or times, ranks elsewhere."""
+    """Return numbers that sort like the column's values: numbers and times themselves, ranks for other types."""
     kind = column.type
     if pt.is_temporal(kind):
         column = column.cast(pa.int64()) if kind.bit_width == 64 else column.cast(pa.int32())
@@ -60,10 +60,10 @@ def ordinals(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def per_minute(column: pa.Array, unit: str, name: str) -> int:
-    """How many units of a column of times are a minute; ``unit`` says it of plain numbers.
+    """Return how many units of a time column are a minute; ``unit`` is that of plain numbers.
 
     Raises:
-        PipelineError: no numbers and no times.
+        PipelineError: the column holds neither numbers nor times.
     """
     kind = column.type
     if pt.is_timestamp(kind):
@@ -76,12 +76,12 @@ def per_minute(column: pa.Array, unit: str, name: str) -> int:
 
 
 def begins(codes: npt.NDArray[Any]) -> Flags:
-    """Whether a row is the first, or differs from the one before it."""
+    """Return whether each row is the first, or differs from the previous one."""
     first = np.ones(len(codes), dtype=bool)
     first[1:] = codes[1:] != codes[:-1]
     return first
 
 
 def start_of(first: Flags) -> Ints:
-    """For each row, the row where its run begins."""
+    """Return for each row the row where its run begins."""
     return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))

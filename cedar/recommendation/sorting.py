@@ -1,4 +1,4 @@
-"""The second pass of clustering: each part in order, in a Parquet file whose row groups hold whole sessions."""
+"""Run the second pass of clustering: sort each part into a Parquet file whose row groups hold whole sessions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals
 from cedar.recommendation.spill import Job, parts_of, read_part
 from cedar.store.whole_files import temporary_name, write_whole
 
-MARK = b"cedar.clustered"  # in a file's metadata: by what it is clustered
+MARK = b"cedar.clustered"  # key in a file's metadata for the columns by which it is clustered
 LEVELS = {
     "auto": None,
     "zstd": 3,
     "lz4": 3,
-}  # of compression: higher ones take longer to write, for files hardly smaller
-_PAGE = 1 << 20  # a page is compressed by itself: repeats within it count
+}  # compression levels; higher ones take longer to write and save little
+_PAGE = 1 << 20  # pages are compressed separately, so only repeats within a page are found
 
 
 def write_part(job: Job, part: int, files: int) -> int:
-    """Write one part; returns how many rows. Nothing is written where it has none."""
+    """Write one part and return its number of rows; a part without rows gets no file."""
     path = job.part(part)
     writer = None
     rows = sessions = 0
@@ -52,7 +52,7 @@ def write_part(job: Job, part: int, files: int) -> int:
 
 
 def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
-    """The rows of a part; where they are too many to be held, by another hash, in as many passes as are needed."""
+    """Yield the rows of a part; if they exceed memory, divide them by another hash into several passes."""
     tables: list[Any] = []
     size = 0
     for table in read_part(job, part, files):
@@ -77,12 +77,13 @@ def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
 
 
 def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:
-    """The rows in order, with what is made of them; and which are the first of a session.
+    """Return the rows in order with added columns, and which rows begin a session.
 
-    Sessions stand in the order in which they begin, their rows in order of time.
+    Sessions are ordered by when they begin, their rows by time.
 
     Args:
-        sessions: how many sessions of this part there were before.
+        part: the number of the part.
+        sessions: number of earlier sessions of this part.
     """
     keys, times = column_of(table, job.session, "cluster"), column_of(table, job.sort, "cluster")
     order = time_order(keys, times)
@@ -116,7 +117,7 @@ def _without_nulls(kind: Any) -> Any:
 
 
 def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
-    """Row groups of at least ``rows`` rows, the last one of a part aside; none ends within a session.
+    """Cut rows into groups of at least ``rows`` rows, except for the last; no cut splits a session.
 
     Examples:
         >>> group_cuts(np.array([True, False, True, False, False, True]), 3)
@@ -127,7 +128,7 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
     while start < len(first):
         end = min(int(np.searchsorted(bounds, start + rows)), len(bounds) - 1)
         stop = int(bounds[end])
-        if len(first) - stop < rows // 2:  # a small rest joins the group before it
+        if len(first) - stop < rows // 2:  # a small rest joins the previous group
             stop = len(first)
         cuts.append((start, stop))
         start = stop
@@ -135,7 +136,7 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
 
 
 def marked(mark: bytes | None) -> tuple[str, str] | None:
-    """(session, sort) that a file says it is clustered by."""
+    """Return the (session, sort) columns by which a file is marked as clustered; None if it is not."""
     try:
         reported = json.loads(mark or b"")
         return str(reported["session"]), str(reported["sort"])
@@ -149,6 +150,6 @@ def _writer(job: Job, path: str, first: Any) -> Any:
     level = LEVELS[job.compression]
     if level is None:
         how = Layouts("small", "disk").options(first)
-    else:  # pages of dictionaries would hide long repeats
+    else:  # dictionary pages would hide long repeats
         how = {"compression": job.compression, "compression_level": level, "use_dictionary": False}
     return pq.ParquetWriter(path, schema, data_page_size=_PAGE, write_page_checksum=True, **how)

@@ -1,4 +1,4 @@
-"""The first pass of clustering: the rows of each piece of the input, apart by a hash of the session, in a file."""
+"""Run the first pass of clustering: divide each piece of the input by a hash of the session into a file."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _OPTIONS = {"compression": "lz4"}
 
 @dataclass(frozen=True)
 class Job:
-    """What is clustered, and how; the same in every task.
+    """What to cluster, and how; the same in every task.
 
     Args:
-        folder: for what is written on the way; every worker sees it.
-        parts: so many groups of sessions; each becomes a file.
+        folder: folder for intermediate files, accessible to every worker.
+        parts: number of groups of sessions; each becomes a file.
         piece_bytes: decoded bytes that one task may hold.
-        nullable: columns with nulls anywhere, in lists or in their place; known after the first pass. Others are
-            written as such that cannot have any, which are decoded faster.
-        compression: of what is written in the end.
+        nullable: columns with nulls, also inside lists; known after the first pass. Other columns are written as
+            non-nullable, which decodes faster.
+        compression: compression of the result.
     """
 
     source: ParquetSource
@@ -63,7 +63,7 @@ class Job:
 
 
 def check_columns(job: Job) -> None:
-    """Refuse columns that are not there, or that nothing can be sorted by."""
+    """Reject columns that do not exist or cannot be sorted."""
     schema = job.source.schema()
     made = [history.into for history in job.histories] + ([job.session_into] if job.gap is not None else [])
     looked_at = [name for history in job.histories for name in (history.column, history.where) if name is not None]
@@ -79,7 +79,7 @@ def check_columns(job: Job) -> None:
 
 
 def pieces(splits: Sequence[Split], piece_bytes: int) -> list[list[Split]]:
-    """Runs of splits that one task reads: as many as may be held, at least one."""
+    """Return runs of splits that one task reads: as many as fit in memory, at least one."""
     runs: list[list[Split]] = []
     size = 0
     for split in splits:
@@ -92,7 +92,7 @@ def pieces(splits: Sequence[Split], piece_bytes: int) -> list[list[Split]]:
 
 
 def spill(job: Job, number: int, splits: Sequence[Split]) -> int:
-    """Write one piece of the input, a record batch for each part; returns how many rows. Done twice, it is the same."""
+    """Write one piece of the input with a record batch per part; return its rows. Repeating it is safe."""
     path = job.spilled(number)
     table = pa.concat_tables([t for split in splits for t in _tables(job, split)])
     part = parts_of(column_of(table, job.session, "cluster"), job.parts)
@@ -116,13 +116,13 @@ def _has_nulls(column: Any) -> bool:
         return True
     kind = column.type
     if pt.is_struct(kind) or pt.is_map(kind):
-        return True  # not looked into
+        return True  # not checked
     listed = pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
     return listed and any(_has_nulls(chunk.flatten()) for chunk in getattr(column, "chunks", [column]))
 
 
 def nullable(job: Job, files: int) -> frozenset[str]:
-    """The columns in which the first pass met nulls."""
+    """Return the columns in which the first pass found nulls."""
     names: set[str] = set()
     for number in range(files):
         with open(f"{job.spilled(number)}.nulls", encoding="utf-8") as reported:
@@ -138,7 +138,7 @@ def _one_batch(table: Any, start: int, stop: int) -> Any:
 
 
 def read_part(job: Job, part: int, files: int) -> Iterator[Any]:
-    """What each piece of the input has of a part, in order."""
+    """Yield each input piece's rows of a part, in order."""
     for number in range(files):
         with pa.memory_map(job.spilled(number)) as source:
             batch = pa.ipc.open_file(source).get_batch(part)
@@ -170,7 +170,7 @@ def _refuse_nulls(job: Job, column: pa.Array, name: str, split: Split, row: int)
 
 
 def parts_of(column: pa.Array, parts: int, salt: int = 0) -> npt.NDArray[np.int64]:
-    """The part of each row: by a hash of its session."""
+    """Return the part of each row, by a hash of its session."""
     if parts == 1:
         return np.zeros(len(column), dtype=np.int64)
     import polars as pl

@@ -1,4 +1,4 @@
-"""Training and evaluation apart: by time or by chance, and no session in both."""
+"""Split training from evaluation data, by time or randomly, with no session in both."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _DRAW = "__split"
 def split_by_time(
     pipeline: Pipeline, *, time: str, at: Any, session: str | None = None, executor: Any = "auto"
 ) -> tuple[Pipeline, Pipeline]:
-    """(rows before ``at``, rows from then on).
+    """Return (rows before ``at``, rows from ``at`` on).
 
-    With ``session``, a session that is on both sides goes to the second as a whole: what is trained on ends before
-    ``at``, and is of other sessions. Finding those reads the two columns once; memory holds the keys of sessions.
+    With ``session``, a session with rows on both sides goes to the second part as a whole. The training rows then end
+    before ``at`` and share no session with the second part. Finding such sessions reads the two columns once; memory
+    holds the keys of sessions.
 
     Args:
         pipeline: rows, not batches.
-        time: a column that compares with ``at``. Without ``session``, rows whose time is null are in neither; with it
-            they are an error.
+        time: a column that is compared with ``at``. Rows with null times are in neither part; with ``session``, they
+            are an error.
         at: a number, or a ``datetime``.
-        session: the column that tells sessions apart.
-        executor: of the pass over the two columns.
+        session: the column that identifies sessions.
+        executor: the executor for the pass over the two columns.
 
     Raises:
-        PipelineError: a column that is not there, or null where ``session`` is given.
+        PipelineError: a column does not exist, or has nulls with ``session``.
 
     Examples:
         >>> import cedar
@@ -57,7 +58,7 @@ def split_by_time(
 
 
 def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: Any) -> pa.Array:
-    """The sessions with rows on both sides."""
+    """Return the sessions with rows on both sides."""
     sides: dict[bool, list[pl.Series]] = {True: [], False: []}
     rows = pipeline.select(session, time).with_columns(**{_DRAW: col(time) < at}).drop(time).batch(65_536, last="keep")
     with rows.loader(format="arrow", executor=executor) as loader:
@@ -83,19 +84,19 @@ def _refuse_nulls(batch: Any, session: str, time: str) -> None:
 def split_by_session(
     pipeline: Pipeline, *, session: str, evaluation: float = 0.1, seed: int = 0
 ) -> tuple[Pipeline, Pipeline]:
-    """(rows of most sessions, rows of a share ``evaluation`` of them): whole sessions, by a hash of their key.
+    """Return (rows of most sessions, rows of a share ``evaluation`` of sessions), by a hash of the session key.
 
-    Which ones depends on the key and the seed alone: not on order, files, epochs or other sessions.
+    The choice depends only on the key and the seed, not on order, files, epochs or other sessions.
 
     Args:
         pipeline: rows, not batches.
         session: a column of integers or strings, without nulls.
         evaluation: 0 to 1.
-        seed: another one chooses others.
+        seed: another seed chooses other sessions.
 
     Raises:
-        PipelineError: a column that is not there or of another type, or a share out of range.
-        RowError: while running, a session that is null.
+        PipelineError: a column does not exist or has another type, or the share is out of range.
+        RowError: while running, a session is null.
 
     Examples:
         >>> import cedar
@@ -118,7 +119,7 @@ def split_by_session(
 
 @dataclass(frozen=True)
 class SessionDraw(Transform):
-    """A number below a million for each key, the same on every machine; a null key fails.
+    """Return a number below a million for each key, the same on every machine; a null key fails.
 
     Examples:
         >>> SessionDraw(0)("a") == SessionDraw(0)("a") != SessionDraw(1)("a")

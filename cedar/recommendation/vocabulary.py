@@ -1,4 +1,4 @@
-"""The name that ``cedar.fit`` had for vocabularies."""
+"""Keep the former name of ``cedar.fit`` for vocabularies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def build_vocabularies(
     oov: int = 0,
     null: Null = "oov",
     memory: str = "512MiB",
-    executor: object = "auto",  # noqa: ARG001 - of the old name
+    executor: object = "auto",  # noqa: ARG001 - kept for compatibility
 ) -> dict[str, Vocabulary]:
-    """As ``cedar.fit(p, cedar.preprocessing.Vocabulary(columns, ...))``, which replaces it: this name goes next."""
+    """Call ``cedar.fit(p, cedar.preprocessing.Vocabulary(columns, ...))``, which replaces this function."""
     warn_user(
         "build_vocabularies goes with the next release: write cedar.fit(p, cedar.preprocessing.Vocabulary(columns, "
         "...)), and fitted[column] for what was a dict's",
