@@ -198,7 +198,7 @@ def _checked(batch: Any, names: Sequence[str], tensors: dict[str, TensorType], w
 
 
 def read_arrow(paths: Paths, *, columns: Sequence[str] | None = None) -> ArrowSource:
-    """Return the source behind ``cedar.read_arrow``: Arrow IPC files, including Feather version 2.
+    """Return the source that ``cedar.read_arrow`` uses: Arrow IPC files, including Feather version 2.
 
     Examples:
         >>> import pyarrow as pa, pyarrow.feather

@@ -353,7 +353,7 @@ def read_csv(
     quoting: bool = True,
     columns: Sequence[str] | None = None,
 ) -> CsvSource:
-    """Return the source behind ``cedar.read_csv``.
+    """Return the source that ``cedar.read_csv`` uses.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.

@@ -152,7 +152,7 @@ def _content(file: File) -> Any:
 
 
 def read_files(paths: Paths) -> FilesSource:
-    """Return the source behind ``cedar.read_files``.
+    """Return the source that ``cedar.read_files`` uses.
 
     Raises:
         PipelineError: ``paths`` is not a path or a list of paths.

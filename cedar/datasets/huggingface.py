@@ -18,7 +18,7 @@ _SPLIT_BYTES = 64 << 20
 
 
 def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
-    """Return the source behind ``cedar.from_huggingface``: a ``datasets.Dataset``, read from its Arrow table.
+    """Return the source that ``cedar.from_huggingface`` uses: a ``datasets.Dataset``, read from its Arrow table.
 
     Columns keep their stored form: images and audio are structs of bytes and path. A shuffled, filtered or selected
     dataset keeps its order. If the dataset has a transform or a format with different values, each row is what the

@@ -230,7 +230,7 @@ def _split_size(length: int, width: float) -> int:
 def from_items(
     rows: Any, *, names: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> ItemsSource:
-    """Return the source behind ``cedar.from_items``.
+    """Return the source that ``cedar.from_items`` uses.
 
     Args:
         rows: a list, or an object with ``__len__`` and ``__getitem__`` or ``__getitems__``. A dict is a row; the parts

@@ -138,7 +138,7 @@ def _nothing() -> None:
 def from_iterable(
     make_iterator: Callable[[], Iterable[Any]], *, dtypes: Mapping[str, Any] | None = None
 ) -> IterableSource:
-    """Return the source behind ``cedar.from_iterable``.
+    """Return the source that ``cedar.from_iterable`` uses.
 
     Args:
         make_iterator: called once per pass; returns an iterator over the rows, which must be the same in each pass.

@@ -348,7 +348,7 @@ def _broken(
 def read_jsonl(
     paths: Paths, *, columns: Sequence[str] | None = None, dtypes: Mapping[str, Any] | None = None
 ) -> JsonlSource:
-    """Return the source behind ``cedar.read_jsonl``.
+    """Return the source that ``cedar.read_jsonl`` uses.
 
     Args:
         paths: local paths, fsspec URLs, globs; compressed files are decompressed.

@@ -305,7 +305,7 @@ def read_parquet(
     verify: bool = False,
     manifest: str | os.PathLike[str] | None = None,
 ) -> ParquetSource:
-    """Return the source behind ``cedar.read_parquet``.
+    """Return the source that ``cedar.read_parquet`` uses.
 
     Raises:
         PipelineError: ``paths`` or ``columns`` is not a string or a list of strings.

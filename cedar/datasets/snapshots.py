@@ -100,7 +100,7 @@ def _source(
 def read_delta(
     uri: Any, version: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """Return the source behind ``cedar.read_delta``."""
+    """Return the source that ``cedar.read_delta`` uses."""
     deltalake = library("deltalake", "delta", "read_delta")
     if not isinstance(uri, str | os.PathLike):
         raise PipelineError(f"read_delta: uri must be a string or a path, not {uri!r:.60}", site=user_site())
@@ -139,7 +139,7 @@ def _local(uri: str) -> str:
 def read_iceberg(
     table: Any, snapshot_id: int | None, columns: Sequence[str] | None, options: Mapping[str, Any] | None
 ) -> SnapshotSource:
-    """Return the source behind ``cedar.read_iceberg``."""
+    """Return the source that ``cedar.read_iceberg`` uses."""
     library("pyiceberg", "iceberg", "read_iceberg")
     if isinstance(table, str | os.PathLike):
         opened = library("pyiceberg.table", "iceberg", "read_iceberg").StaticTable

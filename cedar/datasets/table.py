@@ -89,7 +89,7 @@ class TableSource(BaseSource):
 
 
 def from_arrow(table: Any) -> TableSource:
-    """Return the source behind ``cedar.from_arrow``: a ``pyarrow.Table`` or ``RecordBatch``.
+    """Return the source that ``cedar.from_arrow`` uses: a ``pyarrow.Table`` or ``RecordBatch``.
 
     Raises:
         PipelineError: ``table`` is something else, has two columns of the same name, or has a union column.
@@ -112,7 +112,7 @@ def from_arrow(table: Any) -> TableSource:
 
 
 def from_polars(frame: Any) -> TableSource:
-    """Return the source behind ``cedar.from_polars``: a ``polars.DataFrame``.
+    """Return the source that ``cedar.from_polars`` uses: a ``polars.DataFrame``.
 
     Raises:
         PipelineError: ``frame`` is something else (collect a LazyFrame first), or contains Python objects or 128-bit
@@ -132,7 +132,7 @@ def from_polars(frame: Any) -> TableSource:
 
 
 def from_pandas(frame: Any) -> TableSource:
-    """Return the source behind ``cedar.from_pandas``: a ``pandas.DataFrame``.
+    """Return the source that ``cedar.from_pandas`` uses: a ``pandas.DataFrame``.
 
     Raises:
         PipelineError: ``frame`` is something else, or has a column that Arrow cannot hold.
@@ -153,7 +153,7 @@ def from_pandas(frame: Any) -> TableSource:
 
 
 def from_numpy(arrays: Any) -> TableSource:
-    """Return the source behind ``cedar.from_numpy``: a dict of arrays, or a file that ``numpy.load`` opened.
+    """Return the source that ``cedar.from_numpy`` uses: a dict of arrays, or a file that ``numpy.load`` opened.
 
     Raises:
         PipelineError: ``arrays`` is something else, arrays differ in length, or Arrow lacks a dtype.

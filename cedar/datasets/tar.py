@@ -252,7 +252,7 @@ def _chunk(samples: list[_TarSample], names: list[str]) -> Chunk:
 def read_tar(
     paths: Paths, *, missing: Literal["error", "null"] = "error", dot: Literal["first", "last"] = "first"
 ) -> TarSource:
-    """Return the source behind ``cedar.read_tar``.
+    """Return the source that ``cedar.read_tar`` uses.
 
     A sample is a run of members whose names are equal up to a dot in the last part of the path (``dot`` selects which).
     The rest is the extension in lower case. The first sample of the first shard fixes the extensions. Directories are

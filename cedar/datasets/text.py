@@ -152,7 +152,7 @@ def read_text(
     *,
     errors: Literal["strict", "replace"] = "strict",
 ) -> TextSource:
-    """Return the source behind ``cedar.read_text``.
+    """Return the source that ``cedar.read_text`` uses.
 
     Args:
         paths: local paths, fsspec URLs, globs; ``.gz``, ``.bz2``, ``.zst`` and ``.xz`` are decompressed.

@@ -199,7 +199,7 @@ def read_lance(
     version: int | str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> LanceSource:
-    """Return the source behind ``cedar.read_lance``.
+    """Return the source that ``cedar.read_lance`` uses.
 
     Raises:
         PipelineError: ``uri`` is not a string or path.

@@ -349,6 +349,6 @@ def _compares_alike(kind: pa.DataType) -> bool:
 
 
 def read_vortex(paths: Paths, *, columns: Sequence[str] | None = None, verify: bool | None = None) -> VortexSource:
-    """Return the source behind ``cedar.read_vortex``."""
+    """Return the source that ``cedar.read_vortex`` uses."""
     verify = None if verify is None else as_flag(verify, "verify", "read_vortex")
     return VortexSource(as_paths(paths, "read_vortex"), None if columns is None else tuple(columns), verify)
