@@ -116,7 +116,7 @@ class ArrowSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> ArrowSource:
         """Return a source over the same files that reads only ``columns``."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
     def digest(self) -> str:
         return self.listing.digest([f.batches for f in self._footers])

@@ -23,9 +23,9 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Listing
 from cedar.datasets.split_table import SplitTable
 
-_SPLITS = 512  # a state records the listing only of sources with at most this many files and splits
-_TEXT = 1536  # maximum characters of the encoded listing
-_MOST = 1 << 20  # maximum bytes of the listing after decompression
+_MAX_SPLITS = 512  # a state records the listing only of sources with at most this many files and splits
+_MAX_TEXT = 1536  # maximum characters of the encoded listing
+_MAX_BYTES = 1 << 20  # maximum bytes of the listing after decompression
 _COLUMNS = ("file", "start", "stop", "rows", "bytes", "part", "streaming")
 
 
@@ -39,14 +39,14 @@ def listing_text(source: Any) -> str | None:
     if not isinstance(source, FileSource):
         return None
     splits, listing = SplitTable.of(source.splits()), source.listing
-    if max(len(splits), len(listing.every)) > _SPLITS:
+    if max(len(splits), len(listing.every)) > _MAX_SPLITS:
         return None
     columns = {name: splits.column(name).astype(np.int64).tolist() for name in _COLUMNS}
     files = [[name, file.size] for name, file in zip(listing.names(), listing.every, strict=True)]
-    made = json.dumps([source.digest(), row_bytes_of(source), files, columns], separators=(",", ":")).encode()
-    frame = pa.Codec("zstd", compression_level=19).compress(made, asbytes=True)
-    text = f"{len(made)} {base64.b85encode(frame).decode()}"
-    return text if len(text) <= _TEXT else None
+    payload = json.dumps([source.digest(), row_bytes_of(source), files, columns], separators=(",", ":")).encode()
+    frame = pa.Codec("zstd", compression_level=19).compress(payload, asbytes=True)
+    text = f"{len(payload)} {base64.b85encode(frame).decode()}"
+    return text if len(text) <= _MAX_TEXT else None
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Saved:
         """Decode the output of ``listing_text``; raise ValueError if ``text`` is invalid."""
         length, _, packed = text.partition(" ")
         try:
-            if not 0 < int(length) <= _MOST:
+            if not 0 < int(length) <= _MAX_BYTES:
                 raise ValueError(length)
             frame = base64.b85decode(packed)
-            made = json.loads(pa.Codec("zstd").decompress(frame, int(length), asbytes=True))
-            digest, row_bytes, files, columns = made
+            payload = json.loads(pa.Codec("zstd").decompress(frame, int(length), asbytes=True))
+            digest, row_bytes, files, columns = payload
             files = [(str(name), None if size is None else int(size)) for name, size in files]
             columns = {name: [int(value) for value in columns[name]] for name in _COLUMNS}
         except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
@@ -107,75 +107,76 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     columns = {name: np.array(values, dtype=np.int64) for name, values in saved.columns.items()}
     file = columns["file"].copy()
     lost: list[tuple[File, CedarError]] = list(source.listing.lost)
-    mended, gone = [], []
+    changed, gone = [], []
     for number, (name, size) in enumerate(saved.files):
-        mine = np.flatnonzero(file == number)
-        here = now.get(name)
-        if here is not None and here >= len(source.listing):  # listed as lost: it is damaged now
-            gone.append(source.listing[here].url)
-            _absent_splits(columns, mine, counted)
-            columns["file"][mine] = here
+        own_splits = np.flatnonzero(file == number)
+        position = now.get(name)
+        if position is not None and position >= len(source.listing):  # listed as lost: it is damaged now
+            gone.append(source.listing[position].url)
+            _mark_removed(columns, own_splits, counted)
+            columns["file"][own_splits] = position
             continue
-        if here is None or (columns["part"][mine] == LOST).any():
-            known = _absent(source.listing, name, size) if here is None else source.listing[here]
-            if here is None:
+        if position is None or (columns["part"][own_splits] == LOST).any():
+            known = _removed_file(source.listing, name, size) if position is None else source.listing[position]
+            if position is None:
                 gone.append(known.url)
-                _absent_splits(columns, mine, counted)
-            columns["file"][mine] = len(source.listing) + len(lost)
-            why = "was taken out" if here is None else "was damaged when the epoch began"
+                _mark_removed(columns, own_splits, counted)
+            columns["file"][own_splits] = len(source.listing) + len(lost)
+            why = "was taken out" if position is None else "was damaged when the epoch began"
             lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
             continue
-        columns["file"][mine] = here
-        if source.listing[here].size != size or (columns["part"][mine] <= GONE).any():
-            mended.append(source.listing[here].url)
-            _mend(columns, mine, splits[splits.column("file") == here], source.listing[here])
+        columns["file"][own_splits] = position
+        if source.listing[position].size != size or (columns["part"][own_splits] <= GONE).any():
+            changed.append(source.listing[position].url)
+            current = splits[splits.column("file") == position]
+            _use_current_splits(columns, own_splits, current, source.listing[position])
     new = [source.listing[number].url for name, number in now.items() if name not in dict(saved.files)]
-    other = source.keep(replace(source))
+    other = source.share_known(replace(source))
     listing = Listing(source.listing.files, tuple(lost))
     table = SplitTable(**columns | {"streaming": columns["streaming"].astype(bool)})
     uncounted = columns["part"] == UNCOUNTED
     other.__dict__.update(
-        listing=listing, splits=partial(_given, table), digest=partial(_given, saved.digest),
-        marks=partial(_given, marks), told_row_bytes=(saved.row_bytes,),
+        listing=listing, splits=partial(_constant, table), digest=partial(_constant, saved.digest),
+        marks=partial(_constant, marks), saved_row_bytes=(saved.row_bytes,),
         gone=frozenset(columns["file"][uncounted].tolist()),
     )  # fmt: skip
-    said = [
+    messages = [
         f"{len(urls)} file(s) of {source.describe()} {what}: {', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''}"
         for urls, what in (
             (gone, "were removed or damaged since the state was saved: their remaining rows are missing"),
-            (mended, "changed since the state was saved, and are read as they are now"),
+            (changed, "changed since the state was saved, and are read as they are now"),
             (new, "were added since the state was saved, and join in the next epoch"),
         )
         if urls
     ]
-    return other, said
+    return other, messages
 
 
-def _absent_splits(columns: dict[str, Any], mine: Any, counted: bool) -> None:
+def _mark_removed(columns: dict[str, Any], own_splits: Any, counted: bool) -> None:
     """Mark the splits of a removed file as missing; if rows are counted, they keep their positions."""
-    absent = np.where((columns["rows"][mine] >= 0) & counted, GONE, UNCOUNTED)
-    columns["part"][mine] = np.where(columns["part"][mine] == LOST, LOST, absent)
+    absent = np.where((columns["rows"][own_splits] >= 0) & counted, GONE, UNCOUNTED)
+    columns["part"][own_splits] = np.where(columns["part"][own_splits] == LOST, LOST, absent)
 
 
-def _given(value: Any) -> Any:
+def _constant(value: Any) -> Any:
     return value
 
 
-def _absent(listing: Listing, name: str, size: int | None) -> File:
+def _removed_file(listing: Listing, name: str, size: int | None) -> File:
     """Describe a file that no longer exists."""
-    known, beside = listing[0], listing.names()[0]
-    root = known.path[: -len(beside)] if known.path.endswith(beside) else ""
+    known, first_name = listing[0], listing.names()[0]
+    root = known.path[: -len(first_name)] if known.path.endswith(first_name) else ""
     return replace(known, path=root + name, name=name, size=size, stamp=None)
 
 
-def _mend(columns: dict[str, Any], mine: Any, splits: Sequence[Any], file: File) -> None:
+def _use_current_splits(columns: dict[str, Any], own_splits: Any, splits: Sequence[Any], file: File) -> None:
     """Use the current splits of a changed file in place of its saved ones, if their row counts match."""
     now = SplitTable.of(splits)
-    rows, before = now.rows.astype(np.int64), columns["rows"][mine]
-    if len(now) != len(mine) or ((before >= 0) & (rows != before)).any():
+    rows, before = now.rows.astype(np.int64), columns["rows"][own_splits]
+    if len(now) != len(own_splits) or ((before >= 0) & (rows != before)).any():
         raise SourceError(
             f"{file.url} has other splits than when the state was saved, or other numbers of rows",
             fix="restore the file as it was, or set_epoch() to the next epoch without the state",
         )
     for name in ("start", "stop", "part", "streaming"):
-        columns[name][mine] = now.column(name).astype(np.int64)
+        columns[name][own_splits] = now.column(name).astype(np.int64)

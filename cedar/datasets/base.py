@@ -197,7 +197,7 @@ def file_ids(source: Any, files: Index) -> Index:
 
 def row_bytes_of(source: Any) -> float | None:
     """Return the estimated bytes of a row, from the state if the source was restored from one."""
-    saved = getattr(source, "told_row_bytes", ())
+    saved = getattr(source, "saved_row_bytes", ())
     return saved[0] if saved else getattr(source, "row_bytes", None)
 
 

@@ -18,7 +18,7 @@ from cedar.core.dtypes import type_from_dtype
 from cedar.core.errors import PipelineError, RowError, RowRef, SourceError, missing_column, user_site
 from cedar.datasets.base import Chunk, Split, selected
 from cedar.datasets.csv_rows import read_header, row_blocks
-from cedar.datasets.exact import Inexact, check_text, rounded_rows, whole_type
+from cedar.datasets.exact import Inexact, check_text, integer_type, rounded_rows
 from cedar.datasets.files_io import actual_format, open_file, open_native
 from cedar.datasets.filesource import FileSource
 from cedar.datasets.lines import SPLIT_BYTES, Lines, blank_lines, line_number, line_splits, read_lines, whole_files
@@ -72,14 +72,14 @@ class CsvSource(FileSource):
     def _names(self) -> tuple[str, ...]:
         """Return the names of all columns in the files."""
         if not self.dialect.header:
-            return self.dialect.column_names or self._numbered()
+            return self.dialect.column_names or self._numbered_names()
         header = self._headers[0]
         names = self.dialect.column_names or header
         if len(names) != len(header):
             raise PipelineError(
                 f"{self.describe()}: {len(names)} column_names for {len(header)} columns: {list(header)}"
             )
-        return _different(names, self.listing[0])
+        return _check_unique(names, self.listing[0])
 
     @once
     def _headers(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -95,11 +95,11 @@ class CsvSource(FileSource):
         with reading(file.url, "header"), open_file(file) as stream:
             return read_header(file, stream, self.dialect.delimiter, self.dialect.quoting)
 
-    def _begin(self, ordinal: int) -> int:
+    def _first_row_offset(self, ordinal: int) -> int:
         """Return the byte offset of a file's first row."""
         return self._headers[1][ordinal] if self.dialect.header else 0
 
-    def _numbered(self) -> tuple[str, ...]:
+    def _numbered_names(self) -> tuple[str, ...]:
         first = next((file for file in self.listing if file.size != 0), self.listing[0])
         return tuple(f"column_{i + 1}" for i in range(len(self._header(first)[0])))
 
@@ -119,7 +119,7 @@ class CsvSource(FileSource):
             if inferred is not None:
                 types = inferred
                 break
-        return {name: declared.get(name, _settled(kind)) for name, kind in types.items()}
+        return {name: declared.get(name, _column_type(kind)) for name, kind in types.items()}
 
     def _infer(self, ordinal: int, file: File, declared: dict[str, pa.DataType]) -> dict[str, pa.DataType] | None:
         """Infer types from a file's first block; None if it has no rows."""
@@ -138,14 +138,16 @@ class CsvSource(FileSource):
         large = [name for name, column in floats.items() if len(rounded_rows({name: column}))]
         if large:  # the parser reads integers beyond int64 as floats
             with self._errors(file, ordinal):
-                strings = self._parsed(block, self._texts(large))
-            types |= {n: kind for n in large for kind in [whole_type(strings.column(n))] if kind is not None}
+                strings = self._parsed(block, self._string_options(large))
+            types |= {n: kind for n in large for kind in [integer_type(strings.column(n))] if kind is not None}
         return types
 
     def _row_blocks(self, ordinal: int, file: File) -> Iterator[bytes]:
         with open_native(file) as stream:
             dialect = self.dialect
-            yield from row_blocks(file, stream, self._begin(ordinal), dialect.delimiter, dialect.quoting, _BLOCK)
+            yield from row_blocks(
+                file, stream, self._first_row_offset(ordinal), dialect.delimiter, dialect.quoting, _BLOCK
+            )
 
     def _parsed(self, rows: Any, convert: Any) -> Any:
         """Parse complete rows into a table."""
@@ -160,7 +162,7 @@ class CsvSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> CsvSource:
         """Return a source over the same files that converts only ``columns``; the parser only splits other fields."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class CsvSource(FileSource):
             )
         return self.dialect.convert(column_types=self._stored, include_columns=wanted)
 
-    def _texts(self, names: Sequence[str]) -> Any:
+    def _string_options(self, names: Sequence[str]) -> Any:
         """Return options that read columns as strings, exactly as they are in the file."""
         return self.dialect.convert(column_types=dict.fromkeys(names, pa.string()), include_columns=list(names))
 
@@ -212,11 +214,11 @@ class CsvSource(FileSource):
                     check_text(name, written.column(name)[row].as_py(), self.schema()[name])
                 except Inexact as error:
                     assert chunk.offsets is not None
-                    at = int(chunk.offsets[row])
-                    place = f"row {at} (counted from 0, without the header)"
+                    offset = int(chunk.offsets[row])
+                    place = f"row {offset} (counted from 0, without the header)"
                     raise RowError(
-                        f"{file.url}, {place if unit == 'row' else f'line {line_number(file, at) + 1}'}: {error}",
-                        row=RowRef(0, ordinal, at, url=file.url, unit=unit),
+                        f"{file.url}, {place if unit == 'row' else f'line {line_number(file, offset) + 1}'}: {error}",
+                        row=RowRef(0, ordinal, offset, url=file.url, unit=unit),
                         fix=f'say what it is: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"',
                     ) from error
 
@@ -232,13 +234,13 @@ class CsvSource(FileSource):
             if not table.num_rows:
                 continue
             chunk = self._chunk(table, np.arange(rows, rows + table.num_rows, dtype=np.int64))
-            strings = partial(self._parsed, block, self._texts(self._floats()))
+            strings = partial(self._parsed, block, self._string_options(self._floats()))
             self._check_exact(chunk, strings, ordinal, file, "row")
             yield chunk
             rows += table.num_rows
 
     def _range(self, ordinal: int, file: File, lines: Lines) -> Iterator[Chunk]:
-        header = min(max(0, self._begin(ordinal) - lines.start), len(lines.data))
+        header = min(max(0, self._first_row_offset(ordinal) - lines.start), len(lines.data))
         if 0 < header < len(lines.data) and lines.data[header - 1] == ord("\r"):
             raise SourceError(
                 f"{file.url}: its lines end with CR alone",
@@ -256,7 +258,7 @@ class CsvSource(FileSource):
             if table.num_rows != len(offsets):
                 raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
         chunk = self._chunk(table, offsets)
-        strings = partial(self._parsed, lines.data, self._texts(self._floats()))
+        strings = partial(self._parsed, lines.data, self._string_options(self._floats()))
         self._check_exact(chunk, strings, ordinal, file, "byte")
         yield chunk
 
@@ -317,14 +319,14 @@ def _is_float(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind))
 
 
-def _settled(kind: pa.DataType) -> pa.DataType:
+def _column_type(kind: pa.DataType) -> pa.DataType:
     """Return string for text, dates and times (parsed only if declared) and for columns of nulls; else ``kind``."""
     if pa.types.is_null(kind) or pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pa.large_string()
     return kind
 
 
-def _different(names: tuple[str, ...], file: File) -> tuple[str, ...]:
+def _check_unique(names: tuple[str, ...], file: File) -> tuple[str, ...]:
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise SourceError(

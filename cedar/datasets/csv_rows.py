@@ -20,9 +20,9 @@ _QUOTE = ord('"')
 
 def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple[tuple[str, ...], int]:
     """Return the fields of the first row that is not blank, and the byte at which the row ends."""
-    taken: list[int] = []
+    line_bytes_read: list[int] = []
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # one character per byte
-        lines = _lines(file, text, taken)
+        lines = _lines(file, text, line_bytes_read)
         if quoting:
             rows = csv.reader(lines, delimiter=delimiter, strict=True)
         else:
@@ -30,23 +30,23 @@ def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple
         first = next((row for row in rows if row), None)
     if first is None:
         raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
-    return tuple(first), sum(taken)
+    return tuple(first), sum(line_bytes_read)
 
 
-def _lines(file: File, text: Any, taken: list[int]) -> Iterator[str]:
-    """Yield decoded lines and append the bytes of each to ``taken``; raise SourceError for a line over the limit."""
-    most = file.limits.line_bytes
-    while line := text.readline(most + 1):
-        if len(line) > most:
+def _lines(file: File, text: Any, line_bytes_read: list[int]) -> Iterator[str]:
+    """Yield decoded lines and append the bytes of each to ``line_bytes_read``; reject lines over the limit."""
+    limit = file.limits.line_bytes
+    while line := text.readline(limit + 1):
+        if len(line) > limit:
             raise too_much(f"{file.url}: the header", "is longer than", "line_bytes", file.limits)
         try:
-            decoded = line.encode("latin-1").decode("utf-8" if taken else "utf-8-sig")
+            decoded = line.encode("latin-1").decode("utf-8" if line_bytes_read else "utf-8-sig")
             if "\0" in decoded:
                 raise ValueError("it has a null byte")
         except ValueError as error:
             problem, fix = actual_format(file) or (f"the header is not UTF-8: {error}", "convert the file to UTF-8")
             raise SourceError(f"{file.url}: {problem}", fix=fix) from error
-        taken.append(len(line))
+        line_bytes_read.append(len(line))
         yield decoded
 
 
@@ -64,15 +64,15 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
     Raises:
         SourceError: a row is longer than the limit, a quote is never closed, or the file changed during reading.
     """
-    left = begin
-    while left and (skipped := stream.read(min(left, size))):
-        left -= len(skipped)
+    remaining = begin
+    while remaining and (skipped := stream.read(min(remaining, size))):
+        remaining -= len(skipped)
     rest = b"" if begin else stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
     while block := stream.read(size):
         data = rest + block
         cut, _ = _last_end(data, delimiter, quoting)
         if cut:
-            yield _kept(data[:cut])
+            yield _protect_bom(data[:cut])
         rest = data[cut:]
         if len(rest) > file.limits.line_bytes:
             raise too_much(f"{file.url}: a row, if no quote is left open,", "is longer than", "line_bytes", file.limits)
@@ -83,10 +83,10 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
             fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
         )
     if rest:
-        yield _kept(rest)
+        yield _protect_bom(rest)
 
 
-def _kept(rows: bytes) -> bytes:
+def _protect_bom(rows: bytes) -> bytes:
     """Add a byte order mark before one in the data, so that the parser drops only the added one."""
     return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
 
@@ -112,22 +112,22 @@ def _quoted(data: bytes, delimiter: str) -> tuple[Any, Any]:
 
     A value with quotes in it may count as several. A quote in the middle of a field is ordinary, as in ``5" pipe``.
     """
-    letters: Bytes = np.frombuffer(data, dtype=np.uint8)
-    quotes = np.flatnonzero(letters == _QUOTE)
+    characters: Bytes = np.frombuffer(data, dtype=np.uint8)
+    quotes = np.flatnonzero(characters == _QUOTE)
     begins = np.zeros(256, dtype=bool)  # indexed by the previous byte: whether a field begins after it
     begins[[*delimiter.encode(), *b"\r\n"]] = True
     opens = quotes[::2]
-    if (begins[letters[opens - 1]] | (letters[opens - 1] == _QUOTE) | (opens == 0)).all():
+    if (begins[characters[opens - 1]] | (characters[opens - 1] == _QUOTE) | (opens == 0)).all():
         return opens, quotes[1::2]
-    at, starts, ends = quotes.tolist(), [], []
-    is_begin = (begins[letters[quotes - 1]] | (quotes == 0)).tolist()
+    positions, starts, ends = quotes.tolist(), [], []
+    is_begin = (begins[characters[quotes - 1]] | (quotes == 0)).tolist()
     i = 0
-    while i < len(at):
+    while i < len(positions):
         if is_begin[i]:
-            starts.append(at[i])
+            starts.append(positions[i])
             i += 1
-            while i + 1 < len(at) and at[i + 1] == at[i] + 1:  # a doubled quote inside a value stands for one quote
+            while i + 1 < len(positions) and positions[i + 1] == positions[i] + 1:  # a doubled quote is one quote
                 i += 2
-            ends += at[i : i + 1]
+            ends += positions[i : i + 1]
         i += 1
     return starts, ends

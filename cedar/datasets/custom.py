@@ -59,8 +59,8 @@ class AdaptedSource(BaseSource):
     def _places(self) -> Places:
         """Return the lookup from a split's row keys to its position in the listing."""
         places = Places(self._splits)
-        if places.twice is not None:
-            (other, i), split = places.twice, self._splits[places.twice[1]]
+        if places.duplicate is not None:
+            (other, i), split = places.duplicate, self._splits[places.duplicate[1]]
             raise SourceError(
                 f"{self.describe()}: splits {other} and {i} both have file {split.file} and start {split.start},"
                 " so their rows would have the same keys",
@@ -82,15 +82,15 @@ class AdaptedSource(BaseSource):
                 self.__dict__["_row_types"] = self._types_of(head)
             pieces = chain(head, pieces)
         row = split.start
-        said = self._splits.rows[place]  # -1 if the split does not state its rows
+        stated_rows = self._splits.rows[place]  # -1 if the split does not state its rows
         for piece in pieces:
             chunk = self._chunk(piece, origin, row)
             row += chunk.rows
-            if 0 <= said < row - split.start:  # check before yielding: code that has enough rows stops reading
-                raise _miscounted(split, origin, said, row - split.start, "at least ")
+            if 0 <= stated_rows < row - split.start:  # check before yielding: code that has enough rows stops reading
+                raise _miscounted(split, origin, stated_rows, row - split.start, "at least ")
             yield chunk
-        if row - split.start < said:
-            raise _miscounted(split, origin, said, row - split.start)
+        if row - split.start < stated_rows:
+            raise _miscounted(split, origin, stated_rows, row - split.start)
 
     def _origin(self, place: int) -> Origin:
         file = int(self._splits.column("file")[place])
@@ -239,11 +239,11 @@ def _numbered(index: int, split: Any) -> Split:
     )
 
 
-def _miscounted(split: Split, origin: Origin, said: int, gave: int, least: str = "") -> SourceError:
+def _miscounted(split: Split, origin: Origin, stated_rows: int, read_rows: int, least: str = "") -> SourceError:
     """Report a wrong row count: cedar assigns and finds rows by these counts, so a wrong one would lose rows."""
     return SourceError(
-        f"{origin.url} (file {split.file}, start {split.start}): the split says {said} rows, and read() gave"
-        f" {least}{gave}",
+        f"{origin.url} (file {split.file}, start {split.start}): the split says {stated_rows} rows, and read() gave"
+        f" {least}{read_rows}",
         done="stopped: which rows a rank gets, and where a resume continues, is counted with what the splits say",
         fix="give the true number in Split(rows=...), or leave it out where it is not known",
     )

@@ -15,7 +15,7 @@ from cedar.core.arrow import numbers
 from cedar.core.columns import Index
 from cedar.core.groups.encode import list_offsets
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _DIGITS = {16: 11, 32: 24, 64: 53}  # bits of a float: bits of the largest range in which it holds every integer
 
 
@@ -33,24 +33,24 @@ def rounded_rows(columns: Mapping[str, pa.Array]) -> Index:
         >>> rounded_rows({"x": pa.array([1.5, 2.0**60, None])}).tolist()
         [1]
     """
-    masks = [mask for column in columns.values() for mask in [_large(column)] if mask is not None]
+    masks = [mask for column in columns.values() for mask in [_large_float_mask(column)] if mask is not None]
     return np.flatnonzero(np.logical_or.reduce(masks)) if masks else np.empty(0, dtype=np.int64)
 
 
-def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+def _large_float_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Return a mask of the rows that hold large floats; None for a type without floats."""
     kind = array.type
     if pt.is_floating(kind):
         large: npt.NDArray[np.bool_] = np.abs(numbers(array)) >= 2.0 ** _DIGITS[kind.bit_width]
         return large
     if pt.is_large_list(kind):
-        inside = _large(array.values)
+        inside = _large_float_mask(array.values)
         if inside is None:
             return None
         counts = np.concatenate([[0], np.cumsum(inside)])[list_offsets(array)]
         return np.diff(counts) > 0
     if pt.is_struct(kind):
-        fields = [_large(array.field(i)) for i in range(kind.num_fields)]
+        fields = [_large_float_mask(array.field(i)) for i in range(kind.num_fields)]
         masks = [mask for mask in fields if mask is not None]
         return np.logical_or.reduce(masks) if masks else None
     return None
@@ -59,7 +59,7 @@ def _large(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 def check_text(name: str, text: str | None, kind: pa.DataType) -> None:
     """Raise Inexact if ``text`` is a number that ``kind`` cannot hold: an integer it would round, or one too large."""
     if text is not None and any(map(str.isdigit, text)):  # skip the word for infinity
-        _check(name, text, int(text) if _WHOLE.fullmatch(text) else float(text), kind)
+        _check(name, text, int(text) if _INTEGER.fullmatch(text) else float(text), kind)
 
 
 def check_value(name: str, value: Any, kind: pa.DataType) -> None:
@@ -94,9 +94,9 @@ def _numbers(value: Any, kind: pa.DataType) -> Iterator[tuple[float, pa.DataType
             yield from _numbers(value.get(field.name), field.type)
 
 
-def whole_type(strings: Any) -> pa.DataType | None:
+def integer_type(strings: Any) -> pa.DataType | None:
     """Return uint64 if all strings of an array are integers that fit it; None otherwise."""
     known = [text for text in strings.to_pylist() if text is not None]
-    if not known or not all(map(_WHOLE.fullmatch, known)):
+    if not known or not all(map(_INTEGER.fullmatch, known)):
         return None
     return pa.uint64() if all(0 <= int(text) < 1 << 64 for text in known) else None

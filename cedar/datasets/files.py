@@ -39,11 +39,11 @@ class FilesSource(FileSource):
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
-        few = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
+        files_per_split = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
-        begins = ids % few == 0  # each file's own id decides, so adding or removing a file moves no other border
-        begins[0] = True
-        first = np.flatnonzero(begins)
+        begins_split = ids % files_per_split == 0  # by each file's own id: adding a file moves no other border
+        begins_split[0] = True
+        first = np.flatnonzero(begins_split)
         rows, named = np.diff(first, append=len(sizes)), first.copy()
         named[0] = np.argmin(ids[: rows[0]])  # not named after the first file, since a new file may come before it
         return SplitTable(file=named, stop=rows, rows=rows, bytes=np.add.reduceat(sizes, first), part=first)
@@ -89,8 +89,8 @@ class FilesSource(FileSource):
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
         first = splits.column("part")
-        left: Numbers = before[first + splits.column("stop")] - before[first]
-        return left
+        remaining_rows: Numbers = before[first + splits.column("stop")] - before[first]
+        return remaining_rows
 
     def schema(self) -> dict[str, ColumnType]:
         return {name: _TYPES[name] for name in self.columns}
@@ -104,7 +104,7 @@ class FilesSource(FileSource):
         for name in columns:
             if name not in _TYPES:
                 raise missing_column(name, list(_TYPES), self.describe())
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
     def url(self, file: int) -> str:
         return self.describe()

@@ -20,21 +20,21 @@ from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.stamps import (
     BUCKETS,
     Stamp,
-    differ,
-    lasting,
-    looked_at,
+    digest_runs,
     pieces,
+    portable_stamp,
     run_of,
+    sampled_files,
     stamp_of_info,
     stamp_of_stat,
-    told_of_runs,
+    stamps_differ,
 )  # fmt: skip
 
 Bytes = npt.NDArray[np.uint8]
 
-_looked: set[tuple[Any, str, Stamp]] = set()
-_MOST_LOOKED = 1 << 16
-_STORED = 1 << 16  # compressed bytes read at a time
+_checked_stamps: set[tuple[Any, str, Stamp]] = set()
+_MAX_CHECKED_STAMPS = 1 << 16
+_COMPRESSED_READ_BYTES = 1 << 16  # compressed bytes read at a time
 _CODECS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz"}
 
 _FORMATS = {  # the first bytes of files that are not UTF-8 -> their encoding, or the suffix of the compressed format
@@ -123,12 +123,12 @@ class _Xz(io.RawIOBase):
             stored = b""
             if self._decompressor.eof:
                 stored = self._decompressor.unused_data.lstrip(b"\0")  # streams may be padded with zeros
-                while not stored and (more := self._raw.read(_STORED)):
+                while not stored and (more := self._raw.read(_COMPRESSED_READ_BYTES)):
                     stored = more.lstrip(b"\0")
                 if not stored:
                     return 0
                 self._decompressor = self._new()
-            elif self._decompressor.needs_input and not (stored := self._raw.read(_STORED)):
+            elif self._decompressor.needs_input and not (stored := self._raw.read(_COMPRESSED_READ_BYTES)):
                 raise EOFError("the file ends early")
             data = self._decompressor.decompress(stored, len(buffer))
         buffer[: len(data)] = data
@@ -160,7 +160,7 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
     change = ""
     if file.size is not None and size is not None and size != file.size:
         change = f"{file.size} bytes when listed, {size} now"
-    elif differ(file.stamp, stamp):
+    elif stamps_differ(file.stamp, stamp):
         change = "it was written again, or another was put in its place, since it was listed"
     if change:
         raise SourceError(
@@ -172,12 +172,12 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
 
 def _remote_stamp(file: File) -> Stamp:
     remote, stamp = file.remote, file.stamp
-    if remote is None or stamp is None or (remote, file.url, stamp) in _looked:
+    if remote is None or stamp is None or (remote, file.url, stamp) in _checked_stamps:
         return stamp
     if is_asynchronous(remote.fs):
-        if len(_looked) > _MOST_LOOKED:
-            _looked.clear()
-        _looked.add((remote, file.url, stamp))
+        if len(_checked_stamps) > _MAX_CHECKED_STAMPS:
+            _checked_stamps.clear()
+        _checked_stamps.add((remote, file.url, stamp))
     return stamp_of_info(remote.call(file.path, lambda: remote.fs.info(file.path)), str(stamp[0]))
 
 
@@ -223,10 +223,10 @@ def _fill(stream: Any, data: Any) -> None:
 
 def marks_of(files: Sequence[File]) -> tuple[list[str], list[str]]:
     """Return stamps and content hashes for runs of files, in the form that ``stamps.changed_runs`` compares."""
-    chosen = [file for number in range(min(BUCKETS, len(files))) for file in looked_at(run_of(files, number))]
+    chosen = [file for number in range(min(BUCKETS, len(files))) for file in sampled_files(run_of(files, number))]
     reported = dict(zip((file.url for file in chosen), concurrently(_contents, chosen), strict=True))
-    stamps = told_of_runs(files, lambda file: lasting(file.stamp))
-    return stamps, told_of_runs(files, lambda file: reported[file.url], some=True)
+    stamps = digest_runs(files, lambda file: portable_stamp(file.stamp))
+    return stamps, digest_runs(files, lambda file: reported[file.url], some=True)
 
 
 def _contents(file: File) -> str | None:

@@ -57,13 +57,13 @@ class FileSource(BaseSource):
     leaves_unread: ClassVar[bool] = False  # whether the format can skip parsing the columns in ``unread``
     tolerant = False  # set by ``tolerating``
     gone: ClassVar[frozenset[int]] = frozenset()  # removed files whose rows are unknown: see ``as_saved``
-    told_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # set from a state when the source is restored from one
+    saved_row_bytes: ClassVar[tuple[float | None, ...]] = ()  # set from a state when the source is restored from one
 
     @once
     def listing(self) -> Listing:
         return list_files(self.paths, self.suffixes, self.storage_options)
 
-    def keep(self, other: _S) -> _S:
+    def share_known(self, other: _S) -> _S:
         """Copy what is already known about the files to ``other``, a source over the same files, and return it."""
         for known in ("listing", "tolerant", *self.selections_share):
             if known in self.__dict__:
@@ -72,7 +72,7 @@ class FileSource(BaseSource):
 
     def leaving(self, unread: frozenset[str]) -> Self:
         """Return the same rows and columns, with the columns in ``unread`` as nulls."""
-        return self.keep(replace(self, unread=unread))
+        return self.share_known(replace(self, unread=unread))
 
     def with_unread(self, columns: dict[str, Any], names: Iterable[str], rows: int) -> dict[str, Any]:
         """Return the columns ``names``, with nulls for those that were not parsed."""
@@ -97,24 +97,24 @@ class FileSource(BaseSource):
         Raises:
             CedarError: no file is readable, or no single file is to blame.
         """
-        whole = self._tolerant(self.listing)
-        if (fault := whole.fault()) is None:
-            return whole
-        each = concurrently(lambda file: (file, self._tolerant(Listing((file,))).fault()), self.listing.files)
+        tolerant_source = self._tolerant(self.listing)
+        if (metadata_error := tolerant_source.metadata_error()) is None:
+            return tolerant_source
+        each = concurrently(lambda file: (file, self._tolerant(Listing((file,))).metadata_error()), self.listing.files)
         lost = tuple((file, error) for file, error in each if error is not None)
         if not 0 < len(lost) < len(each):
-            raise fault
-        whole = self._tolerant(Listing(tuple(file for file, error in each if error is None), lost))
-        if (fault := whole.fault()) is not None:
-            raise fault
-        return whole
+            raise metadata_error
+        tolerant_source = self._tolerant(Listing(tuple(file for file, error in each if error is None), lost))
+        if (metadata_error := tolerant_source.metadata_error()) is not None:
+            raise metadata_error
+        return tolerant_source
 
     def _tolerant(self, listing: Listing) -> Self:
         other = replace(self)
         other.__dict__.update(listing=listing, tolerant=True)
         return other
 
-    def fault(self) -> CedarError | None:
+    def metadata_error(self) -> CedarError | None:
         """Return the error that prevents reading the metadata, or None."""
         try:
             _ = self.schema(), self.splits()

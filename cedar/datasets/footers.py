@@ -22,7 +22,7 @@ from cedar.datasets.tensors import marked
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")
-_PARSED = 256  # parsed footers that are cached
+_CACHED_FOOTERS = 256  # parsed footers that are cached
 _ARROW = b"ARROW:schema"  # the metadata key under which Arrow stores its own schema
 
 
@@ -31,7 +31,7 @@ class FileSchema:
 
     def __init__(self, footer: Any) -> None:
         self.parquet = footer.schema
-        self._kept = (footer.metadata or {}).get(_ARROW)
+        self._arrow_metadata = (footer.metadata or {}).get(_ARROW)
 
     @cached_property
     def _arrow(self) -> pa.Schema:
@@ -41,7 +41,7 @@ class FileSchema:
         """Return whether two files have the same columns, so that facts about one file's columns hold for the other."""
         if not self.parquet.equals(other.parquet):
             return False
-        if self._kept == other._kept or self._arrow.equals(other._arrow, check_metadata=True):
+        if self._arrow_metadata == other._arrow_metadata or self._arrow.equals(other._arrow, check_metadata=True):
             return True
         return bool(self._arrow.equals(other._arrow)) and marked(self._arrow) == marked(other._arrow)
 
@@ -80,19 +80,19 @@ class ReadFooters(Footers):
     """Footers read from the files and kept in memory."""
 
     def __init__(self, files: Sequence[File]) -> None:
-        self._held = concurrently(read_footer, files)
-        rows = [[f.row_group(i).num_rows for i in range(f.num_row_groups)] for f in self._held]
+        self._footers = concurrently(read_footer, files)
+        rows = [[f.row_group(i).num_rows for i in range(f.num_row_groups)] for f in self._footers]
         groups = np.cumsum([0, *map(len, rows)])
         schemas: list[FileSchema] = []
-        kinds = np.array([kind_of(*each, schemas) for each in zip(self._held, files, strict=True)], dtype=np.int64)
+        kinds = np.array([kind_of(*each, schemas) for each in zip(self._footers, files, strict=True)], dtype=np.int64)
         super().__init__(files, kinds, groups, np.array([n for each in rows for n in each], dtype=np.int64))
 
     def __getitem__(self, file: Any) -> Any:
-        return self._held[file]
+        return self._footers[file]
 
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
         sizes = []
-        for file, (footer, kind) in enumerate(zip(self._held, self.kinds.tolist(), strict=True)):
+        for file, (footer, kind) in enumerate(zip(self._footers, self.kinds.tolist(), strict=True)):
             with reading(self.files[file].url, "footer"):
                 groups = map(footer.row_group, range(footer.num_row_groups))
                 sizes += [sum(decoded_bytes(group, leaves[kind])) for group in groups]
@@ -105,7 +105,7 @@ class KeptFooters(Footers):
     Args:
         sizes: estimated bytes of each leaf column of each row group, file by file, row group by row group.
         ends: where each file's part of ``sizes`` begins, int64[files + 1].
-        packed: the footers, as ``packed`` returns them.
+        packed: the footers, as ``pack_footer`` returns them.
         where: the manifest, for messages.
     """
 
@@ -122,7 +122,7 @@ class KeptFooters(Footers):
     ) -> None:
         super().__init__(files, kinds, groups, rows)
         self._packed, self._where = packed, where
-        self._parsed = lru_cache(_PARSED)(self._parse)
+        self._parsed = lru_cache(_CACHED_FOOTERS)(self._parse)
         self._schemas = [FileSchema(self._unpacked(first)) for first in self.firsts]
         self._sizes, self._sizes_at = sizes, ends
         leaves = np.array([len(schema.parquet) for schema in self._schemas], dtype=np.int64)
@@ -134,7 +134,7 @@ class KeptFooters(Footers):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_packed": None, "_sizes": None, "_schemas": None}
-        self._parsed = lru_cache(_PARSED)(self._parse)
+        self._parsed = lru_cache(_CACHED_FOOTERS)(self._parse)
 
     def __getitem__(self, file: Any) -> Any:
         return self._parsed(range(len(self))[file])
@@ -151,7 +151,7 @@ class KeptFooters(Footers):
             return footer
 
     def _unpacked(self, file: int) -> Any:
-        return metadata_of(unpacked(self._packed[file].as_py(), self.files[file]))
+        return metadata_of(unpack_footer(self._packed[file].as_py(), self.files[file]))
 
     def sizes(self, leaves: Sequence[Sequence[int]]) -> Index:
         if self._sizes is None:
@@ -199,8 +199,8 @@ def _tail(file: File) -> bytes:
         return read_tail(stream, file.size if file.size is not None else stream.seek(0, io.SEEK_END))
 
 
-def packed(file: File) -> tuple[Any, Index, Index, bytes]:
-    """Return a footer, the rows of its row groups, the bytes of their leaf columns, and the footer for ``unpacked``.
+def pack_footer(file: File) -> tuple[Any, Index, Index, bytes]:
+    """Return a footer, the rows of its row groups, the bytes of their leaf columns, and the packed footer.
 
     Raises:
         SourceError: the file cannot be read, or is not a Parquet file.
@@ -215,7 +215,7 @@ def packed(file: File) -> tuple[Any, Index, Index, bytes]:
         return footer, np.array(rows, dtype=np.int64), np.array(sizes, dtype=np.int64), small
 
 
-def unpacked(data: bytes, file: File) -> bytes:
+def unpack_footer(data: bytes, file: File) -> bytes:
     """Return the last bytes of a file; raise BadFooter if they exceed the file's size or the decompression limit."""
     if len(data) < _LENGTH.size:
         raise BadFooter("it is cut off")

@@ -13,7 +13,7 @@ from cedar.core.columns import UNKNOWN, Column, nbytes
 from cedar.core.errors import PipelineError, RowError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split, numbered_rows
 from cedar.datasets.once import once
-from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart, names_of
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, copied_if_dict, fix_types, names_of
 from cedar.datasets.split_table import SplitTable
 from cedar.operators.base import Schema
 from cedar.operators.marks import BlockKilled, making
@@ -24,7 +24,7 @@ _LARGEST_SPLIT = 256  # for small items in a large dataset
 _FEW_SPLITS = 64  # minimum splits of a dataset before splits grow
 _SPLIT_BYTES = 1 << 20
 
-_OTHERS = {  # package and class of common mistakes -> what to use instead
+_SUGGESTIONS = {  # package and class of common mistakes -> what to use instead
     ("polars", "DataFrame"): "cedar.from_polars(frame)",
     ("polars", "LazyFrame"): "cedar.from_polars(frame.collect())",
     ("pyarrow", "Table"): "cedar.from_arrow(table)",
@@ -53,14 +53,14 @@ class ItemsSource(BaseSource):
     holds_objects: ClassVar[bool] = True  # two reads may return the same object, which user functions may have modified
 
     @property
-    def _held(self) -> bool:
+    def _in_memory(self) -> bool:
         """Return whether the rows are in memory: a list or tuple whose class does not override ``__getitem__``."""
         own = getattr(type(self.items), "__getitem__", None)
         return own in (list.__getitem__, tuple.__getitem__)
 
     @property
     def own_code(self) -> bool:  # type: ignore[override]
-        return not self._held
+        return not self._in_memory
 
     @once
     def _length(self) -> int:
@@ -77,9 +77,9 @@ class ItemsSource(BaseSource):
         try:
             return self._fetch(0, stop)
         except RowError:
-            return [self._first, *self._passing(1, stop)]
+            return [self._first, *self._fetch_valid_items(1, stop)]
 
-    def _passing(self, start: int, stop: int) -> Iterator[Any]:
+    def _fetch_valid_items(self, start: int, stop: int) -> Iterator[Any]:
         """Yield the items that do not fail."""
         for number in range(start, stop):
             with suppress(RowError):
@@ -91,7 +91,7 @@ class ItemsSource(BaseSource):
 
     def splits(self) -> SplitTable:
         width = self.row_bytes or 0
-        size = _LIST_SPLIT if self._held else _split_size(self._length, width)
+        size = _LIST_SPLIT if self._in_memory else _split_size(self._length, width)
         return SplitTable.of_runs(self._length, size, width)
 
     row_keys = staticmethod(numbered_rows)
@@ -106,11 +106,11 @@ class ItemsSource(BaseSource):
         """Read as ``read`` does, but return failed items as errors by item number instead of raising."""
         assert split.stop is not None
         failed: dict[int, RowError] = {}
-        items = self._sound(split.start, split.stop, failed)
-        columns = self._built(items, failed)
+        items = self._fetch_valid(split.start, split.stop, failed)
+        columns = self._build_valid(items, failed)
         yield Chunk(columns, np.array(list(items), dtype=np.int64), len(items)), failed
 
-    def _sound(self, start: int, stop: int, failed: dict[int, RowError]) -> dict[int, Any]:
+    def _fetch_valid(self, start: int, stop: int, failed: dict[int, RowError]) -> dict[int, Any]:
         items: dict[int, Any] = {}
         for number in range(start, stop):
             try:
@@ -119,7 +119,7 @@ class ItemsSource(BaseSource):
                 failed[number] = error
         return items
 
-    def _built(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
+    def _build_valid(self, items: dict[int, Any], failed: dict[int, RowError]) -> dict[str, Column]:
         """Build columns from items, and move items that do not fit to ``failed``."""
         try:
             return build_rows(list(items.values()), self._types, self._origin, 0)
@@ -133,7 +133,7 @@ class ItemsSource(BaseSource):
             return build_rows(list(items.values()), self._types, self._origin, 0)
 
     def _fetch(self, start: int, stop: int) -> list[Any]:
-        items = self._made(start, stop)
+        items = self._load(start, stop)
         if self.names is None:
             return items
         return [self._named(item, start + i) for i, item in enumerate(items)]
@@ -146,15 +146,15 @@ class ItemsSource(BaseSource):
             raise self._origin.error(f"item {index} is {shape}, not {len(self.names)} values for {self.names}", index)
         return dict(zip(self.names, parts, strict=True))
 
-    def _made(self, start: int, stop: int) -> list[Any]:
-        if self._held:
+    def _load(self, start: int, stop: int) -> list[Any]:
+        if self._in_memory:
             return list(self.items[start:stop])
-        many = getattr(self.items, "__getitems__", None) if self.uses_getitems else None
-        if many is not None:
+        getitems = getattr(self.items, "__getitems__", None) if self.uses_getitems else None
+        if getitems is not None:
             try:
                 if stop - start == 1:
                     making(start)
-                items = list(many(list(range(start, stop))))
+                items = list(getitems(list(range(start, stop))))
             except raised() as error:  # user code
                 if not hasattr(self.items, "__getitem__"):
                     raise self._failed(start, error) from error
@@ -167,7 +167,7 @@ class ItemsSource(BaseSource):
     def _item(self, index: int) -> Any:
         try:
             making(index)
-            return kept_apart(self.items[index])
+            return copied_if_dict(self.items[index])
         except raised() as error:  # user code
             raise self._failed(index, error) from error
 
@@ -181,14 +181,14 @@ class ItemsSource(BaseSource):
         """Return names and types for a list; for a dataset only the names of item 0, since items may be slow."""
         if self._length == 0 and self.dtypes is None:
             return None
-        if self._length == 0 or self._held:
+        if self._length == 0 or self._in_memory:
             return dict(self._types.kinds)
         return dict.fromkeys(names_of(self._first), UNKNOWN)
 
     @once
     def _first(self) -> Any:
         """Return the first item that does not fail; raise the error of item 0 if the first 64 all fail."""
-        for item in self._passing(0, min(SAMPLE, self._length)):
+        for item in self._fetch_valid_items(0, min(SAMPLE, self._length)):
             return item
         return self._fetch(0, 1)[0]
 
@@ -207,7 +207,7 @@ class ItemsSource(BaseSource):
     @property
     def per_row(self) -> bool:
         """Return whether the items are created one by one in Python, as those of a dataset are."""
-        return not self._held
+        return not self._in_memory
 
     def digest(self) -> str:
         return f"{self._length} items"
@@ -253,21 +253,21 @@ def from_items(
                 f"names={names!r}: give one name for each part of an item", site=user_site(), fix='names=("x", "y")'
             )
         names = tuple(names)
-    problem = _problem(rows)
-    if problem is not None:
+    suggestion = _suggestion(rows)
+    if suggestion is not None:
         raise PipelineError(
             f"from_items takes a list or a dataset with __len__ and __getitem__, not {type(rows).__name__}",
             site=user_site(),
-            fix=f"use {problem}",
+            fix=f"use {suggestion}",
         )
     return ItemsSource(rows, None if dtypes is None else dict(dtypes), names)
 
 
-def _problem(rows: Any) -> str | None:
+def _suggestion(rows: Any) -> str | None:
     """Return what to use for ``rows`` that are neither a list nor a map-style dataset; None if they are."""
     kind = type(rows)
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
-    if other := _OTHERS.get((kind.__module__.partition(".")[0], kind.__name__)):
+    if other := _SUGGESTIONS.get((kind.__module__.partition(".")[0], kind.__name__)):
         return other
     if bases & {("torch", "IterableDataset"), ("datasets", "IterableDataset")}:
         return "cedar.from_iterable(lambda: iter(dataset)), or better the files that it reads"

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 from cedar.core.errors import CedarError, PipelineError, raised, user_site
 from cedar.datasets.base import BaseSource, Chunk, Split
-from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, fix_types, kept_apart
+from cedar.datasets.rows import SAMPLE, Origin, RowTypes, build_rows, copied_if_dict, fix_types
 from cedar.operators.base import Schema
 
-_CHUNK = 1024
+_CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -31,7 +31,7 @@ class IterableSource(BaseSource):
     def read(self, split: Split) -> Iterator[Chunk]:
         origin = Origin(self.describe())
         row, size = 0, SAMPLE
-        ahead = self.__dict__.pop("_ahead", _LastIterator(_nothing)).ref()
+        ahead = self.__dict__.pop("_ahead", _LastIterator(_no_iterator)).ref()
         iterator, items = ahead[1:] if ahead and ahead[0] == os.getpid() else (self._start(origin), [])
         try:
             items = items or self._next(iterator, size, origin, row)
@@ -39,7 +39,7 @@ class IterableSource(BaseSource):
                 types = self._types(items, origin)
                 yield Chunk(build_rows(items, types, origin, row), length=len(items))
                 row += len(items)
-                size = min(2 * size, _CHUNK)  # deliver the first rows soon, then use larger chunks
+                size = min(2 * size, _CHUNK_ROWS)  # deliver the first rows soon, then use larger chunks
                 items = self._next(iterator, size, origin, row)
         finally:
             close = getattr(iterator, "close", None)
@@ -64,7 +64,7 @@ class IterableSource(BaseSource):
 
     def _look_ahead(self) -> list[Any]:
         here, origin = os.getpid(), Origin(self.describe())
-        ahead = self.__dict__.get("_ahead", _LastIterator(_nothing)).ref()
+        ahead = self.__dict__.get("_ahead", _LastIterator(_no_iterator)).ref()
         if ahead and ahead[0] == here:
             return list(ahead[2])
         iterator = self._start(origin)
@@ -79,10 +79,10 @@ class IterableSource(BaseSource):
         except raised() as error:  # user code
             fault = f"make_iterator raised {type(error).__name__}: {error}"
             raise origin.error(fault, 0, "fix the function given to from_iterable") from error
-        self._refuse_again(iterator)
+        self._reject_repeated(iterator)
         return iterator
 
-    def _refuse_again(self, iterator: Iterator[Any]) -> None:
+    def _reject_repeated(self, iterator: Iterator[Any]) -> None:
         """Reject an iterator that was returned before: it would continue midway, and the pass would lose rows."""
         last = self.__dict__.get("_last")
         if last is not None and last.ref() is iterator:
@@ -98,7 +98,7 @@ class IterableSource(BaseSource):
     def _next(self, iterator: Iterator[Any], size: int, origin: Origin, row: int) -> list[Any]:
         items: list[Any] = []
         try:
-            items.extend(map(kept_apart, islice(iterator, size)))
+            items.extend(map(copied_if_dict, islice(iterator, size)))
         except CedarError:
             raise
         except raised() as error:  # user code
@@ -128,10 +128,10 @@ class _LastIterator:
         self.ref = ref
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _LastIterator, (_nothing,)
+        return _LastIterator, (_no_iterator,)
 
 
-def _nothing() -> None:
+def _no_iterator() -> None:
     return None
 
 
@@ -163,7 +163,7 @@ def from_iterable(
             fix = "give the function that makes it: from_iterable(make), not from_iterable(make())"
         else:
             problem = f"from_iterable takes a function that returns an iterator, not {kind}"
-            again = isinstance(make_iterator, Iterable)
-            fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if again else "give a function"
+            iterable = isinstance(make_iterator, Iterable)
+            fix = "use from_iterable(lambda: iter(data)), or from_items for a list" if iterable else "give a function"
         raise PipelineError(problem, site=user_site(), fix=fix)
     return IterableSource(make_iterator, None if dtypes is None else dict(dtypes))

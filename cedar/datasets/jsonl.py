@@ -222,7 +222,7 @@ class JsonlSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> JsonlSource:
         """Return a source over the same lines with only ``columns``; the values of other columns are not checked."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
 
 def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:

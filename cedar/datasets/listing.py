@@ -34,7 +34,7 @@ from cedar.core.requests import RequestPatience, RequestStats
 from cedar.datasets import walking
 from cedar.datasets.base import SKIPPABLE, skippable
 from cedar.datasets.once import once
-from cedar.datasets.stamps import Stamp, lasting, stamp_of_info, stamp_of_stat
+from cedar.datasets.stamps import Stamp, portable_stamp, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
 from cedar.datasets.walking import braces, folders_below, local_glob
 
@@ -76,7 +76,7 @@ class File:
     def known_by(self) -> list[Any]:
         """Return the file's location, size and time of last change."""
         store = self.remote.store if self.remote is not None else ""
-        return [self.url, self.size, lasting(self.stamp), *([store] if store else [])]
+        return [self.url, self.size, portable_stamp(self.stamp), *([store] if store else [])]
 
     def __repr__(self) -> str:
         return f"File({self.url!r}, {self.size} bytes)"

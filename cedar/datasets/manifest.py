@@ -21,7 +21,7 @@ from cedar.core.errors import PipelineError, SourceError, user_site
 from cedar.core.limits import DEFAULT, Limits
 from cedar.core.redact import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
-from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, packed
+from cedar.datasets.footers import FileSchema, KeptFooters, kind_of, pack_footer
 from cedar.datasets.listing import (
     File,
     Listing,
@@ -32,7 +32,7 @@ from cedar.datasets.listing import (
     list_files,
     reading,
 )
-from cedar.datasets.stamps import differ
+from cedar.datasets.stamps import stamps_differ
 from cedar.store.arrow import PAGE, table_body, table_of
 from cedar.store.entry import Damaged, Entry, opened, sealed
 from cedar.store.keep import alone_at, read_file, storage_of, write_file
@@ -155,7 +155,7 @@ def _make(
     footers: list[Any] = []
     for low in range(0, len(listing), _AT_ONCE):
         places = range(low, min(low + _AT_ONCE, len(listing)))
-        read = iter(concurrently(packed, [listing[i] for i in places if i not in known], _THREADS))
+        read = iter(concurrently(pack_footer, [listing[i] for i in places if i not in known], _THREADS))
         for place in places:
             if place not in known:
                 footer, *reported = next(read)
@@ -234,7 +234,7 @@ def _unchanged(listing: Listing, before: Manifest | None) -> dict[int, int]:
         i = places.get(file.url)
         if i is None or file.stamp is None or before.listing[i].stamp is None:
             continue
-        if file.size == before.listing[i].size and not differ(before.listing[i].stamp, file.stamp):
+        if file.size == before.listing[i].size and not stamps_differ(before.listing[i].stamp, file.stamp):
             known[place] = i
     return known
 

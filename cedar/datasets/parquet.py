@@ -229,7 +229,7 @@ class ParquetSource(FileSource):
         if selection is None:
             parts = [c for c in self.columns or () if c not in self._names]
             chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
-            selection = self.keep(replace(self, columns=tuple(chain.from_iterable(chosen))))
+            selection = self.share_known(replace(self, columns=tuple(chain.from_iterable(chosen))))
             if len(known) >= _SELECTIONS:
                 known.clear()
             known[asked] = selection
@@ -246,7 +246,7 @@ class ParquetSource(FileSource):
 
     def with_repeating(self, names: frozenset[str]) -> ParquetSource:
         """Return the same rows, in larger chunks if ``names`` make up most of their bytes."""
-        return self.keep(replace(self, repeating=names))
+        return self.share_known(replace(self, repeating=names))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if the footer proves that no row of the split satisfies the predicate.

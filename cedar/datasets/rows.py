@@ -37,7 +37,7 @@ class Origin:
         return RowError(problem, row=RowRef(0, self.file, row, url=self.url, unit=self.unit), fix=fix)
 
 
-def kept_apart(item: Any) -> Any:
+def copied_if_dict(item: Any) -> Any:
     """Copy a dict row, since its producer may fill the same dict with the next row."""
     return item.copy() if type(item) is dict else item
 
@@ -116,7 +116,7 @@ def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:
     return item
 
 
-def _untensored(values: list[Any]) -> list[Any]:
+def _tensors_as_arrays(values: list[Any]) -> list[Any]:
     """Convert tensors of equal shape and dtype to arrays or NumPy scalars with one copy; return others unchanged."""
     kind = type(values[0]) if values else None
     if kind is None or kind.__module__ != "torch" or kind.__name__ != "Tensor" or set(map(type, values)) != {kind}:
@@ -152,7 +152,7 @@ def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int
     columns = {}
     for name, kind in types.kinds.items():
         try:
-            columns[name] = build_column(_untensored([row.get(name) for row in rows]), kind)
+            columns[name] = build_column(_tensors_as_arrays([row.get(name) for row in rows]), kind)
         except ValueMismatch as misfit:
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, _FIX) from misfit
     return columns

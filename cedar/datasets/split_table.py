@@ -230,20 +230,20 @@ def _total(values: Numbers) -> int:
 class Places:
     """Look up splits by file and start, which begin the keys of their rows.
 
-    ``twice`` holds the positions of the first two splits that share both, or None.
+    ``duplicate`` holds the positions of the first two splits that share both, or None.
     """
 
     def __init__(self, table: SplitTable) -> None:
         self._file, self._start = table.column("file"), table.column("start")
         self._order: Index | None = None
-        self.twice: tuple[int, int] | None = None
+        self.duplicate: tuple[int, int] | None = None
         if not np.array_equal(self._file, np.arange(len(table))):  # otherwise split i belongs to file i
             self._order = order = np.lexsort((self._start, self._file))
             self._file, self._start = self._file[order], self._start[order]
             same = np.flatnonzero((self._file[1:] == self._file[:-1]) & (self._start[1:] == self._start[:-1]))
             if len(same):
                 pair = same[np.argmin(order[same + 1])]
-                self.twice = int(order[pair]), int(order[pair + 1])
+                self.duplicate = int(order[pair]), int(order[pair + 1])
 
     def of(self, split: Split) -> int:
         """Return the position of a split in the table."""

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 Stamp: TypeAlias = "tuple[int, int, int] | tuple[str, str] | None"
-_TELLING = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
+_STAMP_KEYS = ("ETag", "etag", "version_id", "generation", "md5", "crc32c", "LastModified", "last_modified", "mtime",
             "modified", "updated", "created")  # fmt: skip
 _PIECE = 16 << 10  # bytes sampled at three places; a file of at most four times this is read completely
 BUCKETS = 16  # groups of consecutive files ("runs") for which a state records changes
-_LOOKS = 4  # files per run whose contents are sampled
+_SAMPLED_FILES = 4  # files per run whose contents are sampled
 
 
 def stamp_of_stat(stat: os.stat_result) -> Stamp:
@@ -29,19 +29,19 @@ def stamp_of_info(info: dict[str, Any], name: str = "") -> Stamp:
         info: an entry from ``ls`` or ``info``.
         name: the entry to read, to compare with an earlier stamp; "" chooses the most specific one.
     """
-    for each in (name,) if name else _TELLING:
+    for each in (name,) if name else _STAMP_KEYS:
         value = info.get(each)
         if value is not None:
             return each, str(value.timestamp() if isinstance(value, datetime) else value).strip('"')
     return None
 
 
-def lasting(stamp: Stamp) -> Any:
+def portable_stamp(stamp: Stamp) -> Any:
     """Return the part of a stamp that is the same on every machine."""
     return None if stamp is None else list(stamp[:2])
 
 
-def differ(listed: Stamp, now: Stamp) -> bool:
+def stamps_differ(listed: Stamp, now: Stamp) -> bool:
     """Return whether a file differs from the one that was listed, as far as stamps show.
 
     Inodes are compared only on the same device, since another machine may hold a copy.
@@ -61,12 +61,12 @@ def pieces(size: int) -> list[tuple[int, int]]:
     return [(start, start + _PIECE) for start in starts]
 
 
-def looked_at(run: Sequence[Any]) -> Sequence[Any]:
+def sampled_files(run: Sequence[Any]) -> Sequence[Any]:
     """Return the files of a run whose contents are sampled."""
-    return run[:: -(-len(run) // _LOOKS)]
+    return run[:: -(-len(run) // _SAMPLED_FILES)]
 
 
-def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = False) -> list[str]:
+def digest_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = False) -> list[str]:
     """Return 8 hex digits per run of files: a hash of the results of ``each`` for all or ``some`` of its files.
 
     The hash is "" if ``each`` returns None for a file of the run.
@@ -74,7 +74,7 @@ def told_of_runs(files: Sequence[Any], each: Callable[[Any], Any], some: bool = 
     digests = []
     for number in range(min(BUCKETS, len(files))):
         run = run_of(files, number)
-        reported = [each(file) for file in (looked_at(run) if some else run)]
+        reported = [each(file) for file in (sampled_files(run) if some else run)]
         text = json.dumps([len(run), *reported])
         digests.append("" if any(one is None for one in reported) else hashlib.sha256(text.encode()).hexdigest()[:8])
     return digests
@@ -94,9 +94,9 @@ def changed_runs(files: int, before: tuple[list[str], list[str]], now: tuple[lis
 
     Args:
         files: number of files.
-        before: earlier stamps and contents, as returned by ``told_of_runs``.
+        before: earlier stamps and contents, as returned by ``digest_runs``.
         now: current stamps and contents.
     """
-    apart = [i for i, (a, b) in enumerate(zip(before[0], now[0], strict=True)) if a != b or not a]
-    looked = files <= BUCKETS * _LOOKS or len(apart) == len(now[0])
-    return [i for i in apart if not (looked and before[1][i] and before[1][i] == now[1][i])]
+    differing = [i for i, (a, b) in enumerate(zip(before[0], now[0], strict=True)) if a != b or not a]
+    all_sampled = files <= BUCKETS * _SAMPLED_FILES or len(differing) == len(now[0])
+    return [i for i in differing if not (all_sampled and before[1][i] and before[1][i] == now[1][i])]

@@ -147,7 +147,7 @@ class TarSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> TarSource:
         """Return a source over the same shards with only ``columns``; other members are skipped."""
-        other = self.keep(replace(self, columns=tuple(columns)))
+        other = self.share_known(replace(self, columns=tuple(columns)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "_extensions"})
         return other
 

@@ -122,7 +122,7 @@ class TextSource(FileSource):
         for name in columns:
             if name not in _TYPES:
                 raise missing_column(name, list(_TYPES), self.describe())
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
 
 def _pieces(ends: Index) -> Iterator[tuple[int, Index]]:

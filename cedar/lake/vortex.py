@@ -151,7 +151,7 @@ class VortexSource(FileSource):
 
     def select(self, columns: Sequence[str]) -> VortexSource:
         """Return a source over the same files that reads only ``columns``."""
-        return self.keep(replace(self, columns=tuple(columns)))
+        return self.share_known(replace(self, columns=tuple(columns)))
 
     def prune(self, split: Split, predicate: pl.Expr) -> bool:
         """Return True if no row of the split satisfies the parts of the predicate that Vortex supports.
