@@ -76,11 +76,11 @@ class ArrowSource(FileSource):
                 done = batch is None
                 chunk = None if batch is None else _checked(batch, names, self._tensors, file.url)
                 if batch is not None:
-                    account = MemoryReservation.of_task(file.url, file.limits)
-                    account.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
+                    reservation = MemoryReservation.of_task(file.url, file.limits)
+                    reservation.take(batch.nbytes, f"a record batch of {batch.num_rows:,} rows")
             if batch is not None and chunk is not None:
                 yield chunk
-                account.give(batch.nbytes)
+                reservation.give(batch.nbytes)
 
     def _random(self, file: File, split: Split) -> Iterator[Any]:
         check_unchanged(file)

@@ -18,7 +18,7 @@ from cedar.datasets.files_io import check_unchanged, open_stored
 from cedar.datasets.listing import File, concurrently, reading
 from cedar.datasets.parquet_footer import BadFooter, metadata_of, read_tail
 from cedar.datasets.parquet_schema import decoded_bytes
-from cedar.datasets.tensors import marked
+from cedar.datasets.tensors import declared_tensors
 
 _CODEC = "zstd"
 _LENGTH = struct.Struct("<Q")
@@ -43,7 +43,9 @@ class FileSchema:
             return False
         if self._arrow_metadata == other._arrow_metadata or self._arrow.equals(other._arrow, check_metadata=True):
             return True
-        return bool(self._arrow.equals(other._arrow)) and marked(self._arrow) == marked(other._arrow)
+        return bool(self._arrow.equals(other._arrow)) and declared_tensors(self._arrow) == declared_tensors(
+            other._arrow
+        )
 
 
 class Footers(Sequence[Any]):

@@ -92,7 +92,7 @@ class ItemsSource(BaseSource):
     def splits(self) -> SplitTable:
         width = self.row_bytes or 0
         size = _LIST_SPLIT if self._in_memory else _split_size(self._length, width)
-        return SplitTable.of_runs(self._length, size, width)
+        return SplitTable.from_runs(self._length, size, width)
 
     row_keys = staticmethod(numbered_rows)
 

@@ -33,7 +33,7 @@ from cedar.datasets.split_table import SplitTable
 _FAILURES = (pa.ArrowException, ValueError, RecursionError)  # errors that a parser raises for a line
 _DECODER = json.JSONDecoder(parse_int=float, strict=False)  # used to find where values end, whatever their type
 _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
-_HEAD = 1 << 16
+_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,12 +72,12 @@ class JsonlSource(FileSource):
         for ordinal, file in enumerate(self.listing):
             splits = list(every.of_file(ordinal))
             if splits and splits[0].stop is not None:  # try a small range first; it usually has enough lines
-                splits = [replace(splits[0], stop=min(_HEAD, splits[0].stop)), *splits]
+                splits = [replace(splits[0], stop=min(_HEAD_BYTES, splits[0].stop)), *splits]
             for i, split in enumerate(splits):
                 if i == 1:
                     rows, offsets = [], []
                 for lines in read_lines(file, split):
-                    for start, text in _texts(lines):
+                    for start, text in _line_texts(lines):
                         try:
                             rows.append(self._parse(ordinal, file, start, text))
                         except RowError:
@@ -96,15 +96,17 @@ class JsonlSource(FileSource):
         try:
             row = json.loads(text)
         except ValueError as error:
-            raise _array(file, ordinal) if array else _broken(file, ordinal, offset, text, str(error)) from error
+            raise (
+                _array_error(file, ordinal) if array else _line_error(file, ordinal, offset, text, str(error))
+            ) from error
         except RecursionError:
-            raise _too_deep(file, ordinal, offset) from None
+            raise _too_deep_error(file, ordinal, offset) from None
         if array and isinstance(row, list) and all(isinstance(item, dict) for item in row):
-            raise _array(file, ordinal)
+            raise _array_error(file, ordinal)
         if not isinstance(row, dict):
-            raise _broken(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
-        if text.count(b"{") + text.count(b"[") > file.limits.json_depth and _deeper(row, file.limits.json_depth):
-            raise _too_deep(file, ordinal, offset)
+            raise _line_error(file, ordinal, offset, text, f"a JSON object is expected, not {type(row).__name__}")
+        if text.count(b"{") + text.count(b"[") > file.limits.json_depth and _exceeds_depth(row, file.limits.json_depth):
+            raise _too_deep_error(file, ordinal, offset)
         return row
 
     def _infer(self, name: str, ordinal: int, rows: list[dict[str, Any]], offsets: list[int]) -> pa.DataType:
@@ -113,9 +115,11 @@ class JsonlSource(FileSource):
             kind = infer_type([row.get(name) for row in rows])
         except ValueMismatch as misfit:
             offset = offsets[misfit.index]
-            raise _broken(file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", _as_text(name)) from misfit
+            raise _line_error(
+                file, ordinal, offset, b"", f"column {name!r}: {misfit.message}", _as_text_fix(name)
+            ) from misfit
         if not isinstance(kind, pa.DataType):
-            raise _too_large(file, ordinal, name, [row.get(name) for row in rows], offsets)
+            raise _too_large_error(file, ordinal, name, [row.get(name) for row in rows], offsets)
         return kind
 
     def read(self, split: Split) -> Iterator[Chunk]:
@@ -130,20 +134,20 @@ class JsonlSource(FileSource):
             starts = starts[np.maximum.reduceat(lines.data, starts) > ord(" ")]
             if not len(starts):
                 continue
-            broken = None
+            line_error = None
             with reading(file.url, f"from byte {lines.start}"):
                 try:
                     columns = self._columns(lines.data, len(starts))
                 except _FAILURES as error:
-                    broken, sound = self._first_broken(split.file, file, lines, starts)
-                    broken.__cause__ = error
-                    if not self.tolerant or not sound:
-                        raise broken from error
-                    columns, starts = self._columns(lines.data[: starts[sound]], sound), starts[:sound]
+                    line_error, valid_rows = self._first_error(split.file, file, lines, starts)
+                    line_error.__cause__ = error
+                    if not self.tolerant or not valid_rows:
+                        raise line_error from error
+                    columns, starts = self._columns(lines.data[: starts[valid_rows]], valid_rows), starts[:valid_rows]
             columns = self.with_unread(columns, self.schema(), len(starts))
             yield Chunk(columns, starts + lines.start, len(starts))
-            if broken is not None:
-                raise broken
+            if line_error is not None:
+                raise line_error
 
     def _columns(self, data: Any, rows: int) -> dict[str, Any]:
         """Parse ``rows`` lines into columns; raise the parser's errors, or ValueError if the row count differs."""
@@ -154,7 +158,7 @@ class JsonlSource(FileSource):
             return {}
         wanted = {name: kind for name, kind in self.schema().items() if name not in self.unread}
         asked: dict[str, ColumnType] = dict(wanted) or {"": pa.null()}  # counting rows takes a column
-        exact = self._exact
+        exact = self._rejects_unknown
         try:
             structs = any(map(_has_struct, asked.values()))  # "ignore" would also drop fields inside structs
             table = _table(data, types if structs else asked, "error" if structs or exact else "ignore")
@@ -162,7 +166,9 @@ class JsonlSource(FileSource):
             # The error may be in a column that is not read, or in one that is read as text.
             strings = {name for name, _ in self.dtypes if pa.types.is_large_string(asked.get(name))}
             every = (text for text in data.tobytes().split(b"\n") if text.strip())
-            plain = "\n".join(_without(text.decode(), None if exact else wanted.keys(), strings) for text in every)
+            plain = "\n".join(
+                _select_members(text.decode(), None if exact else wanted.keys(), strings) for text in every
+            )
             table = _table(plain.encode(), asked, "error")
         if table.num_rows != rows:
             raise ValueError("not one object per line")
@@ -177,11 +183,11 @@ class JsonlSource(FileSource):
         return columns
 
     @property
-    def _exact(self) -> bool:
+    def _rejects_unknown(self) -> bool:
         """Return whether all columns are read, in which case columns that the first rows lack are an error."""
         return not self.unread and len(self.schema()) == len(self._types)
 
-    def _first_broken(self, ordinal: int, file: File, lines: Lines, starts: Index) -> tuple[Exception, int]:
+    def _first_error(self, ordinal: int, file: File, lines: Lines, starts: Index) -> tuple[Exception, int]:
         """Return the error for the first line that does not parse, and how many come before it, by bisection."""
         stops = np.append(starts[1:], len(lines.data))
         low, high = 0, len(starts)  # all lines before ``low`` parse; at least one before ``high`` does not
@@ -198,10 +204,10 @@ class JsonlSource(FileSource):
     def _explain(self, ordinal: int, file: File, offset: int, text: bytes) -> Exception:
         try:
             row = self._parse(ordinal, file, offset, text)
-            extra = next((name for name in row if self._exact and name not in self._types), None)
+            extra = next((name for name in row if self._rejects_unknown and name not in self._types), None)
             if extra is not None:
                 message = f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(self._types)}"
-                return _broken(file, ordinal, offset, text, message, f"say its type: dtypes={{{extra!r}: ...}}")
+                return _line_error(file, ordinal, offset, text, message, f"say its type: dtypes={{{extra!r}: ...}}")
             self._columns(np.frombuffer(text, dtype=np.uint8), 1)
         except RowError as error:
             return error
@@ -212,9 +218,9 @@ class JsonlSource(FileSource):
             name = next(
                 (name for name in self._types if message.startswith((f"Column(/{name})", f"Column(/{name}/"))), None
             )
-            fix = fix if name is None else f"correct the line; or {_as_text(name)}"
-            return _broken(file, ordinal, offset, text, message, fix)
-        return _broken(file, ordinal, offset, text, "it does not go with the lines before it")
+            fix = fix if name is None else f"correct the line; or {_as_text_fix(name)}"
+            return _line_error(file, ordinal, offset, text, message, fix)
+        return _line_error(file, ordinal, offset, text, "it does not go with the lines before it")
 
     def schema(self) -> dict[str, ColumnType]:
         types = selected(self._types, self.columns, self.describe())
@@ -225,7 +231,7 @@ class JsonlSource(FileSource):
         return self.share_known(replace(self, columns=tuple(columns)))
 
 
-def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
+def _line_texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
     """Yield the byte offset and text of each line that is not blank."""
     ends = lines.ends()
     for start, stop in zip(Lines.starts(ends).tolist(), ends.tolist(), strict=True):
@@ -234,7 +240,7 @@ def _texts(lines: Lines) -> Iterator[tuple[int, bytes]]:
             yield lines.start + start, text
 
 
-def _deeper(row: Any, most: int) -> bool:
+def _exceeds_depth(row: Any, most: int) -> bool:
     """Return whether values are nested in more than ``most`` objects and lists."""
     level = [row]
     for _ in range(most):
@@ -243,25 +249,25 @@ def _deeper(row: Any, most: int) -> bool:
     return bool(level)
 
 
-def _too_deep(file: File, ordinal: int, offset: int) -> RowError:
+def _too_deep_error(file: File, ordinal: int, offset: int) -> RowError:
     most = file.limits.json_depth
     message = f"objects and lists lie deeper inside each other than the limit json_depth={most}"
-    return _broken(file, ordinal, offset, b"", message, how_to_raise("json_depth", most))
+    return _line_error(file, ordinal, offset, b"", message, how_to_raise("json_depth", most))
 
 
 def _table(data: Any, types: Mapping[str, ColumnType], unknown: str) -> pa.Table:
     """Parse lines into columns of these types; ``unknown`` is "error" or "ignore", for unexpected columns."""
     read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    schema = pa.schema([(name, _parsed(kind)) for name, kind in types.items() if kind is not UNKNOWN])
+    schema = pa.schema([(name, _parser_type(kind)) for name, kind in types.items() if kind is not UNKNOWN])
     parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown)
     return pj.read_json(pa.BufferReader(pa.py_buffer(data)), read, parse)
 
 
-def _without(text: str, wanted: Container[str] | None, strings: Container[str]) -> str:
+def _select_members(text: str, wanted: Container[str] | None, strings: Container[str]) -> str:
     """Return a line with only the ``wanted`` keys (None: all), and values of ``strings`` as strings of their JSON.
 
     Examples:
-        >>> _without('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
+        >>> _select_members('{"a": [1.50, {}], "b": 1, "c": "x"}', {"a", "c"}, {"a", "c"})
         '{"a":"[1.50, {}]","c":"x"}'
     """
     if not isinstance(_DECODER.decode(text), dict):
@@ -281,7 +287,7 @@ def _without(text: str, wanted: Container[str] | None, strings: Container[str]) 
     return f"{{{','.join(members)}}}"
 
 
-def _as_text(name: str) -> str:
+def _as_text_fix(name: str) -> str:
     """Return the advice for a column whose values have no common type."""
     return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or leave it out: columns=[...] names those to read"
 
@@ -292,26 +298,26 @@ def _has_struct(kind: ColumnType) -> bool:
     return bool(pa.types.is_large_list(kind)) and _has_struct(kind.value_type)
 
 
-def _parsed(kind: pa.DataType) -> pa.DataType:
+def _parser_type(kind: pa.DataType) -> pa.DataType:
     """Return the type to request from the parser, which does not support large lists."""
     if pa.types.is_large_list(kind):
-        return pa.list_(_parsed(kind.value_type))
+        return pa.list_(_parser_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(f.name, _parsed(f.type)) for f in kind])
+        return pa.struct([(f.name, _parser_type(f.type)) for f in kind])
     return kind
 
 
-def _array(file: File, ordinal: int) -> RowError:
+def _array_error(file: File, ordinal: int) -> RowError:
     message = "the file is a JSON array, and not JSON lines, where a line is an object by itself"
     fix = "write a line per object (jq -c '.[]'), or give what json.load makes of it to cedar.from_items"
-    return _broken(file, ordinal, 0, b"", message, fix)
+    return _line_error(file, ordinal, 0, b"", message, fix)
 
 
-def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: list[int]) -> RowError:
+def _too_large_error(file: File, ordinal: int, name: str, values: list[Any], offsets: list[int]) -> RowError:
     """Return the error for integers that need more than 64 bits."""
     low, high, at = 0, 0, 0
     for place, value in enumerate(values):
-        for number in _whole_numbers(value):
+        for number in _integers(value):
             if not low <= number <= high:
                 low, high, at = min(low, number), max(high, number), place
     if low >= -(1 << 63) and high < 1 << 64:
@@ -320,19 +326,19 @@ def _too_large(file: File, ordinal: int, name: str, values: list[Any], offsets: 
         message = f"no type of integers holds {high if high >= 1 << 64 else low}"
     kind = "decimal128(38, 0)" if max(high, -low) < 10**38 else "decimal256(76, 0)"
     fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as strings"
-    return _broken(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
+    return _line_error(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
 
 
-def _whole_numbers(value: Any) -> Iterator[int]:
+def _integers(value: Any) -> Iterator[int]:
     """Yield the integers in a value at any depth."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
     elif isinstance(value, (dict, list)):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _whole_numbers(each)
+            yield from _integers(each)
 
 
-def _broken(
+def _line_error(
     file: File, ordinal: int, offset: int, text: bytes, message: str, fix: str = "correct the line, or take it out"
 ) -> RowError:
     message, fix = actual_format(file) or (message, fix)

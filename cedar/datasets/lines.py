@@ -19,7 +19,7 @@ from cedar.datasets.split_table import SplitTable
 
 SPLIT_BYTES = 8 << 20
 _BLOCK = 4 << 20  # decompressed bytes per chunk of a compressed file
-_MORE = 1 << 16  # bytes read at a time when searching for the end of a line
+_SEARCH_BYTES = 1 << 16  # bytes read at a time when searching for the end of a line
 _NEWLINE, _RETURN = 10, 13
 
 
@@ -93,10 +93,10 @@ def _check_length(file: File, lines: Lines) -> None:
     starts = Lines.starts(ends)
     longest = int(np.argmax(ends - starts))
     if ends[longest] - starts[longest] > file.limits.line_bytes:
-        raise _too_long(file, lines.start + int(starts[longest]))
+        raise _too_long_error(file, lines.start + int(starts[longest]))
 
 
-def _too_long(file: File, start: int) -> SourceError:
+def _too_long_error(file: File, start: int) -> SourceError:
     inside = " of the decompressed data" if compression_of(file) else ""
     return too_much(f"{file.url}: the line at byte {start}{inside}", "is longer than", "line_bytes", file.limits)
 
@@ -123,10 +123,10 @@ def _range(file: File, start: int, stop: int) -> Lines:
 
 def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
     """Yield the rest of the line that begins at ``start``, from ``position`` on."""
-    size = _MORE
+    size = _SEARCH_BYTES
     while True:
         if position - start > file.limits.line_bytes:
-            raise _too_long(file, start)
+            raise _too_long_error(file, start)
         piece = read_range(file, position, position + size)
         newline = _find_newline(piece)
         if newline is not None:
@@ -140,13 +140,13 @@ def _rest_of_line(file: File, position: int, start: int) -> Iterator[Bytes]:
 
 
 def _find_newline(data: Bytes) -> int | None:
-    position = data.tobytes().find(b"\n") if len(data) <= _MORE else _find_far(data)
+    position = data.tobytes().find(b"\n") if len(data) <= _SEARCH_BYTES else _find_first(data)
     return position if position >= 0 else None
 
 
 def _find_last(data: Bytes) -> int:
     """Find the last newline, -1 if there is none; search from the end, since most lines are short."""
-    stop, size = len(data), _MORE
+    stop, size = len(data), _SEARCH_BYTES
     while stop > 0:
         position = data[max(0, stop - size) : stop].tobytes().rfind(b"\n")
         if position >= 0:
@@ -155,9 +155,9 @@ def _find_last(data: Bytes) -> int:
     return -1
 
 
-def _find_far(data: Bytes) -> int:
+def _find_first(data: Bytes) -> int:
     """Find the first newline in pieces of growing size, since it is usually near."""
-    start, size = 0, _MORE
+    start, size = 0, _SEARCH_BYTES
     while start < len(data):
         position = data[start : start + size].tobytes().find(b"\n")
         if position >= 0:
@@ -182,7 +182,7 @@ def _stream(file: File) -> Iterator[Lines]:
             if not len(newlines):
                 pieces.append(block)
                 if sum(map(len, pieces)) > file.limits.line_bytes:
-                    raise _too_long(file, position)
+                    raise _too_long_error(file, position)
                 continue
             cut = int(newlines[-1]) + 1
             data = np.concatenate([*pieces, block[:cut]])

@@ -36,12 +36,12 @@ from cedar.datasets.base import SKIPPABLE, skippable
 from cedar.datasets.once import once
 from cedar.datasets.stamps import Stamp, portable_stamp, stamp_of_info, stamp_of_stat
 from cedar.datasets.table_formats import folders_of, refuse_table
-from cedar.datasets.walking import braces, folders_below, local_glob
+from cedar.datasets.walking import expand_braces, folders_below, local_glob
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC = re.compile(r"[*?\[]")
 _THREADS = 16
-_TOGETHER = 32  # maximum local paths per thread; listing a file takes about 20 us
+_PATHS_PER_THREAD = 32  # maximum local paths per thread; listing a file takes about 20 us
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -175,7 +175,7 @@ def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
             f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}",
             site=user_site(),
         )
-    strings = tuple(chain.from_iterable(braces(os.fspath(p)) for p in given))
+    strings = tuple(chain.from_iterable(expand_braces(os.fspath(p)) for p in given))
     if not strings or not all(strings):
         raise PipelineError(f"{reader}: {'an empty path' if strings else 'no paths'} given", site=user_site())
     return strings
@@ -245,8 +245,10 @@ def list_files(
     """
     listed: dict[tuple[str, str], tuple[File, str]] = {}
     found: list[File] = []  # found in directories or by globs
-    limits, account = Limits.of_environment(), RequestStats(RequestPatience.of_environment())
-    groups = concurrently(lambda group: [_list(path, suffixes, account, options) for path in group], _groups(paths))
+    limits, request_stats = Limits.of_environment(), RequestStats(RequestPatience.of_environment())
+    groups = concurrently(
+        lambda group: [_list(path, suffixes, request_stats, options) for path in group], _groups(paths)
+    )
     for path, files in zip(paths, chain.from_iterable(groups), strict=True):
         for file in files:
             key = (file.url, file.path)
@@ -265,7 +267,7 @@ def list_files(
 def _groups(paths: Sequence[str]) -> list[list[str]]:
     """Group paths by thread: several local paths each, since listing one costs less than switching threads."""
     groups: list[list[str]] = []
-    most = max(1, min(_TOGETHER, len(paths) // _THREADS))  # a few paths may be folders, which are slow to list
+    most = max(1, min(_PATHS_PER_THREAD, len(paths) // _THREADS))  # a few paths may be folders, which are slow to list
     for path in paths:
         if groups and len(groups[-1]) < most and not is_remote(path) and not is_remote(groups[-1][0]):
             groups[-1].append(path)
@@ -316,11 +318,11 @@ def reading(url: str, part: str = "") -> Iterator[None]:
 
 
 def _list(
-    path: str, suffixes: tuple[str, ...] | None, account: RequestStats, options: StorageOptions | None
+    path: str, suffixes: tuple[str, ...] | None, request_stats: RequestStats, options: StorageOptions | None
 ) -> list[File]:
     if is_remote(path):
         with _listing(path):
-            return _remote(path, suffixes, *Remote.at(path, options, account))
+            return _remote(path, suffixes, *Remote.at(path, options, request_stats))
     with _listing(path):
         return _local(path, local_path(path), suffixes)
 
@@ -353,33 +355,33 @@ def _listing(path: str) -> Iterator[None]:
 
 
 def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
-    file = _regular(full, os.path.dirname(full))
+    file = _regular_file(full, os.path.dirname(full))
     if file is not None:  # even if its name looks like a glob
         return [file]
     if os.path.isdir(full):
         return _local_directory(path, full, suffixes)
     if not _MAGIC.search(full):
-        raise _nothing(path, *_nearest_local(full))
+        raise _no_match_error(path, *_nearest_local(full))
     root = _fixed_part(full) or "/"
     matches = sorted(local_glob(full))
     files = [m for m in matches if not os.path.isdir(m)]
     if not files and suffixes and matches:
-        files = [f for m in matches for f in _walk(m, suffixes)]
+        files = [f for m in matches for f in _walk_files(m, suffixes)]
     if not files:
         if matches:
-            raise _directories(path, len(matches))
-        raise _nothing(path, *_nearest_local(root))
+            raise _directories_error(path, len(matches))
+        raise _no_match_error(path, *_nearest_local(root))
     return [_local_file(f, root) for f in files]
 
 
 def _local_file(path: str, root: str) -> File:
-    file = _regular(path, root)
+    file = _regular_file(path, root)
     if file is None:
         raise SourceError(f"{path} is not a regular file (a dangling link, a pipe or a device)")
     return file
 
 
-def _regular(path: str, root: str) -> File | None:
+def _regular_file(path: str, root: str) -> File | None:
     """Return a file below a folder; None if it does not exist or is not a regular file."""
     try:
         status = os.stat(path)
@@ -394,14 +396,14 @@ def _regular(path: str, root: str) -> File | None:
 
 def _local_directory(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]:
     if suffixes is None:
-        raise _directory(path)
-    files = sorted(_walk(full, suffixes))
+        raise _directory_error(path)
+    files = sorted(_walk_files(full, suffixes))
     if not files:
-        raise _nothing(os.path.join(path, "**", f"*{suffixes[0]}"), *_nearest_local(full))
+        raise _no_match_error(os.path.join(path, "**", f"*{suffixes[0]}"), *_nearest_local(full))
     return [_local_file(f, full) for f in files]
 
 
-def _walk(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+def _walk_files(root: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     for folder, names in folders_below(root, (".", "_")):
         yield from (os.path.join(folder, n) for n in names if n.endswith(suffixes) and not n.startswith((".", "_")))
 
@@ -432,29 +434,29 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: s
     except FileNotFoundError as error:
         if status_of(error) in {401, 403}:  # some filesystems report every failure as a missing file
             raise PermissionError(str(error)) from error
-        raise _nothing(path, *_nearest_remote(remote, root)) from None
+        raise _no_match_error(path, *_nearest_remote(remote, root)) from None
     if info.get("type") != "directory":
         name = root.rpartition("/")[2].partition("?")[0]
         return [File(root, name, info.get("size"), remote, stamp=stamp_of_info(info))]
     if suffixes is None:
-        raise _directory(path)
-    files = _keep(walking.find(remote, root), root, suffixes)
+        raise _directory_error(path)
+    files = _select_files(walking.find(remote, root), root, suffixes)
     if not files:
-        raise _nothing(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
+        raise _no_match_error(f"{path.rstrip('/')}/**/*{suffixes[0]}", *_nearest_remote(remote, root))
     return [_remote_file(p, root, info, remote) for p, info in files]
 
 
 def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
     root = _fixed_part(pattern)
     matches = walking.glob(remote, pattern, root)
-    files = _keep(matches, root, ("",))
+    files = _select_files(matches, root, ("",))
     if not files and suffixes:
         folders = [p for p, info in matches.items() if info.get("type") == "directory"]
-        files = [f for folder in folders for f in _keep(walking.find(remote, folder), root, suffixes)]
+        files = [f for folder in folders for f in _select_files(walking.find(remote, folder), root, suffixes)]
     if not files:
         if matches:
-            raise _directories(path, len(matches))
-        raise _nothing(path, *_nearest_remote(remote, root))
+            raise _directories_error(path, len(matches))
+        raise _no_match_error(path, *_nearest_remote(remote, root))
     return [_remote_file(p, root, info, remote) for p, info in sorted(files, key=lambda entry: entry[0])]
 
 
@@ -462,7 +464,7 @@ def _remote_file(path: str, root: str, info: dict[str, Any], remote: Remote) -> 
     return File(path, _below(path, root), info.get("size"), remote, stamp=stamp_of_info(info))
 
 
-def _keep(entries: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
+def _select_files(entries: dict[str, Any], root: str, suffixes: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
     hidden = (".", "_") if suffixes != ("",) else (".",)
     kept = []
     for path, info in entries.items():
@@ -490,21 +492,21 @@ def _nearest_remote(remote: Remote, path: str) -> tuple[str, list[str]]:
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
-def _nothing(path: str, nearest: str, names: Iterable[str]) -> SourceError:
+def _no_match_error(path: str, nearest: str, names: Iterable[str]) -> SourceError:
     names = list(names)
     shown = ", ".join(names[:8]) + (f", ... ({len(names)} entries)" if len(names) > 8 else "")
     hint = f"; {nearest!r} exists and holds {shown or 'nothing'}" if nearest else ""
     return SourceError(f"no file matches {redact_url(path)!r}{hint}", fix="check the path or the pattern")
 
 
-def _directory(path: str) -> SourceError:
+def _directory_error(path: str) -> SourceError:
     return SourceError(
         f"{redact_url(path)!r} is a directory where a file is expected",
         fix=f"list the files in it with a pattern, such as {redact_url(path).rstrip('/') + '/*'!r}",
     )
 
 
-def _directories(path: str, count: int) -> SourceError:
+def _directories_error(path: str, count: int) -> SourceError:
     return SourceError(
         f"{redact_url(path)!r} matches {count} director{'y' if count == 1 else 'ies'} and no file",
         fix=f"list the files in them, such as {redact_url(path).rstrip('/') + '/*'!r}",

@@ -41,7 +41,7 @@ _log = logging.getLogger("cedar")
 _MARK = b"cedarmf2".ljust(PAGE, b"\0")
 _NAME, _VERSIONS = "manifest", {"format": "2"}
 _PATHS = b"cedar.paths"
-_AT_ONCE = 256  # footers held parsed at a time: a footer of 20 KB takes 1 MB when parsed
+_FOOTERS_AT_ONCE = 256  # footers held parsed at a time: a footer of 20 KB takes 1 MB when parsed
 _THREADS = 64  # concurrent requests for footers, which mostly wait for storage
 _SCHEMA = pa.schema(
     [
@@ -119,7 +119,7 @@ def write_manifest(
     """
     given, where, options = as_paths(paths, "write_manifest"), os.fspath(out), as_options(storage_options)
     with alone_at(where):
-        return _make(given, where, _load(given, where, options), options)[1]
+        return _build(given, where, _load(given, where, options), options)[1]
 
 
 def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None = None) -> Manifest:
@@ -133,28 +133,28 @@ def manifest_of(paths: Sequence[str], where: str, options: StorageOptions | None
         with alone_at(where):
             manifest = _load(paths, where, options)  # another process may have created it
             if manifest is None:
-                manifest = _make(paths, where, None, options)[0]
+                manifest = _build(paths, where, None, options)[0]
     return manifest
 
 
 # ---- making --------------------------------------------------------------------------------------------------------
 
 
-def _make(
+def _build(
     paths: Sequence[str], where: str, before: Manifest | None, options: StorageOptions | None
 ) -> tuple[Manifest, ManifestResult]:
-    normal = _normal(paths)
+    normalized = _normalized(paths)
     listing = list_files(paths, SUFFIXES, options)
-    owner = _owners(listing, normal, options)
+    owner = _owners(listing, normalized, options)
     known = _unchanged(listing, before)
     schemas: list[FileSchema] = []
-    same: dict[int, int] = {}  # schema number in the previous manifest -> in this one
+    new_kinds: dict[int, int] = {}  # schema number in the previous manifest -> in this one
     kinds: list[int] = []
     rows: list[Any] = []
     sizes: list[Any] = []
     footers: list[Any] = []
-    for low in range(0, len(listing), _AT_ONCE):
-        places = range(low, min(low + _AT_ONCE, len(listing)))
+    for low in range(0, len(listing), _FOOTERS_AT_ONCE):
+        places = range(low, min(low + _FOOTERS_AT_ONCE, len(listing)))
         read = iter(concurrently(pack_footer, [listing[i] for i in places if i not in known], _THREADS))
         for place in places:
             if place not in known:
@@ -163,9 +163,9 @@ def _make(
             else:
                 assert before is not None
                 old, row = int(before.footers.kinds[known[place]]), before.columns.slice(known[place], 1)
-                if old not in same:
-                    same[old] = kind_of(before.footers[known[place]], listing[place], schemas)
-                kind, reported = same[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
+                if old not in new_kinds:
+                    new_kinds[old] = kind_of(before.footers[known[place]], listing[place], schemas)
+                kind, reported = new_kinds[old], [row[name][0].as_py() for name in ("rows", "bytes", "footer")]
             kinds.append(kind)
             rows.append(reported[0])
             sizes.append(reported[1])
@@ -174,7 +174,7 @@ def _make(
     columns = pa.table(
         [owner, [f.path for f in listing], [f.name for f in listing], [f.size for f in listing], stamps,
          kinds, rows, sizes, footers],
-        schema=_SCHEMA.with_metadata({_PATHS: json.dumps(normal)}),
+        schema=_SCHEMA.with_metadata({_PATHS: json.dumps(normalized)}),
     )  # fmt: skip
     data = _as_bytes(columns)
     try:
@@ -184,12 +184,14 @@ def _make(
             f"the manifest {redact_url(where)!r} cannot be written: {error}",
             fix="create it in advance where writing is allowed: cedar data manifest PATHS --out FILE",
         ) from error
-    made = _opened(columns, listing, where)
-    total = int(made.footers.rows.sum())
-    return made, ManifestResult(len(listing), len(made.footers.rows), total, len(listing) - len(known), len(data))
+    manifest = _parse_table(columns, listing, where)
+    total = int(manifest.footers.rows.sum())
+    return manifest, ManifestResult(
+        len(listing), len(manifest.footers.rows), total, len(listing) - len(known), len(data)
+    )
 
 
-def _normal(paths: Sequence[str]) -> list[str]:
+def _normalized(paths: Sequence[str]) -> list[str]:
     """Return paths as stored in a manifest, which do not depend on the working directory.
 
     Raises:
@@ -205,9 +207,9 @@ def _normal(paths: Sequence[str]) -> list[str]:
     return [path if is_remote(path) else local_path(path) for path in paths]
 
 
-def _owners(listing: Listing, normal: list[str], options: StorageOptions | None) -> list[int]:
+def _owners(listing: Listing, normalized: list[str], options: StorageOptions | None) -> list[int]:
     """Return for each file the number of the path that matched it."""
-    roots = [_root(path, options) for path in normal]
+    roots = [_root(path, options) for path in normalized]
     places = [(remote is None, root) for remote, root in roots]
     owners = []
     for file in listing:
@@ -252,7 +254,7 @@ def _as_bytes(columns: pa.Table) -> bytes:
 
 def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quiet: bool = False) -> Manifest | None:
     """Read the manifest; return None if it is missing or damaged, and log damage unless ``quiet``."""
-    normal = _normal(paths)
+    normalized = _normalized(paths)
     with reading(redact_url(where)):
         data = read_file(where, options)
     if data is None:
@@ -267,14 +269,14 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         _damaged(where, error, quiet)
         return None
-    if reported != normal:
+    if reported != normalized:
         raise PipelineError(
-            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(reported))}, not {normal}",
+            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(reported))}, not {normalized}",
             site=user_site(),
             fix="name a manifest for each data set, or remove this one",
         )
     try:
-        return _opened(columns, _files(columns, normal, options), where)
+        return _parse_table(columns, _files(columns, normalized, options), where)
     except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
         _damaged(where, error, quiet)
         return None
@@ -296,9 +298,9 @@ def _columns(data: bytes) -> pa.Table:
     return table
 
 
-def _files(columns: pa.Table, normal: list[str], options: StorageOptions | None) -> Listing:
+def _files(columns: pa.Table, normalized: list[str], options: StorageOptions | None) -> Listing:
     """Return the listed files; raise Damaged for files outside the paths of the manifest."""
-    roots = [_root(path, options) for path in normal]
+    roots = [_root(path, options) for path in normalized]
     limits = Limits.of_environment()
     limits = DEFAULT if limits == DEFAULT else limits
     files, seen = [], set()
@@ -325,19 +327,19 @@ def _stamp(text: str | None) -> Any:
     return tuple(stamp)
 
 
-def _opened(columns: pa.Table, listing: Listing, where: str) -> Manifest:
+def _parse_table(columns: pa.Table, listing: Listing, where: str) -> Manifest:
     """Convert the table into a listing and footers; raise Damaged if counts contradict each other."""
     kinds = columns["kind"].to_numpy()
     firsts = np.unique(kinds, return_index=True)[1]
     if kinds.min() != 0 or len(firsts) != kinds.max() + 1 or (np.diff(firsts) < 0).any():
         raise Damaged("its schemas are not numbered in order")
-    rows, groups = _lists(columns, "rows")
-    sizes, ends = _lists(columns, "bytes")
+    rows, groups = _list_values(columns, "rows")
+    sizes, ends = _list_values(columns, "bytes")
     footers = KeptFooters(listing.files, kinds, groups, rows, sizes, ends, columns["footer"], redact_url(where))
     return Manifest(listing, footers, columns)
 
 
-def _lists(columns: pa.Table, name: str) -> tuple[Any, Any]:
+def _list_values(columns: pa.Table, name: str) -> tuple[Any, Any]:
     """Return the values of a list column and where each list begins; raise Damaged for negative or huge values."""
     lists = columns[name].chunk(0)
     values, ends = lists.flatten().to_numpy(), lists.offsets.to_numpy()

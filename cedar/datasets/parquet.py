@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 _CHUNK_BYTES = 16 << 20  # bytes per chunk, so that later operators work within the CPU caches
-_LEAST_ROWS = 4096
-_REPEATS = 8  # repeating columns count 1/8 of their bytes, since operators process only distinct rows
+_MIN_CHUNK_ROWS = 4096
+_REPEAT_DISCOUNT = 8  # repeating columns count 1/8 of their bytes, since operators process only distinct rows
 _RUN_BYTES = 4 << 20
-_SELECTIONS = 16  # column selections cached for reuse
+_MAX_SELECTIONS = 16  # column selections cached for reuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,8 +101,8 @@ class ParquetSource(FileSource):
         leaves, types = [], []
         for number in self._footers.firsts:
             names = self._footers[number].schema.to_arrow_schema().names
-            there = None if wanted is None else [c for c in wanted if c in names or c not in declared]
-            others, places = types_of(self._footers[number], self.listing[number], there)
+            present = None if wanted is None else [c for c in wanted if c in names or c not in declared]
+            others, places = types_of(self._footers[number], self.listing[number], present)
             types.append(others)
             leaves.append(places)
             one, other = ({n: t for n, t in each.items() if n not in declared} for each in (types[0], others))
@@ -188,20 +188,22 @@ class ParquetSource(FileSource):
                 ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        weight = self._weight(split) if self.repeating else size
-        step = max(_LEAST_ROWS, int(_CHUNK_BYTES * rows / max(weight, 1)))
+        operator_bytes = self._operator_bytes(split) if self.repeating else size
+        step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * rows / max(operator_bytes, 1)))
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             part = columns if step >= rows else {name: cut(column, start, stop) for name, column in columns.items()}
             yield Chunk({name: part[name] for name in self._names}, length=stop - start)
 
-    def _weight(self, split: Split) -> float:
+    def _operator_bytes(self, split: Split) -> float:
         """Return the bytes of a row group that operators will process."""
         group = self._footers[split.file].row_group(split.part)
         leaves = self._leaves_read(split.file)
-        light = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
+        repeats = [group.column(leaf).path_in_schema.partition(".")[0] in self.repeating for leaf in leaves]
         sizes = decoded_bytes(group, leaves)
-        return sum(size / (_REPEATS if few else 1) for size, few in zip(sizes, light, strict=True))
+        return sum(
+            size / (_REPEAT_DISCOUNT if repeating else 1) for size, repeating in zip(sizes, repeats, strict=True)
+        )
 
     @once
     def _names(self) -> list[str]:
@@ -230,7 +232,7 @@ class ParquetSource(FileSource):
             parts = [c for c in self.columns or () if c not in self._names]
             chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
             selection = self.share_known(replace(self, columns=tuple(chain.from_iterable(chosen))))
-            if len(known) >= _SELECTIONS:
+            if len(known) >= _MAX_SELECTIONS:
                 known.clear()
             known[asked] = selection
         return selection
@@ -344,16 +346,16 @@ def _read_group(file: File, footer: Any, part: int, leaves: list[int], verify: b
                 table = opened.reader.read_row_group(part, column_indices=leaves, use_threads=False)
             return as_columns(dict(zip(table.column_names, table.columns, strict=True)))
 
-        int96 = {_top(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
+        int96 = {_column_name(footer, leaf) for leaf in leaves if is_int96(footer, leaf)}
         for run in _runs(footer, part, leaves):
             columns |= read(run, "us")
-            if int96 and (again := [leaf for leaf in run if _top(footer, leaf) in int96]):
-                for name, column in read(again, "ns").items():
+            if int96 and (int96_leaves := [leaf for leaf in run if _column_name(footer, leaf) in int96]):
+                for name, column in read(int96_leaves, "ns").items():
                     check_microseconds(name, columns[name], column, file)
     if file.remote is None:  # opened by name, so check that the file was not replaced meanwhile
         check_unchanged(file)
     for column in columns.values():
-        column.validate(full=_has_text(column.type))
+        column.validate(full=_has_strings(column.type))
     return columns
 
 
@@ -365,7 +367,7 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
         return
     run: list[int] = []
     size = 0
-    for _, parts in groupby(leaves, key=partial(_top, footer)):
+    for _, parts in groupby(leaves, key=partial(_column_name, footer)):
         column = list(parts)
         run += column
         size += sum(decoded_bytes(group, column))
@@ -376,18 +378,18 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
         yield run
 
 
-def _top(footer: Any, leaf: int) -> str:
+def _column_name(footer: Any, leaf: int) -> str:
     """Return the name of the column that a leaf belongs to."""
     return str(footer.schema.column(leaf).path).partition(".")[0]
 
 
 @lru_cache(maxsize=1024)
-def _has_text(kind: pa.DataType) -> bool:
+def _has_strings(kind: pa.DataType) -> bool:
     """Return whether a type contains strings, which must be validated; numbers have no invalid values."""
     if pa.types.is_struct(kind):
-        return any(_has_text(f.type) for f in kind)
+        return any(_has_strings(f.type) for f in kind)
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _has_text(kind.value_type)
+        return _has_strings(kind.value_type)
     return bool(pa.types.is_large_string(kind))
 
 
@@ -396,7 +398,7 @@ def _has_text(kind: pa.DataType) -> bool:
 
 # Statistics may truncate a long string. Every string that starts with the maximum therefore counts as within the bound,
 # whether or not the writer rounded the maximum up.
-_BEYOND = "\U0010ffff" * 8
+_MAX_SUFFIX = "\U0010ffff" * 8
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 Leaves = dict[Path, tuple[int, pa.DataType]]
@@ -458,30 +460,30 @@ def hive_bounds(column: HiveColumn, file: int, rows: int) -> Bounds:
     return Bounds(rows, 0, pa.array([value, value], column.kind))
 
 
-def _two(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
+def _bounds_array(low: Any, high: Any, kind: pa.DataType) -> pa.Array:
     return of_numbers(np.array([low, high], np.dtype(kind.to_pandas_dtype())), kind)
 
 
 def _ends(stats: Any, kind: pa.DataType) -> pa.Array | None:
     if pt.is_integer(kind):
-        return _two(stats.min, stats.max, kind)
+        return _bounds_array(stats.min, stats.max, kind)
     if pt.is_boolean(kind) or pt.is_decimal(kind):
         return pa.array([stats.min, stats.max], kind)
     if pt.is_float32(kind) or pt.is_float64(kind):
         known = not math.isnan(stats.min) and not math.isnan(stats.max)
-        return _two(stats.min, stats.max, kind) if known else None
+        return _bounds_array(stats.min, stats.max, kind) if known else None
     if pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return _text_ends(stats, kind)
+        return _string_ends(stats, kind)
     if pt.is_date32(kind) and stats.logical_type.type == "DATE":
-        return _two(stats.min_raw, stats.max_raw, pa.int32()).cast(kind)
+        return _bounds_array(stats.min_raw, stats.max_raw, pa.int32()).cast(kind)
     if pt.is_timestamp(kind) and stats.logical_type.type == "TIMESTAMP":
         unit = _UNITS[json.loads(stats.logical_type.to_json())["timeUnit"]]
-        return _two(stats.min_raw, stats.max_raw, pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
+        return _bounds_array(stats.min_raw, stats.max_raw, pa.int64()).cast(pa.timestamp(unit, kind.tz)).cast(kind)
     return None
 
 
-def _text_ends(stats: Any, kind: pa.DataType) -> pa.Array:
+def _string_ends(stats: Any, kind: pa.DataType) -> pa.Array:
     low, high = (v.encode() if isinstance(v, str) else v for v in (stats.min, stats.max))
     if pt.is_large_binary(kind):
-        return of_texts([low, high + b"\xff" * len(_BEYOND)], kind)
-    return of_texts([low.decode(), high.decode() + _BEYOND], kind)
+        return of_texts([low, high + b"\xff" * len(_MAX_SUFFIX)], kind)
+    return of_texts([low.decode(), high.decode() + _MAX_SUFFIX], kind)

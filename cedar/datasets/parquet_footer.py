@@ -24,7 +24,7 @@ _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _NUMBER = re.compile(_VARINT)
 _TEXT = b"(?>" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(128)) + b")"
 _BYTE_ARRAY = 6  # the physical type
-_SHAPES = 4  # shapes kept for columns of one type and depth
+_MAX_SHAPES = 4  # shapes kept for columns of one type and depth
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # bytes of a value, by physical type
 
@@ -106,35 +106,35 @@ def check_metadata(data: bytes) -> int:
 
 def _file(data: bytes) -> int:
     schema: list[Leaf] | None = None
-    at, number = 0, 0
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    pos, number = 0, 0
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number == 2 and kind == _LIST:
             if schema is not None:
                 raise BadFooter("the footer is damaged: it has two schemas")
-            schema, at = _schema(data, at)
+            schema, pos = _schema(data, pos)
         elif number == 4 and kind == _LIST:
             if schema is None:
                 raise BadFooter("the footer is damaged: row groups come before the schema")
-            at = _row_groups(data, at, schema)
+            pos = _row_groups(data, pos, schema)
         elif number == 8:
             raise BadFooter("columns of it are encrypted, which is not supported")
         else:
-            at = _skip(data, at, kind, 0)
+            pos = _skip(data, pos, kind, 0)
     if schema is None:
         raise BadFooter("the footer is damaged: it has no schema")
     return len(schema)
 
 
-def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
+def _schema(data: bytes, pos: int) -> tuple[list[Leaf], int]:
     """Return the leaves of the schema and where it ends; elements come depth first, with their numbers of children."""
-    count, kind, at = _list(data, at)
+    count, kind, pos = _list(data, pos)
     if kind != _STRUCT:
         raise BadFooter("the footer is damaged: its schema is not a list of structs")
     leaves: list[Leaf] = []
     open_: list[list[int]] = []  # open ancestors: children still to come, definition and repetition levels
     for i in range(count):
-        node, at = _element(data, at)
+        node, pos = _element(data, pos)
         while open_ and open_[-1][0] == 0:
             open_.pop()
         if not open_ and i:
@@ -156,199 +156,199 @@ def _schema(data: bytes, at: int) -> tuple[list[Leaf], int]:
             open_.append([node[5], definition, repetition])
     if any(left for left, *_ in open_):
         raise BadFooter("the footer is damaged: its schema has fewer elements than it says")
-    return leaves, at
+    return leaves, pos
 
 
-def _element(data: bytes, at: int) -> tuple[dict[int, int], int]:
+def _element(data: bytes, pos: int) -> tuple[dict[int, int], int]:
     """Return a schema element's integer fields (1 type, 2 type length, 3 repetition, 5 children) and where it ends."""
     fields = {1: -1, 2: 0, 3: 0, 5: 0}
     number = 0
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number in fields and kind == 5:
-            fields[number], at = _zigzag(data, at)
+            fields[number], pos = _zigzag(data, pos)
         else:
-            at = _skip(data, at, kind, 1)
-    return fields, at + 1
+            pos = _skip(data, pos, kind, 1)
+    return fields, pos + 1
 
 
-def _row_groups(data: bytes, at: int, schema: list[Leaf]) -> int:
-    count, kind, at = _list(data, at)
+def _row_groups(data: bytes, pos: int, schema: list[Leaf]) -> int:
+    count, kind, pos = _list(data, pos)
     if count and kind != _STRUCT:
         raise BadFooter("the footer is damaged: its row groups are not structs")
     known: dict[Leaf, list[re.Pattern[bytes]]] = {}
     for _ in range(count):
         number, columns = 0, None
-        while data[at]:
-            number, kind, at = _field(data, at, number)
+        while data[pos]:
+            number, kind, pos = _field(data, pos, number)
             if number == 1 and kind == _LIST:
-                columns, kind, at = _list(data, at)
+                columns, kind, pos = _list(data, pos)
                 if columns != len(schema) or (columns and kind != _STRUCT):
                     raise BadFooter(f"the footer is damaged: {columns} columns in a row group, {len(schema)} in all")
                 for leaf in schema:
-                    at = _column(data, at, leaf, known)
+                    pos = _column(data, pos, leaf, known)
             else:
-                at = _skip(data, at, kind, 2)
+                pos = _skip(data, pos, kind, 2)
         if columns is None and schema:
             raise BadFooter("the footer is damaged: a row group without columns")
-        at += 1
-    return at
+        pos += 1
+    return pos
 
 
-def _column(data: bytes, at: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
+def _column(data: bytes, pos: int, leaf: Leaf, known: dict[Leaf, list[re.Pattern[bytes]]]) -> int:
     """Return where a column chunk ends; skip the checks if it has the shape of one that passed them."""
     shapes = known.setdefault(leaf, [])
     for shape in shapes:
-        if match := shape.match(data, at):
+        if match := shape.match(data, pos):
             return match.end()
-    end = _checked_column(data, at, leaf)
-    if len(shapes) < _SHAPES:
-        shapes.append(_regex(b"".join(_shape(data, at, 0, leaf[3] > 0)[0])))
+    end = _checked_column(data, pos, leaf)
+    if len(shapes) < _MAX_SHAPES:
+        shapes.append(_regex(b"".join(_shape(data, pos, 0, leaf[3] > 0)[0])))
     return end
 
 
-def _checked_column(data: bytes, at: int, leaf: Leaf) -> int:
+def _checked_column(data: bytes, pos: int, leaf: Leaf) -> int:
     number, seen = 0, False
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number == 3 and kind == _STRUCT:
-            at, seen = _column_metadata(data, at, leaf), True
+            pos, seen = _column_metadata(data, pos, leaf), True
         elif number in (8, 9):
             raise BadFooter("columns of it are encrypted, which is not supported")
         else:
-            at = _skip(data, at, kind, 3)
+            pos = _skip(data, pos, kind, 3)
     if not seen:
         raise BadFooter("the footer is damaged: a column without metadata")
-    return at + 1
+    return pos + 1
 
 
-def _column_metadata(data: bytes, at: int, leaf: Leaf) -> int:
+def _column_metadata(data: bytes, pos: int, leaf: Leaf) -> int:
     number, physical = 0, None
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number == 1 and kind == 5:
-            physical, at = _zigzag(data, at)
+            physical, pos = _zigzag(data, pos)
         elif number == 12 and kind == _STRUCT:
-            at = _bounds(data, at, leaf)
+            pos = _bounds(data, pos, leaf)
         elif number == 16 and kind == _STRUCT:
-            at = _sizes(data, at, leaf)
+            pos = _sizes(data, pos, leaf)
         else:
-            at = _skip(data, at, kind, 4)
+            pos = _skip(data, pos, kind, 4)
     if physical != leaf[0]:
         raise BadFooter(f"the footer is damaged: a column of physical type {physical}, in its schema {leaf[0]}")
-    return at + 1
+    return pos + 1
 
 
-def _bounds(data: bytes, at: int, leaf: Leaf) -> int:
+def _bounds(data: bytes, pos: int, leaf: Leaf) -> int:
     """Check statistics: the minimum and the maximum must have the length of a value."""
     number = 0
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number in (1, 2, 5, 6) and leaf[3]:
-            size = _unsigned(data, at)[0]
+            size = _unsigned(data, pos)[0]
             if kind != _BINARY or size != leaf[3]:
                 raise BadFooter(f"the footer is damaged: a bound of {size} bytes for values of {leaf[3]}")
-        at = _skip(data, at, kind, 5)
-    return at + 1
+        pos = _skip(data, pos, kind, 5)
+    return pos + 1
 
 
-def _sizes(data: bytes, at: int, leaf: Leaf) -> int:
+def _sizes(data: bytes, pos: int, leaf: Leaf) -> int:
     """Check size statistics: a histogram has one number per level, and only byte arrays have a total size."""
     number = 0
-    while data[at]:
-        number, kind, at = _field(data, at, number)
+    while data[pos]:
+        number, kind, pos = _field(data, pos, number)
         if number == 1 and leaf[0] != _BYTE_ARRAY:
             raise BadFooter("the footer is damaged: size statistics that do not fit a column's type")
         if number in (2, 3):
             if kind != _LIST:
                 raise BadFooter("the footer is damaged: a histogram that is not a list")
-            count = _list(data, at)[0]
+            count = _list(data, pos)[0]
             levels = leaf[4 - number] + 1  # field 2: repetition levels, field 3: definition levels
             if count not in (0, levels):
                 raise BadFooter(f"the footer is damaged: a histogram of {count} levels if there are {levels}")
-        at = _skip(data, at, kind, 5)
-    return at + 1
+        pos = _skip(data, pos, kind, 5)
+    return pos + 1
 
 
 # ---- Thrift's compact protocol ---------------------------------------------------------------------------------------
 
 
-def _field(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """Return the number and type of the field at ``at``, and where its value begins."""
-    head = data[at]
+def _field(data: bytes, pos: int, last: int) -> tuple[int, int, int]:
+    """Return the number and type of the field at ``pos``, and where its value begins."""
+    head = data[pos]
     if head >> 4:
-        number, at = last + (head >> 4), at + 1
+        number, pos = last + (head >> 4), pos + 1
     else:
-        number, at = _zigzag(data, at + 1)
+        number, pos = _zigzag(data, pos + 1)
     if not 0 < number < 1 << 15:  # a library with 16-bit field numbers would mistake it for another field
         raise BadFooter(f"the footer is damaged: a field of number {number}")
-    return number, head & 15, at
+    return number, head & 15, pos
 
 
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
-    return value >> 1 ^ -(value & 1), at
+def _zigzag(data: bytes, pos: int) -> tuple[int, int]:
+    value, pos = _unsigned(data, pos)
+    return value >> 1 ^ -(value & 1), pos
 
 
-def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
+def _unsigned(data: bytes, pos: int) -> tuple[int, int]:
+    byte = data[pos]
     if byte < 128:
-        return byte, at + 1
+        return byte, pos + 1
     value, shift = byte & 127, 7
     while True:
-        at += 1
-        byte = data[at]
+        pos += 1
+        byte = data[pos]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at + 1
+            return value, pos + 1
         shift += 7
         if shift > 63:
             raise BadFooter("the footer is damaged: a number of more than 64 bits")
 
 
-def _list(data: bytes, at: int) -> tuple[int, int, int]:
+def _list(data: bytes, pos: int) -> tuple[int, int, int]:
     """Return the number and type of a list's items, and where they begin."""
-    head = data[at]
-    count, at = (head >> 4, at + 1) if head < 0xF0 else _unsigned(data, at + 1)
-    if count > len(data) - at:
+    head = data[pos]
+    count, pos = (head >> 4, pos + 1) if head < 0xF0 else _unsigned(data, pos + 1)
+    if count > len(data) - pos:
         raise BadFooter(f"the footer is damaged: a list of {count:,} items in {len(data):,} bytes")
-    return count, head & 15, at
+    return count, head & 15, pos
 
 
-def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
+def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     """Return where the value of a field ends."""
     if kind in (1, 2):
-        return at
+        return pos
     if kind in (4, 5, 6):
-        return int(_NUMBER.match(data, at).end())  # type: ignore[union-attr]
+        return int(_NUMBER.match(data, pos).end())  # type: ignore[union-attr]
     if kind == _BINARY:
-        size, at = _unsigned(data, at)
-        if size > len(data) - at:
+        size, pos = _unsigned(data, pos)
+        if size > len(data) - pos:
             raise BadFooter(f"the footer is damaged: a string of {size:,} bytes")
-        return at + size
+        return pos + size
     if depth > _DEPTH:
         raise BadFooter("the footer is damaged: it nests too deeply")
     if kind == _STRUCT:
-        while data[at]:
-            _, kind, at = _field(data, at, 0)
-            at = _skip(data, at, kind, depth + 1)
-        return at + 1
+        while data[pos]:
+            _, kind, pos = _field(data, pos, 0)
+            pos = _skip(data, pos, kind, depth + 1)
+        return pos + 1
     if kind in (_LIST, _SET):
-        count, kind, at = _list(data, at)
+        count, kind, pos = _list(data, pos)
         if kind in (1, 2, 3):
-            return at + count
+            return pos + count
         for _ in range(count):
-            at = _skip(data, at, kind, depth + 1)
-        return at
+            pos = _skip(data, pos, kind, depth + 1)
+        return pos
     if kind in (3, 7):
-        return at + (1 if kind == 3 else 8)
+        return pos + (1 if kind == 3 else 8)
     raise BadFooter(f"the footer is damaged: a field of type {kind}")
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
+def _shape(data: bytes, pos: int, depth: int, fixed: bool) -> tuple[list[bytes], int]:
     """Return a pattern for all structs that differ from this one only in numbers and strings, and where this one ends.
 
     The pattern fixes everything that determines whether a column is valid: which fields exist, the lengths of lists,
@@ -356,34 +356,34 @@ def _shape(data: bytes, at: int, depth: int, fixed: bool) -> tuple[list[bytes], 
     length, it also fixes the lengths of strings, since bounds are strings.
     """
     parts = []
-    while data[at]:
-        start = at
-        _, kind, at = _field(data, at, 0)
-        parts.append(re.escape(data[start:at]))
-        begin = at
-        at = _skip(data, at, kind, 3)
+    while data[pos]:
+        start = pos
+        _, kind, pos = _field(data, pos, 0)
+        parts.append(re.escape(data[start:pos]))
+        begin = pos
+        pos = _skip(data, pos, kind, 3)
         if kind == _STRUCT:
             parts += _shape(data, begin, depth + 1, fixed)[0]
         elif kind == _LIST:
             parts += _shape_of_list(data, begin, depth, fixed)
         elif depth == 1 and kind == 5:
-            parts.append(re.escape(data[begin:at]))
+            parts.append(re.escape(data[begin:pos]))
         elif kind == _BINARY and fixed:
             size, text = _unsigned(data, begin)
             parts.append(re.escape(data[begin:text]) + b".{%d}" % size)
         else:
             parts.append(_pattern(kind))
-    return [*parts, rb"\0"], at + 1
+    return [*parts, rb"\0"], pos + 1
 
 
-def _shape_of_list(data: bytes, at: int, depth: int, fixed: bool) -> list[bytes]:
-    start = at
-    count, kind, at = _list(data, at)
-    parts = [re.escape(data[start:at])]
+def _shape_of_list(data: bytes, pos: int, depth: int, fixed: bool) -> list[bytes]:
+    start = pos
+    count, kind, pos = _list(data, pos)
+    parts = [re.escape(data[start:pos])]
     if kind != _STRUCT:
         return [*parts, b"(?:%b){%d}+" % (b"." if kind in (1, 2) else _pattern(kind), count)]
     for _ in range(count):
-        inner, at = _shape(data, at, depth + 2, fixed)
+        inner, pos = _shape(data, pos, depth + 2, fixed)
         parts += inner
     return parts
 

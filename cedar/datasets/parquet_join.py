@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 from cedar.datasets.parquet_footer import _LIST, _STRUCT, _field, _list, _skip, _zigzag
 
 MAGIC = b"PAR1"
-MOST_GROUPS = 10_000  # per file; the format stores row group numbers in 16 bits
+MAX_ROW_GROUPS = 10_000  # per file; the format stores row group numbers in 16 bits
 Rules: TypeAlias = "dict[int, Any]"  # by field number: shift or replace its value, or rules for the structs in it
-_MOVED, _NUMBER = "moved", "number"
+_OFFSET, _ORDINAL = "moved", "number"
 _ROW_GROUP: Rules = {
-    1: {2: _MOVED, 3: {9: _MOVED, 10: _MOVED, 11: _MOVED, 14: _MOVED}, 4: _MOVED, 6: _MOVED},  # for each column
-    5: _MOVED,
-    7: _NUMBER,
+    1: {2: _OFFSET, 3: {9: _OFFSET, 10: _OFFSET, 11: _OFFSET, 14: _OFFSET}, 4: _OFFSET, 6: _OFFSET},  # for each column
+    5: _OFFSET,
+    7: _ORDINAL,
 }
 
 
@@ -43,8 +43,8 @@ class RowGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, file: Any, at: int) -> memoryview:
-        """Return the bytes to write at offset ``at`` for the row groups of a complete small file."""
+    def add(self, file: Any, pos: int) -> memoryview:
+        """Return the bytes to write at offset ``pos`` for the row groups of a complete small file."""
         view = memoryview(file).cast("B")
         length = int.from_bytes(view[-8:-4], "little")
         footer, body = bytes(view[-8 - length : -8]), view[len(MAGIC) : -8 - length]
@@ -57,56 +57,56 @@ class RowGroups:
             if number == 3:
                 self._rows += _zigzag(footer, value)[0]
             elif number == 4:
-                self._take(footer, value, at - len(MAGIC))
+                self._add_groups(footer, value, pos - len(MAGIC))
         self._fields = self._fields or fields
         return body
 
-    def _take(self, footer: bytes, at: int, by: int) -> None:
-        count, _, at = _list(footer, at)
+    def _add_groups(self, footer: bytes, pos: int, shift: int) -> None:
+        count, _, pos = _list(footer, pos)
         for _ in range(count):
-            group, at = _moved(footer, at, _ROW_GROUP, by, len(self._groups))
+            group, pos = _shift_offsets(footer, pos, _ROW_GROUP, shift, len(self._groups))
             self._groups.append(group)
 
     def footer(self) -> bytes:
         """Return the bytes that end the file."""
-        made = bytearray()
+        encoded = bytearray()
         for number, head, value in self._fields:
-            made += head
+            encoded += head
             if number == 3:
-                made += _signed(self._rows)
+                encoded += _signed(self._rows)
             elif number == 4:
-                made += _list_head(len(self._groups)) + b"".join(self._groups)
+                encoded += _list_head(len(self._groups)) + b"".join(self._groups)
             else:
-                made += value
-        made += b"\0"
-        return bytes(made) + len(made).to_bytes(4, "little") + MAGIC
+                encoded += value
+        encoded += b"\0"
+        return bytes(encoded) + len(encoded).to_bytes(4, "little") + MAGIC
 
 
-def _moved(data: bytes, at: int, rules: Rules, by: int, ordinal: int) -> tuple[bytes, int]:
-    """Return a struct with its offsets increased by ``by`` bytes, and where the original ended."""
-    made, number = bytearray(), 0
-    while data[at]:
-        start = at
-        number, kind, at = _field(data, at, number)
+def _shift_offsets(data: bytes, pos: int, rules: Rules, shift: int, ordinal: int) -> tuple[bytes, int]:
+    """Return a struct with its offsets increased by ``shift`` bytes, and where the original ended."""
+    encoded, number = bytearray(), 0
+    while data[pos]:
+        start = pos
+        number, kind, pos = _field(data, pos, number)
         rule = rules.get(number)
         if isinstance(rule, str):
-            value, end = _zigzag(data, at)
-            value = ordinal if rule == _NUMBER else value + by * (value > 0)  # 0 means that there is no offset
-            made += data[start:at] + _signed(value)
+            value, end = _zigzag(data, pos)
+            value = ordinal if rule == _ORDINAL else value + shift * (value > 0)  # 0 means that there is no offset
+            encoded += data[start:pos] + _signed(value)
         elif isinstance(rule, dict) and kind == _STRUCT:
-            inner, end = _moved(data, at, rule, by, ordinal)
-            made += data[start:at] + inner
+            inner, end = _shift_offsets(data, pos, rule, shift, ordinal)
+            encoded += data[start:pos] + inner
         elif isinstance(rule, dict) and kind == _LIST:
-            count, _, end = _list(data, at)
-            made += data[start:end]
+            count, _, end = _list(data, pos)
+            encoded += data[start:end]
             for _ in range(count):
-                inner, end = _moved(data, end, rule, by, ordinal)
-                made += inner
+                inner, end = _shift_offsets(data, end, rule, shift, ordinal)
+                encoded += inner
         else:
-            end = _skip(data, at, kind, 0)
-            made += data[start:end]
-        at = end
-    return bytes(made) + b"\0", at + 1
+            end = _skip(data, pos, kind, 0)
+            encoded += data[start:end]
+        pos = end
+    return bytes(encoded) + b"\0", pos + 1
 
 
 def _signed(value: int) -> bytes:
@@ -114,12 +114,12 @@ def _signed(value: int) -> bytes:
 
 
 def _unsigned(value: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while value > 127:
-        made.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _list_head(count: int) -> bytes:

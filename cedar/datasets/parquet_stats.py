@@ -19,7 +19,7 @@ from cedar.datasets.truth import (
     Clause,
     Compare,
     Flag,
-    IfAlike,
+    IfSameConversion,
     IsIn,
     IsNull,
     Known,
@@ -54,14 +54,14 @@ def excludes(predicate: pl.Expr, known: Known, types: Mapping[str, ColumnType]) 
         >>> [excludes(what, lambda path: bounds, types) for what in (pl.col("x") > 5, pl.col("x") >= 5)]
         [True, False]
     """
-    same = _IdentityKey(predicate)
-    node, reads = _compiled(same)
+    key = _IdentityKey(predicate)
+    node, reads = _compiled(key)
     try:
         if node is None or node.truth(known).true:
             return False
     except CanFailError:
         return False
-    return _never_fails(same, tuple((name, types.get(name, UNKNOWN)) for name in reads))
+    return _never_fails(key, tuple((name, types.get(name, UNKNOWN)) for name in reads))
 
 
 class _IdentityKey:
@@ -78,19 +78,19 @@ class _IdentityKey:
 
 
 @lru_cache(maxsize=256)
-def _compiled(same: _IdentityKey) -> tuple[Clause | None, tuple[str, ...]]:
+def _compiled(key: _IdentityKey) -> tuple[Clause | None, tuple[str, ...]]:
     """Return the compiled predicate (None if it cannot be compiled) and the columns that it reads."""
-    reads = columns_of(same.expr)
+    reads = columns_of(key.expr)
     try:
-        node = None if reads is None else _compile(tree(same.expr))
+        node = None if reads is None else _compile(tree(key.expr))
     except CanFailError:
         node = None
     return node, tuple(sorted(reads or ()))
 
 
 @lru_cache(maxsize=256)
-def _never_fails(same: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) -> bool:
-    return never_fails(same.expr, dict(types))
+def _never_fails(key: _IdentityKey, types: tuple[tuple[str, ColumnType], ...]) -> bool:
+    return never_fails(key.expr, dict(types))
 
 
 # ---- from polars' nodes to ours --------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def _compile_function(body: Json) -> Clause | None:
     if name in {"AllHorizontal", "AnyHorizontal"}:
         parts = [_compile(part) for part in inputs]
         if name == "AnyHorizontal":
-            return Not(_joined([Not(part) for part in parts]))
-        return _joined(parts)
+            return Not(_all_of([Not(part) for part in parts]))
+        return _all_of(parts)
     path = _path(inputs[0])
     if path is None:
         return None
@@ -139,7 +139,7 @@ def _compile_function(body: Json) -> Clause | None:
     return None
 
 
-def _joined(parts: list[Clause]) -> Clause:
+def _all_of(parts: list[Clause]) -> Clause:
     joined = parts[0]
     for part in parts[1:]:
         joined = And(joined, part)
@@ -161,7 +161,7 @@ def _compile_between(path: Path, inputs: list[Json], closed: str) -> Clause | No
     more = "GtEq" if closed in {"Both", "Left"} else "Gt"
     less = "LtEq" if closed in {"Both", "Right"} else "Lt"
     both = And(_comparison(path, more, low), _comparison(path, less, high))
-    return IfAlike(path, _literal_kind(low), _literal_kind(high), both)
+    return IfSameConversion(path, _literal_kind(low), _literal_kind(high), both)
 
 
 def _path(node: Json) -> Path | None:

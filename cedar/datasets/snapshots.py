@@ -118,8 +118,8 @@ def read_delta(
                 fix="rewrite it (REORG TABLE ... APPLY (PURGE) for deletion vectors), or read it into memory: "
                 "cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
             )
-        files = sorted(_local(each) for each in table.file_uris())
-        root, schema, number = _local(table.table_uri), pa.schema(table.schema()), table.version()
+        files = sorted(_local_path(each) for each in table.file_uris())
+        root, schema, number = _local_path(table.table_uri), pa.schema(table.schema()), table.version()
         reopen = (lambda other: read_delta(uri, other, columns, options)) if version is None else None
         return _source(files, schema, columns, root, shown, number, reopen)
     except CedarError:
@@ -132,7 +132,7 @@ def read_delta(
         ) from error
 
 
-def _local(uri: str) -> str:
+def _local_path(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
 
 
@@ -157,12 +157,12 @@ def read_iceberg(
         shown = f"read_iceberg({redact_url(root)}, snapshot_id={number})"
         scan = table.scan(snapshot_id=number)
         tasks = list(scan.plan_files())
-        _refuse(shown, table, scan, tasks)
+        _reject_unsupported(shown, table, scan, tasks)
         schema = library("pyiceberg.io.pyarrow", "iceberg", "read_iceberg").schema_to_pyarrow(scan.projection())
         schema = pa.schema([(field.name, field.type) for field in schema])  # without field ids
-        files = [_local(task.file.file_path) for task in tasks]
+        files = [_local_path(task.file.file_path) for task in tasks]
         reopen = (lambda other: read_iceberg(table, other, columns, options)) if snapshot_id is None else None
-        return _source(files, schema, columns, _local(root), shown, number, reopen)
+        return _source(files, schema, columns, _local_path(root), shown, number, reopen)
     except CedarError as error:
         error.site = error.site or user_site()
         raise
@@ -172,7 +172,7 @@ def read_iceberg(
         ) from error
 
 
-def _refuse(shown: str, table: Any, scan: Any, tasks: list[Any]) -> None:
+def _reject_unsupported(shown: str, table: Any, scan: Any, tasks: list[Any]) -> None:
     names = {field.field_id: field.name for field in scan.projection().fields}
     renamed = any(names.get(f.field_id, f.name) != f.name for schema in table.schemas().values() for f in schema.fields)
     others = {str(task.file.file_format).rpartition(".")[2].lower() for task in tasks} - {"parquet"}

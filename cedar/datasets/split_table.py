@@ -73,12 +73,12 @@ class SplitTable(Sequence[Split]):
             return splits
         objects = tuple(splits)
         table = SplitTable(length=len(objects))
-        table._columns = {name: _gathered(name, objects) for name in _NAMES}
+        table._columns = {name: _attribute_column(name, objects) for name in _NAMES}
         table._objects = objects
         return table
 
     @staticmethod
-    def of_runs(rows: int, size: int, width: float) -> SplitTable:
+    def from_runs(rows: int, size: int, width: float) -> SplitTable:
         """Split ``rows`` numbered rows into runs of ``size`` rows of ``width`` bytes each."""
         start = np.arange(0, rows, size, dtype=np.int64)
         stop = np.minimum(start + size, rows)
@@ -208,7 +208,7 @@ def _column(name: str, given: Any) -> Numbers:
     return column.astype(np.int64, copy=False)
 
 
-def _gathered(name: str, objects: tuple[Any, ...]) -> Numbers:
+def _attribute_column(name: str, objects: tuple[Any, ...]) -> Numbers:
     """Return an attribute of all objects, with the default of ``Split`` where it is missing."""
     blank = getattr(Split, name)
     values = [getattr(split, name, blank) for split in objects]

@@ -63,13 +63,13 @@ class Storage:
         if kind is None:
             return
         if kind == "file":
-            raise _taken(f"{url!r} exists already")
+            raise _exists_error(f"{url!r} exists already")
         below = [str(p).rpartition("/")[2] for p in self.remote.call(self.root, lambda: fs.find(self.root))]
         data = [name for name in below if name.endswith(suffix) and not name.startswith(".")]
         if data:
-            raise _taken(f"{url!r} holds {len(data)} data files already, such as {min(data)!r}")
+            raise _exists_error(f"{url!r} holds {len(data)} data files already, such as {min(data)!r}")
         if self.single and below:
-            raise _taken(f"{url!r} is a directory that is not empty")
+            raise _exists_error(f"{url!r} is a directory that is not empty")
 
     def create(self, name: str) -> AppendedFile:
         """Create a new, empty file; ``name`` may contain folders."""
@@ -86,15 +86,15 @@ class Storage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.ExitStack() as undone:
+        with contextlib.ExitStack() as cleanup:
             for file, _ in self._pending:
-                undone.callback(self._remove, file.path)
+                cleanup.callback(self._remove, file.path)
             if error is None:
                 for file, final in self._pending:
                     self.check(file.path, file.size, final)
                 for file, final in self._pending:
                     self.rename(file.path, final)
-                undone.pop_all()
+                cleanup.pop_all()
 
     def _remove(self, temporary: str) -> None:
         with contextlib.suppress(Exception):  # the original error matters more
@@ -116,7 +116,7 @@ class Storage:
         with contextlib.suppress(FileNotFoundError):
             if self.remote.call(temporary, lambda: fs.info(temporary)["size"]) == size:
                 if self.remote.call(final, lambda: fs.exists(final)):
-                    raise _taken(f"another job wrote {self.show(final)!r} meanwhile")
+                    raise _exists_error(f"another job wrote {self.show(final)!r} meanwhile")
                 return
         raise SourceError(
             f"{self.show(temporary)!r}, written for {self.show(final)!r}, is missing or does not have {size:,} bytes",
@@ -153,12 +153,12 @@ class AppendedFile:
             os.close(handle)
         else:
             open(path, "xb").close()
-        self._waiting: list[Any] = []
+        self._queued: list[Any] = []
 
     def write(self, data: Any) -> int:
         """Queue bytes to be appended at the next ``flush``; return their number."""
         count = memoryview(data).nbytes
-        self._waiting.append(data)
+        self._queued.append(data)
         self.size += count
         return count
 
@@ -166,8 +166,8 @@ class AppendedFile:
         """Append the queued bytes to the file and release them."""
         with open(self._local, "r+b") as file:  # fail if the file has vanished, instead of starting a new one midway
             file.seek(0, os.SEEK_END)
-            file.writelines(self._waiting)
-        self._waiting = []
+            file.writelines(self._queued)
+        self._queued = []
 
     def end(self) -> None:
         """Finish the file: write it durably to disk, or upload it."""
@@ -198,5 +198,5 @@ def writing(url: str, done: str | None = None, fix: str = "check space and permi
         raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", done=done, fix=fix) from cause
 
 
-def _taken(problem: str) -> PipelineError:
+def _exists_error(problem: str) -> PipelineError:
     return PipelineError(problem, site=user_site(), fix="write to a new place, or remove what is there first")

@@ -71,7 +71,7 @@ class Sums:
     crc32: npt.NDArray[np.uint32]
 
     @staticmethod
-    def of_text(url: str, size: int | None, data: bytes) -> Sums:
+    def parse(url: str, size: int | None, data: bytes) -> Sums:
         """Parse the checksum file ``data`` for the file ``url`` of ``size`` bytes.
 
         Raises:
@@ -82,12 +82,12 @@ class Sums:
             reported = json.loads(data)
             crc32 = bytes.fromhex(reported["crc32"])
             sums = Sums(url, int(reported["size"]), np.frombuffer(crc32, dtype="<u4").astype(np.uint32))
-            whole = (
+            valid = (
                 reported["format"] == _FORMAT and reported["block"] == BLOCK and reported["crc"] == zlib.crc32(crc32)
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(where) from error
-        if not whole or len(sums.crc32) != -(-sums.size // BLOCK):
+        if not valid or len(sums.crc32) != -(-sums.size // BLOCK):
             raise _damaged(where)
         if size is not None and size != sums.size:
             raise SourceError(
@@ -109,11 +109,11 @@ class Sums:
                 )
 
 
-def around(start: int, stop: int, size: int) -> tuple[int, int]:
+def block_range(start: int, stop: int, size: int) -> tuple[int, int]:
     """Return the range of complete blocks that contains bytes ``start`` to ``stop`` of a file of ``size`` bytes.
 
     Examples:
-        >>> around(70_000, 70_010, 100_000)
+        >>> block_range(70_000, 70_010, 100_000)
         (65536, 100000)
     """
     return start - start % BLOCK, min(size, stop + -stop % BLOCK)
@@ -131,12 +131,12 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     written = []
     for each in paths:
         path = os.fspath(each)
-        summing = RunningChecksums()
+        checksums = RunningChecksums()
         with open(path, "rb") as file:
             while data := file.read(16 * BLOCK):
-                summing.add(data)
+                checksums.add(data)
         written.append(f"{path}{SUFFIX}")
-        write_whole(written[-1], summing.text())
+        write_whole(written[-1], checksums.text())
     return written
 
 

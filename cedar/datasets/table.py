@@ -38,7 +38,7 @@ class TableSource(BaseSource):
         return int(self.table.num_rows if self.indices is None else len(self.indices))
 
     def splits(self) -> SplitTable:
-        return SplitTable.of_runs(self._length, self.rows_per_split, self.row_bytes or 0)
+        return SplitTable.from_runs(self._length, self.rows_per_split, self.row_bytes or 0)
 
     row_keys = staticmethod(numbered_rows)
 

@@ -39,7 +39,13 @@ class _TarSample:
     size: int = 0
 
 
-_TEXTS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_LONG_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 
 
 class _Archive(tarfile.TarFile):
@@ -47,8 +53,8 @@ class _Archive(tarfile.TarFile):
 
     last = ""  # name of the previous member
 
-    def __init__(self, *args: Any, account: MemoryReservation, **options: Any) -> None:
-        self.account = account
+    def __init__(self, *args: Any, reservation: MemoryReservation, **options: Any) -> None:
+        self.reservation = reservation
         super().__init__(*args, **options)  # reads the first header
 
 
@@ -66,13 +72,13 @@ class _StrictHeader(tarfile.TarInfo):
 
     def _proc_member(self, tarfile_: Any) -> Self:
         """Reserve memory for a long name or pax fields before tarfile reads them at once."""
-        if self.type in _TEXTS:
+        if self.type in _LONG_HEADERS:
             header = f"the header after member {tarfile_.last!r}" if tarfile_.last else "the first header"
-            tarfile_.account.take(max(0, self.size), header)
+            tarfile_.reservation.take(max(0, self.size), header)
             if self.type != tarfile.XGLTYPE:  # tarfile keeps global fields until the end
-                tarfile_.account.give(max(0, self.size))
-        made: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
-        return made
+                tarfile_.reservation.give(max(0, self.size))
+        member: Self = super()._proc_member(tarfile_)  # type: ignore[misc]
+        return member
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,15 +114,15 @@ class TarSource(FileSource):
         names = list(self.schema())
         pending: list[_TarSample] = []
         size = 0
-        account = MemoryReservation.of_task(file.url, file.limits)
+        reservation = MemoryReservation.of_task(file.url, file.limits)
         try:
-            for sample in _samples(file, set(names), account, _NAMES[self.dot]):
+            for sample in _samples(file, set(names), reservation, _NAMES[self.dot]):
                 self._check(file, sample)
                 pending.append(sample)
                 size += sample.size
                 if len(pending) == _ROWS or size >= _BYTES:
                     yield _chunk(pending, names)
-                    account.give(size)
+                    reservation.give(size)
                     pending, size = [], 0
         except SourceError:
             if pending:  # earlier samples are complete
@@ -128,12 +134,12 @@ class TarSource(FileSource):
     def _check(self, file: File, sample: _TarSample) -> None:
         if sample.parts.keys() == set(self._extensions):
             return
-        lacks = [] if self.missing == "null" else self._extensions
-        missing = [f".{e}" for e in lacks if e not in sample.parts]
+        required = [] if self.missing == "null" else self._extensions
+        missing = [f".{e}" for e in required if e not in sample.parts]
         extra = [f".{e}" for e in sample.parts if e not in self._extensions]
         if not missing and not extra:
             return
-        known = "the first sample has" if lacks else f"the first {_ROWS} samples have"
+        known = "the first sample has" if required else f"the first {_ROWS} samples have"
         mismatch = f"has no {', '.join(missing)}" if missing else f"also has {', '.join(extra)}"
         raise SourceError(
             f"{file.url}: sample {sample.key!r} {mismatch}; {known} {', '.join(self._extensions)}",
@@ -152,24 +158,26 @@ class TarSource(FileSource):
         return other
 
 
-def _samples(file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]) -> Iterator[_TarSample]:
+def _samples(
+    file: File, wanted: set[str], reservation: MemoryReservation, names: re.Pattern[str]
+) -> Iterator[_TarSample]:
     """Yield the samples of a shard; the bytes of extensions that are not ``wanted`` are None."""
     current: _TarSample | None = None
     seen: set[str] = set()
-    for name, data, size in _members(file, wanted, account, names):
+    for name, data, size in _members(file, wanted, reservation, names):
         match = names.fullmatch(name)
         if match is None:
-            raise _refused(file, name, "its name has no extension, or begins with a dot")
+            raise _member_error(file, name, "its name has no extension, or begins with a dot")
         key, extension = match[1], match[2].lower()
         if current is None or key != current.key:
             if current is not None:
                 yield current
             if key in seen:
-                raise _refused(file, name, f"key {key!r} came before, with other keys in between or after it")
+                raise _member_error(file, name, f"key {key!r} came before, with other keys in between or after it")
             seen.add(key)
             current = _TarSample(key)
         if extension in current.parts:
-            raise _refused(file, name, f"key {key!r} has a second .{extension}")
+            raise _member_error(file, name, f"key {key!r} has a second .{extension}")
         current.parts[extension] = data
         current.size += size
     if current is not None:
@@ -177,13 +185,13 @@ def _samples(file: File, wanted: set[str], account: MemoryReservation, names: re
 
 
 def _members(
-    file: File, wanted: set[str], account: MemoryReservation, names: re.Pattern[str]
+    file: File, wanted: set[str], reservation: MemoryReservation, names: re.Pattern[str]
 ) -> Iterator[tuple[str, bytes | None, int]]:
     """Yield the name, bytes (None if not wanted) and size of each regular member."""
     with ExitStack() as stack:
         with reading(file.url):
             stream = stack.enter_context(open_file(file))
-            options: Any = {"tarinfo": _StrictHeader, "account": account}
+            options: Any = {"tarinfo": _StrictHeader, "reservation": reservation}
             archive = stack.enter_context(_Archive.open(fileobj=stream, mode="r|", bufsize=1 << 20, **options))
         name = ""
         while True:
@@ -201,7 +209,7 @@ def _members(
                 keep = match is not None and match[2].lower() in wanted
                 archive.last = name
                 if keep:
-                    account.take(max(0, member.size), f"member {name!r}")
+                    reservation.take(max(0, member.size), f"member {name!r}")
                 opened = archive.extractfile(member) if keep else None
                 data = None if opened is None else opened.read()
             yield name, data, 0 if data is None else len(data)
@@ -227,15 +235,15 @@ def _safe_name(file: File, member: tarfile.TarInfo) -> str:
             if member.islnk() or member.issym()
             else "a device or another special file"
         )
-        raise _refused(file, member.name, f"it is {kind}")
+        raise _member_error(file, member.name, f"it is {kind}")
     if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise _refused(file, member.name, "its name is not UTF-8")
+        raise _member_error(file, member.name, "its name is not UTF-8")
     if name.startswith("/") or ".." in name.split("/"):
-        raise _refused(file, member.name, "its name leads out of the archive")
+        raise _member_error(file, member.name, "its name leads out of the archive")
     return name
 
 
-def _refused(file: File, name: str, why: str) -> SourceError:
+def _member_error(file: File, name: str, why: str) -> SourceError:
     return SourceError(f"{file.url}: member {name!r} is refused: {why}", fix="write the shard again without it")
 
 

@@ -34,7 +34,7 @@ def with_bytes(table: pa.Table) -> pa.Table:
     """Return the same rows with arrays as bytes instead of lists."""
     fields, columns = list(table.schema), list(table.columns)
     for place, field in enumerate(fields):
-        kind = _marked(field)
+        kind = _declared_tensor(field)
         if kind is None or not pt.is_fixed_size_list(field.type):
             continue
         stored = pa.binary(_width(kind))
@@ -55,21 +55,23 @@ def tensor_types(fields: Iterable[pa.Field], types: Mapping[str, pa.DataType]) -
         fields: the fields of a file.
         types: the canonical types of the columns that are read.
     """
-    return {name: kind for name, kind in marked(fields).items() if name in types and _holds(types[name], kind)}
+    return {
+        name: kind for name, kind in declared_tensors(fields).items() if name in types and _can_store(types[name], kind)
+    }
 
 
-def marked(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
+def declared_tensors(fields: Iterable[pa.Field]) -> dict[str, TensorType]:
     """Return the tensor types that the metadata of fields declare."""
-    return {field.name: kind for field in fields if (kind := _marked(field)) is not None}
+    return {field.name: kind for field in fields if (kind := _declared_tensor(field)) is not None}
 
 
-def _marked(field: pa.Field) -> TensorType | None:
+def _declared_tensor(field: pa.Field) -> TensorType | None:
     """Return the tensor type that a field's metadata declares; None if missing or invalid."""
     try:
         reported: dict[str, Any] = json.loads((field.metadata or {})[_MARK])
         shape, dtype = tuple(reported["shape"]), np.dtype(reported["dtype"])
-        sound = all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM"
-        return TensorType(shape, str(dtype)) if sound else None
+        valid = all(isinstance(size, int) and size > 0 for size in shape) and dtype.kind in "biufmM"
+        return TensorType(shape, str(dtype)) if valid else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -79,7 +81,7 @@ def _width(kind: TensorType) -> int:
     return math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
 
 
-def _holds(stored: pa.DataType, kind: TensorType) -> bool:
+def _can_store(stored: pa.DataType, kind: TensorType) -> bool:
     """Return whether a stored type can hold arrays of ``kind``."""
     if pt.is_fixed_size_binary(stored):
         return bool(stored.byte_width == _width(kind))
@@ -102,16 +104,16 @@ def with_tensors(columns: Mapping[str, Column], tensors: Mapping[str, TensorType
     Raises:
         SourceError: another program wrote nulls there, which arrays cannot hold; ``where`` is the file.
     """
-    made = dict(columns)
+    result = dict(columns)
     try:
         for name in tensors.keys() & columns.keys():
-            made[name] = _arrays(columns[name], name, tensors[name])
+            result[name] = _arrays(columns[name], name, tensors[name])
     except RowError as error:
         raise SourceError(
             f"{where}: {error.args[0]}, though its field says that it holds arrays",
             fix="write the column again, with an array in each row, or select the other columns",
         ) from error
-    return made
+    return result
 
 
 def _arrays(column: Column, name: str, kind: TensorType) -> Column:

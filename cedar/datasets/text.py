@@ -38,11 +38,11 @@ class LineIndex:
     def put(self, file: int, part: int, count: int) -> None:
         self._known[file, part] = count
 
-    def before(self, file: int, part: int, of: File, size: int) -> int:
+    def before(self, file: int, part: int, listed_file: File, size: int) -> int:
         """Return the newlines in the ranges of ``size`` bytes before range ``part``; count unknown ranges first."""
         with self._lock:
             missing = [p for p in range(part) if (file, p) not in self._known]
-            counts = concurrently(lambda p: count_newlines(of, p * size, (p + 1) * size), missing)
+            counts = concurrently(lambda p: count_newlines(listed_file, p * size, (p + 1) * size), missing)
             self._known.update(((file, p), count) for p, count in zip(missing, counts, strict=True))
             return sum(self._known[file, p] for p in range(part))
 
@@ -74,19 +74,19 @@ class TextSource(FileSource):
             ends = lines.ends()
             if "line" in self.columns and not split.streaming:
                 number = self._first_line(file, split, lines)
-            for begin, some in _pieces(ends):
+            for begin, line_ends in _pieces(ends):
                 columns: dict[str, Column] = {}
-                count = len(some)
+                count = len(line_ends)
                 if "line" in self.columns:
                     columns["line"] = pa.array(np.arange(number, number + count, dtype=np.int64))
                 if "path" in self.columns:
                     columns["path"] = pa.repeat(pa.scalar(file.url, pa.large_string()), count)
-                piece = Lines(lines.data[begin : some[-1] + 1], lines.start + begin)
+                piece = Lines(lines.data[begin : line_ends[-1] + 1], lines.start + begin)
                 if "text" in self.columns:
-                    columns["text"] = self._text(file, piece, some - begin)
+                    columns["text"] = self._text(file, piece, line_ends - begin)
                 number += count
                 yield Chunk(
-                    {name: columns[name] for name in self.columns}, Lines.starts(some - begin) + piece.start, count
+                    {name: columns[name] for name in self.columns}, Lines.starts(line_ends - begin) + piece.start, count
                 )
 
     def _first_line(self, file: File, split: Split, lines: Lines) -> int:

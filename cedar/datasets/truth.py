@@ -71,10 +71,10 @@ class And:
 
 @dataclass(frozen=True)
 class Not:
-    of: Clause
+    clause: Clause
 
     def truth(self, known: Known) -> Truth:
-        inner = self.of.truth(known)
+        inner = self.clause.truth(known)
         return Truth(inner.false, inner.true, inner.null)
 
 
@@ -124,15 +124,15 @@ class Compare:
     Args:
         path: the column, or a field of a struct column.
         op: the operator, as polars names it.
-        least, most: ``col("x") <= constant`` and ``col("x") >= constant``.
-        plain: the constant as a plain Python number; None for other constants.
+        at_most, at_least: ``col("x") <= constant`` and ``col("x") >= constant``.
+        plain_value: the constant as a plain Python number; None for other constants.
     """
 
     path: Path
     op: str
-    least: pl.Expr
-    most: pl.Expr
-    plain: float | None = None
+    at_most: pl.Expr
+    at_least: pl.Expr
+    plain_value: float | None = None
 
     def truth(self, known: Known) -> Truth:
         bounds = known(self.path)
@@ -142,17 +142,17 @@ class Compare:
             return Truth(False, False, True)
         if bounds.ends is None:
             return ANY
-        le, ge = self._sides(bounds.ends)
+        le, ge = self._compare_ends(bounds.ends)
         if None in le or None in ge:
             return Truth(False, False, True)  # the constant is null
-        true, false = _between(self.op, le, ge)
+        true, false = _possible_results(self.op, le, ge)
         return Truth(true, false, bounds.nulls != 0)
 
-    def _sides(self, ends: pa.Array) -> tuple[list[Any], list[Any]]:
-        """Evaluate ``least`` and ``most`` for the minimum, the maximum, and NaN if it may occur."""
+    def _compare_ends(self, ends: pa.Array) -> tuple[list[Any], list[Any]]:
+        """Evaluate ``at_most`` and ``at_least`` for the minimum, the maximum, and NaN if it may occur."""
         import polars as pl
 
-        value: Any = self.plain
+        value: Any = self.plain_value
         if _compares_alike(ends.type, value):  # same result as polars, but faster
             low, high = ends.to_pylist()
             if pt.is_float32(ends.type):
@@ -160,17 +160,17 @@ class Compare:
             le, ge = [low <= value, high <= value], [low >= value, high >= value]
             return (le, ge) if pt.is_integer(ends.type) else ([*le, False], [*ge, True])
         try:
-            return _compared(self.least, self.most, ends)
+            return _compared(self.at_most, self.at_least, ends)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise CanFailError from error
 
 
 @elsewhere
-def _compared(least: pl.Expr, most: pl.Expr, ends: pa.Array) -> tuple[list[Any], list[Any]]:
+def _compared(at_most: pl.Expr, at_least: pl.Expr, ends: pa.Array) -> tuple[list[Any], list[Any]]:
     import polars as pl
 
-    frame = pl.DataFrame([_points(ends)]).select(least.alias("least"), most.alias("most"))
-    return frame["least"].to_list(), frame["most"].to_list()
+    frame = pl.DataFrame([_end_points(ends)]).select(at_most.alias("at_most"), at_least.alias("at_least"))
+    return frame["at_most"].to_list(), frame["at_least"].to_list()
 
 
 def _compares_alike(kind: pa.DataType, value: Any) -> bool:
@@ -181,8 +181,8 @@ def _compares_alike(kind: pa.DataType, value: Any) -> bool:
     return floating or (isinstance(value, int) and bool(pt.is_signed_integer(kind)))
 
 
-def _between(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
-    """Return whether a comparison may be true and may be false, given its results for the points of ``_points``."""
+def _possible_results(op: str, le: list[bool], ge: list[bool]) -> tuple[bool, bool]:
+    """Return whether a comparison may be true and may be false, given its results for the points of ``_end_points``."""
     if op in {"Lt", "GtEq"}:
         true, false = not all(ge), any(ge)
         return (true, false) if op == "Lt" else (false, true)
@@ -213,7 +213,7 @@ class IsIn:
             return Truth(False, True, True)
         if bounds.ends is None:
             return ANY
-        points = _points(bounds.ends)
+        points = _end_points(bounds.ends)
         if points.dtype.is_integer() and values.dtype.is_integer():
             import polars as pl
 
@@ -227,7 +227,7 @@ class IsIn:
 
 
 @dataclass(frozen=True, eq=False)
-class IfAlike:
+class IfSameConversion:
     """The clause ``both``, if polars converts the two literals to the same type jointly and separately."""
 
     path: Path
@@ -247,7 +247,7 @@ class IfAlike:
         return self.both.truth(known) if self.low == self.high and not plain else ANY
 
 
-def _points(ends: pa.Array) -> pl.Series:
+def _end_points(ends: pa.Array) -> pl.Series:
     """Return the minimum, the maximum, and NaN if the column may contain it, since statistics ignore NaN."""
     import polars as pl
 

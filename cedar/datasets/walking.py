@@ -26,7 +26,7 @@ def find(remote: Remote, root: str, depth: int | None = None) -> Found:
     Raises:
         Exception: a folder cannot be listed.
     """
-    if depth is None and _flat(remote.fs):
+    if depth is None and _lists_recursively(remote.fs):
         return dict(remote.call(root, lambda: remote.fs.find(root, detail=True)))
     entries: Found = {}
     folders = [(root, 1)]
@@ -55,14 +55,14 @@ def glob(remote: Remote, pattern: str, root: str) -> Found:
     """
     from fsspec.utils import glob_translate
 
-    if _flat(remote.fs):
+    if _lists_recursively(remote.fs):
         return dict(remote.call(pattern, lambda: remote.fs.glob(pattern, detail=True)))
     depth = None if "**" in pattern else pattern[len(root) :].strip("/").count("/") + 1
     matches = re.compile(glob_translate(pattern)).match
     return {path: info for path, info in find(remote, root, depth).items() if matches(path)}
 
 
-def _flat(fs: Any) -> bool:
+def _lists_recursively(fs: Any) -> bool:
     """Return whether the storage lists everything below a prefix itself, and reports failures."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
@@ -98,14 +98,14 @@ def folders_below(root: str, hidden: tuple[str, ...]) -> Iterator[tuple[str, lis
     """
     inodes: dict[str, tuple[int, int]] = {root: _inode(root)}
     for folder, folders, names in os.walk(root, onerror=_raise, followlinks=True):
-        through, at = {inodes[folder]}, folder
-        while at != root:
-            at = os.path.dirname(at)
-            through.add(inodes[at])
+        ancestors, ancestor = {inodes[folder]}, folder
+        while ancestor != root:
+            ancestor = os.path.dirname(ancestor)
+            ancestors.add(inodes[ancestor])
         kept = []
         for name in folders:
             path = os.path.join(folder, name)
-            if name.startswith(hidden) or (inode := _inode(path)) in through:
+            if name.startswith(hidden) or (inode := _inode(path)) in ancestors:
                 continue
             inodes[path] = inode
             kept.append(name)
@@ -125,8 +125,8 @@ def local_glob(pattern: str) -> set[str]:
     above = "/".join(parts[: parts.index("**")]) or "/"
     matches = _matches(parts)
     folders = {os.path.dirname(path) for path in matches}
-    circles = {folder for folder in folders if _circles(folder, above.count("/"))}
-    return {path for path in matches if os.path.dirname(path) not in circles}
+    cyclic_folders = {folder for folder in folders if _has_cycle(folder, above.count("/"))}
+    return {path for path in matches if os.path.dirname(path) not in cyclic_folders}
 
 
 def _matches(parts: list[str]) -> set[str]:
@@ -144,7 +144,7 @@ def _matches(parts: list[str]) -> set[str]:
     return matches
 
 
-def _circles(folder: str, depth: int) -> bool:
+def _has_cycle(folder: str, depth: int) -> bool:
     """Return whether two folders on the path below level ``depth`` are the same, so that links form a cycle."""
     parts = folder.split("/")
     inodes = [_inode("/".join(parts[:n]) or "/") for n in range(depth + 1, len(parts) + 1)]
@@ -160,7 +160,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def braces(path: str) -> list[str]:
+def expand_braces(path: str) -> list[str]:
     """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file has the literal name."""
     match = _BRACES.search(path)
     if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
@@ -171,5 +171,5 @@ def braces(path: str) -> list[str]:
     else:
         step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
         middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
-    rest = braces(path[match.end() :])
+    rest = expand_braces(path[match.end() :])
     return [path[: match.start()] + word + tail for word in middle for tail in rest]

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from cedar.core.errors import PipelineError
 from cedar.core.libraries import library, plain_errors
 from cedar.core.redact import StorageOptions
-from cedar.datasets.parquet_join import MAGIC, MOST_GROUPS, RowGroups
+from cedar.datasets.parquet_join import MAGIC, MAX_ROW_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table
 from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
@@ -118,7 +118,7 @@ class _ParquetFile(Assembly):
 
     def add(self, piece: Any) -> None:
         self._at += self.write(self._groups.add(piece, self._at))
-        self.full = len(self._groups) >= MOST_GROUPS
+        self.full = len(self._groups) >= MAX_ROW_GROUPS
 
     def end(self) -> None:
         self.write(self._groups.footer())

@@ -127,7 +127,7 @@ class LanceSource(BaseSource):
             return
         url = self.url(split.file)
         span = f"rows {split.start:,} to {split.start + rows:,}"
-        account, count = MemoryReservation.of_task(url, self._known.limits), 0
+        reservation, count = MemoryReservation.of_task(url, self._known.limits), 0
         with reading(url, span), plain_errors():
             fragment = self._fragments()[split.file]
             scan = fragment.scanner(columns=list(types), offset=split.start, limit=rows)
@@ -139,7 +139,7 @@ class LanceSource(BaseSource):
                 done = batch is None
                 columns: dict[str, Column] = {}
                 if batch is not None:
-                    account.take(batch.nbytes, f"a batch of {batch.num_rows:,} rows")
+                    reservation.take(batch.nbytes, f"a batch of {batch.num_rows:,} rows")
                     columns = {name: checked_column(batch.column(name)) for name in types}
                     columns = with_tensors(columns, self._known.tensors, url)
                     count += batch.num_rows
@@ -147,7 +147,7 @@ class LanceSource(BaseSource):
                     raise ValueError(f"there are {count:,} rows, its metadata says {rows:,}")
             if batch is not None:
                 yield Chunk(columns, length=batch.num_rows)
-                account.give(batch.nbytes)
+                reservation.give(batch.nbytes)
 
     def schema(self) -> Types:
         return selected(self._known.types | self._known.tensors, self.columns, self.describe())

@@ -27,7 +27,7 @@ from cedar.datasets.filesource import FileSource
 from cedar.datasets.listing import File, Listing, Paths, as_flag, as_paths, concurrently, list_files, reading
 from cedar.datasets.once import once
 from cedar.datasets.parquet_schema import Types, check_same
-from cedar.datasets.sums import SUFFIX, Sums, around
+from cedar.datasets.sums import SUFFIX, Sums, block_range
 from cedar.operators.elementwise import columns_of
 from cedar.operators.expression_steps import never_fails
 
@@ -121,7 +121,7 @@ class VortexSource(FileSource):
             return
         kind = pa.struct(list(types.items()))
         column = as_column if self._footers[split.file].sums else checked_column
-        account, count = MemoryReservation.of_task(file.url, file.limits), 0
+        reservation, count = MemoryReservation.of_task(file.url, file.limits), 0
         with self._file(split.file) as opened:
             arrays = self._scan(file, opened, list(types), split.start, stop)
             done = False
@@ -133,14 +133,14 @@ class VortexSource(FileSource):
                     structs = None if array is None else array.to_arrow_array(arrow_type=kind, combine_chunks=True)
                     columns: dict[str, Column] = {}
                     if structs is not None:
-                        account.take(structs.nbytes, f"a chunk of {len(structs):,} rows")
+                        reservation.take(structs.nbytes, f"a chunk of {len(structs):,} rows")
                         columns = dict(zip(types, map(column, structs.flatten()), strict=True))
                         count += len(structs)
                     if done and count != stop - split.start:
                         raise ValueError(f"there are {count:,} rows, its footer says {stop - split.start:,}")
                 if structs is not None:
                     yield Chunk(columns, length=len(structs))
-                    account.give(structs.nbytes)
+                    reservation.give(structs.nbytes)
 
     def _scan(self, file: File, opened: Any, names: list[str], start: int, stop: int) -> Iterator[Any]:
         with reading(file.url), plain_errors():
@@ -261,7 +261,7 @@ class _VortexBytes:
         try:
             if self._sums is None:
                 return self._bytes(offset, offset + length)
-            start, stop = around(offset, offset + length, self._size)
+            start, stop = block_range(offset, offset + length, self._size)
             data = self._bytes(start, stop)
             self._sums.check(data, start)
             return memoryview(data)[offset - start : offset - start + length]
@@ -304,7 +304,7 @@ def _sums_beside(file: File) -> Sums | None:
                     data = stream.read()
         except FileNotFoundError:
             return None
-        return Sums.of_text(file.url, file.size, data)
+        return Sums.parse(file.url, file.size, data)
 
 
 # ---- predicates ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_bytes_of_a_split_are_those_in_memory_however_well_the_file_is_encoded(p
 def test_decoding_in_runs_and_handing_on_in_chunks_show_in_no_value(path, monkeypatch):
     whole = pq.read_table(path)
     monkeypatch.setattr(parquet, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(parquet, "_LEAST_ROWS", 700)
+    monkeypatch.setattr(parquet, "_MIN_CHUNK_ROWS", 700)
     monkeypatch.setattr(parquet, "_RUN_BYTES", 1)  # every column in its own run
     source = read_parquet(path)
     chunks = [chunk for split in source.splits() for chunk in source.read(split)]
