@@ -21,7 +21,7 @@ from cedar.datasets.listing import File, Listing
 if TYPE_CHECKING:
     import polars as pl
 
-_KEPT = "kept"
+_SATISFIED = "kept"
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -125,11 +125,11 @@ def satisfied(columns: Mapping[str, Callable[[], Column]], predicate: pl.Expr) -
         return None
     values = pa.table({name: columns[name]() for name in sorted(asked)})
     try:
-        kept = pl.DataFrame(values).select(predicate.alias(_KEPT))[_KEPT]
+        satisfied_rows = pl.DataFrame(values).select(predicate.alias(_SATISFIED))[_SATISFIED]
     except pl.exceptions.PolarsError:
         return None  # the run will name the row that fails
-    of_rows = kept.dtype == pl.Boolean and len(kept) == len(values)
-    return kept.fill_null(value=False).to_numpy() if of_rows else None
+    of_rows = satisfied_rows.dtype == pl.Boolean and len(satisfied_rows) == len(values)
+    return satisfied_rows.fill_null(value=False).to_numpy() if of_rows else None
 
 
 def folder_of(names: list[str], values: list[Any]) -> str:

@@ -22,7 +22,7 @@ from cedar.core.faults import fault_of
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.sums import SUFFIX
 from cedar.lake.lance_table import FOLDER as FILES
-from cedar.lake.layouts import Layout, checked
+from cedar.lake.layouts import Layout, validated_layout
 from cedar.lake.parts import Part
 from cedar.store.locks import acquire, release
 from cedar.store.whole_files import settle_claims, write_first
@@ -31,7 +31,7 @@ VERSION = 1
 FOLDER = "_cedar"
 _ENTRY = re.compile(r"(\d{8})\.json")
 _TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+(?:\.crc)?)\.tmp-([0-9a-f]{12,24})")
-_NEW = "write to a new place, or remove what is there first"
+_FIX_NEW_PLACE = "write to a new place, or remove what is there first"
 
 
 @dataclass(frozen=True)
@@ -96,31 +96,31 @@ class Log:
                     raise
         if job is not None and job.get("cedar") != VERSION:
             raise PipelineError(
-                f"{self._shown(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_NEW
+                f"{self._url_of(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_FIX_NEW_PLACE
             )
-        return self._named(job)
+        return self._adopt_owner(job)
 
     def begin(self, job: dict[str, Any]) -> dict[str, Any]:
         """Write the job's description unless another process did; return the description in the folder."""
         self._create(f"{FOLDER}/job.json", {"cedar": VERSION} | job)
-        return self._named(self._read(f"{FOLDER}/job.json")) or {}
+        return self._adopt_owner(self._read(f"{FOLDER}/job.json")) or {}
 
-    def _named(self, job: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _adopt_owner(self, job: dict[str, Any] | None) -> dict[str, Any] | None:
         """Use the job's id as the owner in the names of its temporary files, and return the job."""
         by = job.get("by") if job is not None else None
         self.storage.owner = by[:12] if isinstance(by, str) and re.fullmatch("[0-9a-f]{32}", by) else ""
         return job
 
-    def forget(self) -> None:
+    def remove_job(self) -> None:
         """Remove the description of a job that wrote nothing, so that another can replace it."""
         path = f"{self.storage.root}/{FOLDER}/job.json"
-        with writing(self._shown(f"{FOLDER}/job.json")), contextlib.suppress(FileNotFoundError):
+        with writing(self._url_of(f"{FOLDER}/job.json")), contextlib.suppress(FileNotFoundError):
             self.storage.remote.call(path, lambda: self.storage.remote.fs.rm_file(path))
 
     # ---- lock --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold a lock so that no other process writes for this rank; only local storage supports it.
 
         Raises:
@@ -137,14 +137,14 @@ class Log:
         try:
             self._locked = acquire(f"{self._folder}/lock")  # None without file locks: commits detect conflicts
         except BlockingIOError as error:
-            raise self._another() from error
+            raise self._conflict_error() from error
         try:
             yield
         finally:
             release(self._locked)
             self._locked = None
 
-    def _another(self) -> PipelineError:
+    def _conflict_error(self) -> PipelineError:
         who = f", rank {self.rank} of {self.world}," if self.world > 1 else ""
         return PipelineError(
             f"another job{who} is writing to {self.storage.shown!r}",
@@ -165,7 +165,7 @@ class Log:
             names = self._names(folder)
             numbers = sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
             if numbers != list(range(len(numbers))):
-                raise SourceError(f"commits are missing in {self.storage.show(folder)!r}", fix=_NEW)
+                raise SourceError(f"commits are missing in {self.storage.show(folder)!r}", fix=_FIX_NEW_PLACE)
             self.commits = [self._commit(number) for number in numbers]
             for part in self.commits[-1].parts if self.commits else ():
                 self._publish(part)
@@ -193,15 +193,15 @@ class Log:
             parts = tuple(Part(**part) for part in fields["parts"])
             commit = Commit(
                 parts, fields["state"], str(fields["schema"]), int(fields["number"]), bool(fields["end"]),
-                checked(fields.get("layout", {})),
+                validated_layout(fields.get("layout", {})),
             )  # fmt: skip
-            if not all(map(self._ours, parts)):
+            if not all(map(self._has_valid_names, parts)):
                 raise ValueError("an invalid name")
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            raise SourceError(f"{self._shown(name)} is damaged: {error}", fix=_NEW) from error
+            raise SourceError(f"{self._url_of(name)} is damaged: {error}", fix=_FIX_NEW_PLACE) from error
         return commit
 
-    def _ours(self, part: Part) -> bool:
+    def _has_valid_names(self, part: Part) -> bool:
         """Check that a part's names are ones that jobs generate, since files are renamed by these names."""
         *folders, last = part.name.split("/")
         match = _TEMPORARY.fullmatch(part.temporary)
@@ -217,16 +217,16 @@ class Log:
             SourceError: the commit cannot be written.
         """
         name = f"{self._folder}/{len(self.commits):08d}.json"[len(self.storage.root) + 1 :]
-        with writing(self._shown(name)):
+        with writing(self._url_of(name)):
             try:
                 job = self._read(f"{FOLDER}/job.json") if not self.commits else None
                 if self._read(name) is not None or (job and str(job.get("by", ""))[:12] != self.storage.owner):
-                    raise self._another()
+                    raise self._conflict_error()
                 for part in commit.parts:
                     final = f"{self.storage.root}/{part.name}"
                     self.storage.check(self.storage.temporary(part.name, part.temporary), part.bytes, final)
                 if not self._create(name, asdict(commit)):
-                    raise self._another()
+                    raise self._conflict_error()
             except CedarError:
                 for part in commit.parts:
                     with contextlib.suppress(Exception):  # the other job's files have other names
@@ -243,13 +243,13 @@ class Log:
             self.storage.rename(self.storage.temporary(part.name, part.temporary), final)
             return
         if not self.storage.remote.call(final, lambda: self.storage.remote.fs.exists(final)):
-            raise self._missing(part)
+            raise self._missing_error(part)
 
-    def _missing(self, part: Part) -> SourceError:
+    def _missing_error(self, part: Part) -> SourceError:
         return SourceError(
-            f"{self._shown(part.name)} was written, and is not what it was: it is gone, or has another size",
+            f"{self._url_of(part.name)} was written, and is not what it was: it is gone, or has another size",
             done="nothing was written",
-            fix=f"restore it; or {_NEW}",
+            fix=f"restore it; or {_FIX_NEW_PLACE}",
         )
 
     def _check(self) -> None:
@@ -257,7 +257,7 @@ class Log:
         sizes = self._sizes()
         for part in self.parts():
             if sizes.get(f"{self.storage.root}/{part.name}") != part.bytes:
-                raise self._missing(part)
+                raise self._missing_error(part)
         if self._locked is not None:
             self._sweep(list(sizes))
 
@@ -289,7 +289,7 @@ class Log:
 
     # ---- small files -------------------------------------------------------------------------------------------------
 
-    def _shown(self, name: str) -> str:
+    def _url_of(self, name: str) -> str:
         return self.storage.show(f"{self.storage.root}/{name}")
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -304,7 +304,7 @@ class Log:
                     raise
                 return None
 
-        with writing(self._shown(name)):
+        with writing(self._url_of(name)):
             data = remote.call(path, content)
         if data is None:
             return None
@@ -313,7 +313,7 @@ class Log:
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
-            raise PipelineError(f"{self._shown(name)} is damaged: it is not JSON object", fix=_NEW)
+            raise PipelineError(f"{self._url_of(name)} is damaged: it is not JSON object", fix=_FIX_NEW_PLACE)
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:
@@ -321,7 +321,7 @@ class Log:
         data = json.dumps(content | {"by": uuid.uuid4().hex}).encode()
         path, remote = f"{self.storage.root}/{name}", self.storage.remote
         folder = path.rpartition("/")[0]
-        with writing(self._shown(name)):
+        with writing(self._url_of(name)):
             remote.call(folder, lambda: remote.fs.makedirs(folder, exist_ok=True))
             if self.storage.local:
                 write_first(path, data)

@@ -30,9 +30,9 @@ from cedar.plan.steps.live import live_columns
 if TYPE_CHECKING:
     from cedar.lake.writing import Written
 
-_TRIED = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
+_CANDIDATES = (("parquet", "pyarrow"), ("parquet", "fast"), ("parquet", "small"), ("arrow", "fast"), ("arrow", "small"),
           ("vortex", "fast"), ("lance", "fast"))  # fmt: skip
-_WRITTEN = ("parquet", "arrow", "vortex", "lance")
+_WRITABLE = ("parquet", "arrow", "vortex", "lance")
 _ROWS = 131_072  # minimum rows of the sample
 _ROUNDS = 3  # the fastest round counts
 
@@ -129,43 +129,43 @@ def convert(
     worth: tuple[FormatCost, ...] = ()
     columns = None if pipeline is None else _columns_read(pipeline, data)
     if begun is None:
-        worth = tuple(sorted(_measured(name, data, pipeline, columns, place), key=lambda each: each.seconds))
+        worth = tuple(sorted(_measure(name, data, pipeline, columns, place), key=lambda each: each.seconds))
     if out is None:
         return Converted(worth, columns)
     if begun is not None:
         best = format or begun["format"], layout or begun["layout"]
     else:
-        choices = [(w.format, w.layout) for w in worth if w.format in _WRITTEN and w.layout != "as is"]
+        choices = [(w.format, w.layout) for w in worth if w.format in _WRITABLE and w.layout != "as is"]
         choices = [(f, w) for f, w in choices if format in (None, f) and layout in (None, w)]
         best = choices[0] if choices else (format or "parquet", layout or "fast")
     written = data.write(out, format=best[0], layout=best[1])  # type: ignore[arg-type]
-    _check(data, _stored(best[0], out, written), written)
+    _check(data, _count_stored(best[0], out, written), written)
     return Converted(worth, columns, written)
 
 
-def _stored(form: str, out: str | os.PathLike[str], written: Written) -> int:
+def _count_stored(form: str, out: str | os.PathLike[str], written: Written) -> int:
     """Return the number of rows that can be read back."""
     joined = FORMATS[form].joined  # one data set from the files of all ranks
-    if form not in READERS or not written.files or (joined and _one_of_ranks()):
+    if form not in READERS or not written.files or (joined and _has_other_ranks()):
         return written.rows
     return READERS[form][0](out if joined else written.files).count()
 
 
 def _check(data: Pipeline, stored: int, written: Written) -> None:
     """Raise SourceError if rows are missing."""
-    expected = _counted(data)
-    if stored != written.rows or (expected is not None and written.rows != expected and not _one_of_ranks()):
+    expected = _known_rows(data)
+    if stored != written.rows or (expected is not None and written.rows != expected and not _has_other_ranks()):
         raise SourceError(
             f"{written.url}: {stored:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
             fix="remove what is there, and convert again",
         )
 
 
-def _one_of_ranks() -> bool:
+def _has_other_ranks() -> bool:
     return find_rank(None, None, False, None).world > 1
 
 
-def _counted(data: Pipeline) -> int | None:
+def _known_rows(data: Pipeline) -> int | None:
     splits = data.node.operator.source.splits()  # type: ignore[attr-defined]
     rows = [split.rows for split in splits]
     return None if None in rows else sum(rows)
@@ -206,28 +206,28 @@ def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
 # ---- measurements ----------------------------------------------------------------------------------------------------
 
 
-def _measured(
+def _measure(
     name: str, data: Pipeline, pipeline: Pipeline | None, columns: Sequence[str] | None, place: str
 ) -> Iterator[FormatCost]:
     source = data.node.operator.source  # type: ignore[attr-defined]
-    few, rows = _first(source)
-    per_byte = SECONDS_PER_BYTE[place] * _share(data, columns)
+    first_splits, rows = _first_splits(source)
+    per_byte = SECONDS_PER_BYTE[place] * _share_of_bytes(data, columns)
 
     def worth(form: str, layout: str, source: Any, rows: int, size: float) -> FormatCost:
-        whole = None if pipeline is None else _piped(pipeline, data, source) / max(rows, 1)
-        decoding = _decoding(source, columns) / max(rows, 1)
+        whole = None if pipeline is None else _pipeline_seconds(pipeline, data, source) / max(rows, 1)
+        decoding = _decoding_seconds(source, columns) / max(rows, 1)
         return FormatCost(form, layout, size, decoding, whole, size * per_byte)
 
     if rows is not None and rows:
-        splits = few.splits()
+        splits = first_splits.splits()
         size = sum(split.bytes or 0 for split in splits)
         files = getattr(source, "listing", None)
         stored = sum(file.size or 0 for file in files) if files is not None else 0
         total = sum(split.rows or 0 for split in source.splits())
-        yield worth(name, "as is", few, rows, stored / total if stored else size / rows)
-    sample = Pipeline(Node(Read(few), ())) if rows else data.take(_ROWS)
+        yield worth(name, "as is", first_splits, rows, stored / total if stored else size / rows)
+    sample = Pipeline(Node(Read(first_splits), ())) if rows else data.take(_ROWS)
     with tempfile.TemporaryDirectory(prefix="cedar-convert-") as folder:
-        for form, layout in _TRIED:
+        for form, layout in _CANDIDATES:
             if form in ("vortex", "lance") and importlib.util.find_spec(form) is None:
                 continue
             try:
@@ -237,13 +237,13 @@ def _measured(
                 continue  # the format cannot hold some column; ``write`` reports it if the user chose that format
 
 
-def _share(data: Pipeline, columns: Sequence[str] | None) -> float:
+def _share_of_bytes(data: Pipeline, columns: Sequence[str] | None) -> float:
     """Return the share of a row's bytes that these columns take."""
     table = data.take(1024).to_arrow()
     return 1.0 if columns is None or not table.nbytes else float(table.select(columns).nbytes / table.nbytes)
 
 
-def _first(source: Any) -> tuple[Any, int | None]:
+def _first_splits(source: Any) -> tuple[Any, int | None]:
     """Return the source limited to its first splits, and their rows; None if the rows are unknown."""
     splits, count, rows = source.splits(), 0, 0
     for split in splits:
@@ -253,11 +253,11 @@ def _first(source: Any) -> tuple[Any, int | None]:
         if rows >= _ROWS:
             break
     kind = type(source)
-    few = replace(source)
+    first_splits = replace(source)
     object.__setattr__(
-        few, "__class__", type(kind.__name__, (kind,), {"splits": lambda self: kind.splits(self)[:count]})
+        first_splits, "__class__", type(kind.__name__, (kind,), {"splits": lambda self: kind.splits(self)[:count]})
     )
-    return few, rows
+    return first_splits, rows
 
 
 def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, int, int]:
@@ -267,7 +267,7 @@ def _sample(sample: Pipeline, form: str, layout: str, path: str) -> tuple[Any, i
     return pipeline.node.operator.source, written.rows, written.bytes  # type: ignore[attr-defined]
 
 
-def _decoding(source: Any, columns: Sequence[str] | None) -> float:
+def _decoding_seconds(source: Any, columns: Sequence[str] | None) -> float:
     """Return the CPU seconds to decode these columns for all rows."""
     narrow = source.select(columns) if columns is not None and hasattr(source, "select") else source
 
@@ -276,10 +276,10 @@ def _decoding(source: Any, columns: Sequence[str] | None) -> float:
             for _ in narrow.read(split):
                 pass
 
-    return _quickest(decode)
+    return _min_seconds(decode)
 
 
-def _piped(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
+def _pipeline_seconds(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
     """Return the CPU seconds of the pipeline when it reads another source."""
     node = _source_of(pipeline, data)
     index = next(i for i, each in enumerate(graph.walk(pipeline.node)) if each is node)
@@ -296,10 +296,10 @@ def _piped(pipeline: Pipeline, data: Pipeline, source: Any) -> float:
                 pass
 
         run()  # the first run compiles kernels
-        return _quickest(run)
+        return _min_seconds(run)
 
 
-def _quickest(call: Callable[[], None]) -> float:
+def _min_seconds(call: Callable[[], None]) -> float:
     best = float("inf")
     for _ in range(_ROUNDS):
         start = time.process_time()

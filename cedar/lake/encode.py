@@ -42,8 +42,8 @@ class Encode:
         """Return the pieces of a table as columns of arrays, for transport to the writer; ``pieces`` decodes them."""
         if not table.num_columns:
             raise PipelineError("write: there is no column to write")
-        form, table = self.form, self.form.fitted(table)
-        folders, rows, sizes, made = [], [], [], []
+        form, table = self.form, self.form.with_job_schema(table)
+        folders, rows, sizes, encoded = [], [], [], []
         schema = None
         for folder, part in split_by(table, self.partition_by) if self.partition_by else (("", table),):
             if schema is None:
@@ -51,17 +51,17 @@ class Encode:
                 schema = part.schema
             for start in range(0, max(part.num_rows, 1), self.most or max(part.num_rows, 1)):
                 piece = part.slice(start, self.most)
-                made.append(np.frombuffer(form.encode(piece), np.uint8))
+                encoded.append(np.frombuffer(form.encode(piece), np.uint8))
                 folders.append(folder)
                 rows.append(piece.num_rows)
-                sizes.append(len(made[-1]))
+                sizes.append(len(encoded[-1]))
         assert schema is not None
         return {
             "schema": np.frombuffer(schema.serialize(), np.uint8),
             "folders": np.array(folders, dtype=object),
             "rows": np.array(rows, np.int64),
             "sizes": np.array(sizes, np.int64),
-            "bytes": made[0] if len(made) == 1 else np.concatenate(made),
+            "bytes": encoded[0] if len(encoded) == 1 else np.concatenate(encoded),
         }
 
 

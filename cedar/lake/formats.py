@@ -24,7 +24,7 @@ from cedar.core.redact import StorageOptions
 from cedar.datasets.parquet_join import MAGIC, MAX_ROW_GROUPS, RowGroups
 from cedar.datasets.sums import RunningChecksums
 from cedar.lake import lance_table
-from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, plain_schema
+from cedar.lake.layouts import AIMS, SMALL, Layout, Layouts, nullable_schema
 
 _KEY = re.compile(r"(?!\./)(?:[^/\0]+/)*[^./\0][^./\0]*", re.DOTALL)  # names that read_tar accepts and restores
 
@@ -64,11 +64,11 @@ class Format(ABC):
     folder = ""  # folder for the files, below the destination
     joined = False  # whether ``join`` combines the files of all ranks into one data set
 
-    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+    def for_job(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
         """Return the format configured for one job; the arguments are those of ``Layouts``."""
         return self
 
-    def fitted(self, table: pa.Table) -> pa.Table:
+    def with_job_schema(self, table: pa.Table) -> pa.Table:
         """Return the same rows with the schema of this job's files."""
         return table
 
@@ -96,15 +96,15 @@ class Format(ABC):
     def check(self, schema: pa.Schema) -> None:
         """Raise PipelineError for a column that the format cannot hold."""
         for field in schema:
-            if why := self._refuses(field.type):
+            if why := self._why_unsupported(field.type):
                 raise PipelineError(
                     f"write(format={self.name!r}): column {field.name!r} is {field.type}, and {why}",
                     fix=f"map it to something else, or drop({field.name!r})",
                 )
 
-    def _refuses(self, kind: pa.DataType) -> str:
+    def _why_unsupported(self, kind: pa.DataType) -> str:
         """Return why a type, or one inside it, cannot be held; "" if it can."""
-        return next(filter(None, (self._refuses(kind.field(i).type) for i in range(kind.num_fields))), "")
+        return next(filter(None, (self._why_unsupported(kind.field(i).type) for i in range(kind.num_fields))), "")
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ class Parquet(Format):
     def __init__(self, layouts: Layouts | None = None) -> None:
         self.layouts = layouts
 
-    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+    def for_job(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
         return Parquet(Layouts(aim, place, known, fields))
 
-    def fitted(self, table: pa.Table) -> pa.Table:
-        return self.layouts.fitted(table) if self.layouts is not None else table
+    def with_job_schema(self, table: pa.Table) -> pa.Table:
+        return self.layouts.with_job_schema(table) if self.layouts is not None else table
 
     def refitted(self, piece: Any, fields: Any) -> Any:
         return self.encode(pq.read_table(pa.BufferReader(piece)).cast(fields))
@@ -156,12 +156,12 @@ class Parquet(Format):
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _ParquetFile(write)
 
-    def _refuses(self, kind: pa.DataType) -> str:
+    def _why_unsupported(self, kind: pa.DataType) -> str:
         if pa.types.is_interval(kind):
             return "Parquet has no intervals"
         if pa.types.is_struct(kind) and not kind.num_fields:
             return "Parquet has no structs without fields"
-        return super()._refuses(kind)
+        return super()._why_unsupported(kind)
 
 
 # ---- Arrow -----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class _ArrowFile(Assembly):
         with pa.ipc.open_stream(pa.py_buffer(piece)) as stream:
             table = stream.read_all()
         if self._writer is None:
-            how = None if self._layouts is None else self._layouts.of_files(_least, table)
+            how = None if self._layouts is None else self._layouts.file_compression(_choose_compression, table)
             options = pa.ipc.IpcWriteOptions(compression=how)
             self._writer = pa.ipc.new_file(pa.PythonFile(_Sink(self.write), "w"), table.schema, options=options)
         self._writer.write_table(table)
@@ -201,7 +201,7 @@ class _Sink(io.RawIOBase):
         return self._write(data)
 
 
-def _least(table: pa.Table) -> str:
+def _choose_compression(table: pa.Table) -> str:
     """Return "lz4", which is faster to read, unless zstd makes the data much smaller."""
     sizes = {}
     for name in ("lz4", "zstd"):
@@ -221,7 +221,7 @@ class Arrow(Format):
     def __init__(self, layouts: Layouts | None = None) -> None:
         self.layouts = layouts
 
-    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+    def for_job(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
         return Arrow(Layouts(aim, place, known, fields) if aim == "small" else None)
 
     def encode(self, table: pa.Table) -> Any:
@@ -236,11 +236,11 @@ class Arrow(Format):
 
 # ---- Vortex and Lance ------------------------------------------------------------------------------------------------
 
-_HELD_BYTES = 512 << 20  # Arrow bytes per file, as large as files of other formats
+_MAX_ARROW_BYTES = 512 << 20  # Arrow bytes per file, as large as files of other formats
 _COPY_BYTES = 16 << 20
 
 
-class _HeldFile(Assembly):
+class _BufferedFile(Assembly):
     """Keeps pieces in a temporary local file; the library writes the file at the end, as it must see all values."""
 
     def __init__(self, write: Callable[[Any], int]) -> None:
@@ -251,24 +251,24 @@ class _HeldFile(Assembly):
     def add(self, piece: Any) -> None:
         self._starts.append(self.pending_bytes)
         self.pending_bytes += self._pieces.write(piece)
-        self.full = self.pending_bytes >= _HELD_BYTES
+        self.full = self.pending_bytes >= _MAX_ARROW_BYTES
 
     def end(self) -> None:
         with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():
             with pa.ipc.open_stream(self._piece(0)) as first:
                 schema = first.schema
-            path = self._make(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
+            path = self._write_file(pa.RecordBatchReader.from_batches(schema, self._batches()), folder)
             with pa.memory_map(path) as file:  # stays valid as long as its bytes are referenced
                 while data := file.read_buffer(_COPY_BYTES):
-                    self._copied(data)
+                    self._on_bytes_written(data)
                     self.write(data)
         self.drop()
 
     @abstractmethod
-    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+    def _write_file(self, rows: pa.RecordBatchReader, folder: str) -> str:
         """Write the file with the library into a folder; return its path."""
 
-    def _copied(self, data: Any) -> None:
+    def _on_bytes_written(self, data: Any) -> None:
         """Process bytes of the finished file, in order."""
 
     def _piece(self, start: int) -> Any:
@@ -285,7 +285,7 @@ class _HeldFile(Assembly):
         self._pieces.close()
 
 
-class _VortexFile(_HeldFile):
+class _VortexFile(_BufferedFile):
     def __init__(self, write: Callable[[Any], int]) -> None:
         super().__init__(write)
         self._summing = RunningChecksums()
@@ -294,11 +294,11 @@ class _VortexFile(_HeldFile):
         super().end()
         self.sums = self._summing.text()
 
-    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+    def _write_file(self, rows: pa.RecordBatchReader, folder: str) -> str:
         library("vortex", "vortex", "write(format='vortex')").io.write(rows, f"{folder}/file")
         return f"{folder}/file"
 
-    def _copied(self, data: Any) -> None:
+    def _on_bytes_written(self, data: Any) -> None:
         self._summing.add(data)
 
 
@@ -308,13 +308,13 @@ class Vortex(Arrow):
     name, suffix = "vortex", ".vortex"
     aims: tuple[str, ...] = ("fast",)
 
-    def laid_out(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
+    def for_job(self, aim: str, place: str, known: Layout | None = None, fields: Any = None) -> Format:
         return self
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _VortexFile(write)
 
-    def _refuses(self, kind: pa.DataType) -> str:
+    def _why_unsupported(self, kind: pa.DataType) -> str:
         vortex = library("vortex", "vortex", "write(format='vortex')")
         try:
             with plain_errors():
@@ -324,8 +324,8 @@ class Vortex(Arrow):
         return ""
 
 
-class _LanceFile(_HeldFile):
-    def _make(self, rows: pa.RecordBatchReader, folder: str) -> str:
+class _LanceFile(_BufferedFile):
+    def _write_file(self, rows: pa.RecordBatchReader, folder: str) -> str:
         return lance_table.write_file(rows, folder)
 
 
@@ -336,8 +336,8 @@ class Lance(Vortex):
     folder = lance_table.FOLDER
     joined = True
 
-    def fitted(self, table: pa.Table) -> pa.Table:
-        return table.cast(plain_schema(table.schema))  # all files of a data set need the same nullability
+    def with_job_schema(self, table: pa.Table) -> pa.Table:
+        return table.cast(nullable_schema(table.schema))  # all files of a data set need the same nullability
 
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _LanceFile(write)
@@ -349,7 +349,7 @@ class Lance(Vortex):
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
-            if why := lance_table.refuses(field.name, field.type):
+            if why := lance_table.why_unsupported(field.name, field.type):
                 raise PipelineError(
                     f"write(format='lance'): column {field.name!r} is {field.type}, and Lance refuses it: {why}",
                     fix=f"rename it, map it to something else, or drop({field.name!r})",
@@ -414,14 +414,14 @@ class Jsonl(Format):
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _Bytes(write)
 
-    def _refuses(self, kind: pa.DataType) -> str:
+    def _why_unsupported(self, kind: pa.DataType) -> str:
         types = pa.types
         checks = [types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string]
         checks += [types.is_large_string, types.is_null, types.is_struct]
         checks += [types.is_list, types.is_large_list, types.is_fixed_size_list]
         if not any(is_kind(kind) for is_kind in checks):
             return "JSON has no such values"
-        return super()._refuses(kind)
+        return super()._why_unsupported(kind)
 
 
 def _finite(values: pa.Array) -> bool:
@@ -479,7 +479,7 @@ class Tar(Format):
     def assembly(self, write: Callable[[Any], int]) -> Assembly:
         return _TarFile(write)
 
-    def _refuses(self, kind: pa.DataType) -> str:
+    def _why_unsupported(self, kind: pa.DataType) -> str:
         fits = _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)
         return "" if fits else "members are bytes, strings or integers"
 

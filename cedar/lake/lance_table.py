@@ -72,7 +72,7 @@ def _fragments(rows: pa.RecordBatchReader, folder: str) -> list[Any]:
 
 
 @lru_cache(256)
-def refuses(name: str, kind: pa.DataType) -> str:
+def why_unsupported(name: str, kind: pa.DataType) -> str:
     """Return Lance's reason for rejecting a column; "" if it accepts it."""
     try:
         with tempfile.TemporaryDirectory(prefix="cedar-written-") as folder, plain_errors():

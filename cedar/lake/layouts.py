@@ -28,15 +28,15 @@ _BY_TYPE = {  # Parquet's physical type -> an encoding that may beat plain
     "INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "FLOAT": "BYTE_STREAM_SPLIT",
     "DOUBLE": "BYTE_STREAM_SPLIT", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
 }  # fmt: skip
-_TOLD = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LENGTH_BYTE_ARRAY": "lengths"}
-_BY_NAME = {reported: name for name, reported in _TOLD.items()}
+_SHORT_NAMES = {"DELTA_BINARY_PACKED": "delta", "BYTE_STREAM_SPLIT": "split", "DELTA_LENGTH_BYTE_ARRAY": "lengths"}
+_LONG_NAMES = {reported: name for name, reported in _SHORT_NAMES.items()}
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _ROWS, _BYTES = 8192, 4 << 20  # rows and bytes of a column to sample
-_LEAST = 1024  # minimum rows for a meaningful time measurement
-_CHOOSING = 3.0  # CPU seconds of trials, after which columns reuse the layout of another column of their type
-_ALL = "all columns"
-_READS = 3  # the fastest read counts
-_NEAR = 1.1  # costs within this factor of the best count as equal, and the smallest such file wins
+_MIN_TIMED_ROWS = 1024  # minimum rows for a meaningful time measurement
+_MAX_TRIAL_SECONDS = 3.0  # CPU seconds of trials, after which columns reuse the layout of another column of their type
+_ALL_COLUMNS = "all columns"
+_TIMED_READS = 3  # the fastest read counts
+_TOLERANCE = 1.1  # costs within this factor of the best count as equal, and the smallest such file wins
 SMALL = 1.1  # maximum size relative to zstd
 
 
@@ -61,7 +61,7 @@ class Layouts:
         if self.aim == "pyarrow":
             return {}
         with self._lock:
-            end = time.thread_time() + _CHOOSING
+            end = time.thread_time() + _MAX_TRIAL_SECONDS
             alike = {table.schema.field(name).type: name for name in table.column_names if name in self.layout}
             for name in table.column_names:
                 if name not in self.layout:
@@ -73,27 +73,27 @@ class Layouts:
                     alike[kind] = name
         return options(table.schema, self.layout)
 
-    def of_files(self, choose: Callable[[pa.Table], str], table: pa.Table) -> str:
+    def file_compression(self, choose: Callable[[pa.Table], str], table: pa.Table) -> str:
         """Return the compression for formats with one compression per file; the first rows decide."""
         with self._lock:
-            if _ALL not in self.layout:
-                self.layout[_ALL] = ["ipc", choose(table)]
-            return self.layout[_ALL][1]
+            if _ALL_COLUMNS not in self.layout:
+                self.layout[_ALL_COLUMNS] = ["ipc", choose(table)]
+            return self.layout[_ALL_COLUMNS][1]
 
-    def fitted(self, table: pa.Table) -> pa.Table:
+    def with_job_schema(self, table: pa.Table) -> pa.Table:
         """Mark columns as non-nullable if neither these rows nor earlier ones have nulls, and store arrays as bytes."""
         if self.aim == "pyarrow":
             return table
         table = with_bytes(table)
-        columns = [pa.chunked_array(map(_compact, column.chunks), column.type) for column in table.columns]
+        columns = [pa.chunked_array(map(_drop_hidden_nulls, column.chunks), column.type) for column in table.columns]
         table = pa.table(columns, table.schema)
-        return table.cast(loosened(tightened(table), self.fields))
+        return table.cast(merge_nullability(tighten_nullability(table), self.fields))
 
 
-def checked(given: Any) -> Layout:
+def validated_layout(given: Any) -> Layout:
     """Validate a layout read from a file. Raise ValueError or TypeError if it is invalid."""
     for name, (encoding, compression) in dict(given).items():
-        if not isinstance(name, str) or encoding not in (PLAIN, DICTIONARY, *_BY_NAME, "ipc"):
+        if not isinstance(name, str) or encoding not in (PLAIN, DICTIONARY, *_LONG_NAMES, "ipc"):
             raise ValueError("an invalid layout")
         if compression not in _COMPRESSIONS:
             raise ValueError("an invalid layout")
@@ -111,10 +111,10 @@ def describe(layout: Mapping[str, Sequence[str]]) -> str:
     for name, (encoding, compression) in layout.items():
         how = encoding if compression == "none" else f"{encoding}, {compression}"
         groups.setdefault(how, []).append(one_line(name))
-    return "; ".join(f"{how}: {_some(names)}" for how, names in groups.items())
+    return "; ".join(f"{how}: {_abbreviated(names)}" for how, names in groups.items())
 
 
-def _some(names: Sequence[str], most: int = 6) -> str:
+def _abbreviated(names: Sequence[str], most: int = 6) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -127,7 +127,7 @@ def layout_of(url: str) -> Layout:
         metadata = pq.read_metadata(file)
     layout: Layout = {}
     for leaf in (metadata.row_group(0).column(i) for i in range(metadata.num_columns)) if metadata.num_rows else ():
-        used = next((_TOLD[name] for name in leaf.encodings if name in _TOLD), PLAIN)
+        used = next((_SHORT_NAMES[name] for name in leaf.encodings if name in _SHORT_NAMES), PLAIN)
         used = DICTIONARY if leaf.has_dictionary_page else used
         codec = leaf.compression.lower()
         layout[leaf.path_in_schema.partition(".")[0]] = [used, "none" if codec == "uncompressed" else codec]
@@ -141,24 +141,24 @@ def choose(column: pa.Table, aim: str, place: str) -> list[str]:
     """Choose the encoding and compression of a table's only column."""
     sample = column.slice(0, min(_ROWS, max(1, int(_BYTES * len(column) / max(column.nbytes, 1)))))
     name = sample.column_names[0]
-    tried = [(how, file) for how in _ways(sample.schema.field(0)) if (file := _encoded(sample, {name: how}))]
+    tried = [(how, file) for how in _candidates(sample.schema.field(0)) if (file := _encoded(sample, {name: how}))]
     if aim == "small":
         most = SMALL * min(file.size for how, file in tried if how[1] == "zstd")
         tried = [(how, file) for how, file in tried if file.size <= most]
     per_byte = SECONDS_PER_BYTE[place] if aim == "fast" else 0.0
     costs: list[tuple[float, int, list[str]]] = []
     for how, file in sorted(tried, key=lambda each: each[1].size):
-        if costs and file.size * per_byte > _NEAR * min(costs)[0]:
+        if costs and file.size * per_byte > _TOLERANCE * min(costs)[0]:
             break  # remaining files are larger still
-        seconds = _decoding(file) if len(sample) >= _LEAST else 0.0
+        seconds = _decoding_seconds(file) if len(sample) >= _MIN_TIMED_ROWS else 0.0
         costs.append((seconds + file.size * per_byte, file.size, how))
     best = min(cost for cost, _, _ in costs)
-    return min((size, how) for cost, size, how in costs if cost <= _NEAR * best)[1]
+    return min((size, how) for cost, size, how in costs if cost <= _TOLERANCE * best)[1]
 
 
-def _ways(field: pa.Field) -> Iterator[list[str]]:
+def _candidates(field: pa.Field) -> Iterator[list[str]]:
     kinds = {kind for _, kind in _leaves(field)}
-    encodings = [PLAIN, *sorted({_TOLD[_BY_TYPE[kind]] for kind in kinds if kind in _BY_TYPE})[:1]]
+    encodings = [PLAIN, *sorted({_SHORT_NAMES[_BY_TYPE[kind]] for kind in kinds if kind in _BY_TYPE})[:1]]
     encodings += [] if kinds == {"BOOLEAN"} else [DICTIONARY]
     for encoding in encodings:
         for compression in _COMPRESSIONS:
@@ -171,10 +171,10 @@ def _encoded(table: pa.Table, layout: Layout) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _decoding(file: pa.Buffer) -> float:
+def _decoding_seconds(file: pa.Buffer) -> float:
     """Return the CPU seconds of this thread to decode a file, the minimum of several runs."""
     best = float("inf")
-    for _ in range(_READS):
+    for _ in range(_TIMED_READS):
         with pq.ParquetFile(pa.BufferReader(file)) as opened:
             leaves = list(range(opened.metadata.num_columns))
             start = time.thread_time()
@@ -212,11 +212,13 @@ def _leaves(field: pa.Field) -> tuple[tuple[str, str], ...]:
 # ---- nullability -----------------------------------------------------------------------------------------------------
 
 
-def tightened(table: pa.Table) -> pa.Schema:
+def tighten_nullability(table: pa.Table) -> pa.Schema:
     """Return a table's schema with columns and list items marked as non-nullable if they have no nulls."""
     if not table.num_rows:
-        return plain_schema(table.schema)
-    return pa.schema([_tight(table.schema.field(name), table.column(name).chunks) for name in table.column_names])
+        return nullable_schema(table.schema)
+    return pa.schema(
+        [_tighten_field(table.schema.field(name), table.column(name).chunks) for name in table.column_names]
+    )
 
 
 def with_required(table: pa.Table, names: Collection[str]) -> pa.Table:
@@ -231,17 +233,17 @@ def _required(field: pa.Field) -> pa.Field:
     return field.with_type(kind).with_nullable(pt.is_null(kind))
 
 
-def _tight(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
+def _tighten_field(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:
     """Mark a field as non-nullable if possible; inside structs it stays nullable, since their nulls hide values."""
     arrays = list(arrays)
     kind = field.type
     if pt.is_large_list(kind):
-        kind = pa.large_list(_tight(kind.value_field, [array.flatten() for array in arrays]))
+        kind = pa.large_list(_tighten_field(kind.value_field, [array.flatten() for array in arrays]))
     nullable = pt.is_null(kind) or any(array.null_count for array in arrays)  # Parquet has no required nulls
     return field.with_type(kind).with_nullable(nullable)
 
 
-def _compact(array: pa.Array) -> pa.Array:
+def _drop_hidden_nulls(array: pa.Array) -> pa.Array:
     """Remove nulls of values outside all lists, which the Parquet writer would count."""
     return array.take(pa.array(range(len(array)), pa.int64())) if _hides_nulls(array) else array
 
@@ -253,25 +255,27 @@ def _hides_nulls(array: pa.Array) -> bool:
     return array.values.null_count > items.null_count or _hides_nulls(items)
 
 
-def loosened(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
+def merge_nullability(schema: pa.Schema, other: pa.Schema | None) -> pa.Schema:
     """Return a schema in which a column is nullable if it is in either; ``other`` may lack partition columns."""
     if other is None or schema.equals(other):
         return schema
     known = set(other.names)
-    return pa.schema([_loose(field, other.field(field.name)) if field.name in known else field for field in schema])
+    return pa.schema(
+        [_merge_field(field, other.field(field.name)) if field.name in known else field for field in schema]
+    )
 
 
-def _loose(field: pa.Field, other: pa.Field) -> pa.Field:
+def _merge_field(field: pa.Field, other: pa.Field) -> pa.Field:
     kind = field.type
     if pt.is_large_list(kind):
-        kind = pa.large_list(_loose(kind.value_field, other.type.value_field))
+        kind = pa.large_list(_merge_field(kind.value_field, other.type.value_field))
     return field.with_type(kind).with_nullable(field.nullable or other.nullable)
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
+def nullable_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema with everything nullable."""
-    return pa.schema([field.with_type(_plain(field.type)).with_nullable(True) for field in schema])
+    return pa.schema([field.with_type(_nullable_type(field.type)).with_nullable(True) for field in schema])
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.large_list(_plain(kind.value_type)) if pt.is_large_list(kind) else kind
+def _nullable_type(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(_nullable_type(kind.value_type)) if pt.is_large_list(kind) else kind

@@ -21,7 +21,7 @@ from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
 FILE_BYTES = 512 << 20  # a file that reaches this size is followed by another
-_AGAIN = (
+_FIX_RERUN = (
     "free space, or see to the storage and its permissions; what is done stays, so run the same again: it continues"
 )
 
@@ -66,12 +66,12 @@ class PartFiles:
     name: Callable[[int], str]
     rows_per_file: int | None = None
     number: int = 0
-    done: list[Part] = field(default_factory=list)  # since the last call of ``taken``
+    done: list[Part] = field(default_factory=list)  # since the last call of ``take_done``
     _open: dict[str, _Open] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all files since the last call of ``taken``."""
+        """Return the bytes of all files since the last call of ``take_done``."""
         open_ = sum(part.file.size + part.assembly.pending_bytes for part in self._open.values())
         return sum(part.bytes for part in self.done) + open_
 
@@ -81,7 +81,7 @@ class PartFiles:
         return sum(part.rows for part in self._open.values())
 
     @property
-    def under_way(self) -> bool:
+    def has_open_files(self) -> bool:
         """Return whether any file is in progress."""
         return bool(self._open)
 
@@ -120,11 +120,11 @@ class PartFiles:
             part.assembly.end()
             part.file.end()
             if part.assembly.sums:  # they are renamed before the file, so that its readers always find them
-                self._beside(part.name + SUFFIX, part.assembly.sums)
+                self._write_checksums(part.name + SUFFIX, part.assembly.sums)
         del self._open[folder]
         self.done.append(Part(part.name, part.rows, part.file.size, part.file.path.rpartition("/")[2]))
 
-    def _beside(self, name: str, content: Any) -> None:
+    def _write_checksums(self, name: str, content: Any) -> None:
         file = self.storage.create(name)
         file.write(content)
         file.end()
@@ -135,7 +135,7 @@ class PartFiles:
         for folder in list(self._open):
             self._end(folder)
 
-    def taken(self) -> list[Part]:
+    def take_done(self) -> list[Part]:
         """Return the files completed since the last call."""
         done, self.done = self.done, []
         return done
@@ -147,12 +147,12 @@ class PartFiles:
                 open_.file.drop()
             open_.assembly.drop()
         self._open.clear()
-        for part in self.taken():
+        for part in self.take_done():
             with contextlib.suppress(Exception):
                 self.storage.remote.fs.rm_file(self.storage.temporary(part.name, part.temporary))
 
     def _writing(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return writing(self.storage.show(f"{self.storage.root}/{name}"), fix=_AGAIN)
+        return writing(self.storage.show(f"{self.storage.root}/{name}"), fix=_FIX_RERUN)
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------

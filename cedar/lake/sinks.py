@@ -70,7 +70,7 @@ def write_parquet(
                 if not table.num_rows:
                     break
         parts.end()
-        parts.taken()  # ``storage`` gives them their names on exit
+        parts.take_done()  # ``storage`` gives them their names on exit
     return storage.urls()
 
 
@@ -108,12 +108,12 @@ def _row_groups(batches: Iterator[Any], rows: int | None) -> Iterator[Any]:
         yield pa.Table.from_batches(pending)
 
 
-def group_rows(row_bytes: float, many: int = 1) -> int:
-    """Return a power of two of rows that take about ``many`` times 64 MiB at ``row_bytes`` each.
+def group_rows(row_bytes: float, factor: int = 1) -> int:
+    """Return a power of two of rows that take about ``factor`` times 64 MiB at ``row_bytes`` each.
 
     Examples:
         >>> group_rows(8.0), group_rows(1 << 20), group_rows(1 << 20, 4)
         (65536, 64, 256)
     """
-    wanted = many * _GROUP_BYTES / max(1.0, row_bytes)
-    return int(min(many * _GROUP_ROWS, max(16, 1 << max(0, int(wanted).bit_length() - 1))))
+    wanted = factor * _GROUP_BYTES / max(1.0, row_bytes)
+    return int(min(factor * _GROUP_ROWS, max(16, 1 << max(0, int(wanted).bit_length() - 1))))

@@ -101,7 +101,7 @@ class VortexSource(FileSource):
     def _file(self, number: int) -> AbstractContextManager[Any]:
         """Return an open ``vortex.VortexFile``."""
         verify = self._footers[number].sums or False  # as decided when footers were read
-        return _opening(self.listing[number], self._opened, number, verify)
+        return _open_vortex(self.listing[number], self._opened, number, verify)
 
     def sound_splits(self) -> list[Split]:
         splits = []
@@ -158,7 +158,7 @@ class VortexSource(FileSource):
 
         Vortex searches for one matching row: first in zone maps, then in the columns that the predicate reads.
         """
-        asked = _pushed(_Predicate(predicate, tuple(self._footers[0].types.items())))
+        asked = _translate(_Predicate(predicate, tuple(self._footers[0].types.items())))
         if asked is None:
             return False
         file, rows = self.listing[split.file], (split.start, split.stop)
@@ -175,7 +175,7 @@ class VortexSource(FileSource):
 
 
 def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> VortexFooter:
-    with _opening(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
+    with _open_vortex(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
         if not isinstance(vortex_file.dtype, library("vortex", "vortex", "read_vortex").StructDType):
             raise TypeError(f"it holds values of {vortex_file.dtype}, and no columns")
         schema = vortex_file.dtype.to_arrow_schema()
@@ -184,12 +184,12 @@ def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) ->
 
 
 @contextmanager
-def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Iterator[Any]:
+def _open_vortex(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> Iterator[Any]:
     """Open a ``vortex.VortexFile`` whose bytes cedar reads; ``verify`` is that of the source."""
     vortex = library("vortex", "vortex", "read_vortex")
     check_unchanged(file)
     if verify is not False and number not in opened.sums:
-        sums = _sums_beside(file)
+        sums = _read_sums(file)
         if sums is not None:
             opened.sums[number] = sums
         elif verify:
@@ -198,10 +198,10 @@ def _opening(file: File, opened: _OpenFiles, number: int, verify: bool | None) -
                 fix="write them where the files are known to be whole: cedar.datasets.sums.write_sums",
             )
     with _VortexBytes(file, opened.sums.get(number)) as reader:
-        with reading(file.url), reader.telling(), plain_errors():
+        with reading(file.url), reader.original_errors(), plain_errors():
             vortex_file = vortex.open_readable(reader, footer=opened.footers.get(number), without_segment_cache=True)
             opened.footers[number] = vortex_file.footer
-        with reader.telling():
+        with reader.original_errors():
             yield vortex_file
 
 
@@ -283,7 +283,7 @@ class _VortexBytes:
             return data
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def original_errors(self) -> Iterator[None]:
         """Re-raise a read error as it was originally raised, not as Vortex reports it."""
         try:
             yield
@@ -293,7 +293,7 @@ class _VortexBytes:
             raise self._error from None
 
 
-def _sums_beside(file: File) -> Sums | None:
+def _read_sums(file: File) -> Sums | None:
     remote, path = file.remote, f"{file.path}{SUFFIX}"
     with reading(f"{file.url}{SUFFIX}"):
         try:
@@ -325,7 +325,7 @@ class _Predicate:
 
 
 @lru_cache(maxsize=256)
-def _pushed(asked: _Predicate) -> Any:
+def _translate(asked: _Predicate) -> Any:
     """Return a Vortex expression implied by the predicate; None if unknown, or if it may fail.
 
     It uses only columns whose values Vortex compares as polars does; the two differ for NaN.

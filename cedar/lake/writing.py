@@ -25,7 +25,7 @@ from cedar.lake.commits import Commit, Log
 from cedar.lake.encode import Encode, pieces
 from cedar.lake.formats import FORMATS, Format
 from cedar.lake.lance_table import check_place
-from cedar.lake.layouts import describe, loosened, plain_schema
+from cedar.lake.layouts import describe, merge_nullability, nullable_schema
 from cedar.lake.parts import FILE_BYTES, PartFiles
 from cedar.lake.sinks import group_rows
 from cedar.operators.base import StreamOperator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
 
 RUN_BYTES = FILE_BYTES  # bytes of files between two commits when partitioning into folders
-_MANY = 2  # factor by which pieces are larger when they are split into folders
+_FOLDER_FACTOR = 2  # factor by which pieces are larger when they are split into folders
 
 
 @dataclass(frozen=True)
@@ -136,27 +136,27 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
     rank = find_rank(settings.rank, settings.world, settings.subgroup, site)
     log = Log(Storage.at(settings.url, options=settings.storage_options), rank.rank, rank.world)
     try:
-        with log.alone():
+        with log.locked():
             job = log.job(form.suffix)
             log.load()
-            form = _laid_out(form, settings, log)
+            form = _job_format(form, settings, log)
             if job is not None and not log.commits and job.get("world") == rank.world == 1:
-                log.forget()  # the pipeline may have failed and been fixed since
+                log.remove_job()  # the pipeline may have failed and been fixed since
                 job = None
             if job is None and form.joined:
                 check_place(log.storage.root if log.storage.local else settings.url, settings.storage_options)
             if job is None:
-                loader, rows = _begun(pipeline, settings, rank, log, form)
+                loader, rows = _begin_job(pipeline, settings, rank, log, form)
             else:
-                rows = _agreed(job, settings, rank, log.storage.shown)
+                rows = _check_terms(job, settings, rank, log.storage.shown)
                 loader = _loader(pipeline, settings, rank, rows, form)
                 _check(loader, job, log.storage.shown)
             before = len(log.files())
             with loader:
                 run = WriteRun(settings, log, loader, rows, form, batched=pipeline.node.batched)
                 run.all()
-            _join(form, settings, log)
-            return _told(log, before)
+            _join_ranks(form, settings, log)
+            return _result(log, before)
     except CedarError as error:
         error.site = error.site or site
         done = log.files()
@@ -164,7 +164,7 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
         raise
 
 
-def _join(form: Format, settings: Settings, log: Log) -> None:
+def _join_ranks(form: Format, settings: Settings, log: Log) -> None:
     """Combine the files of all ranks into one data set, if the format needs it and all ranks are done."""
     if not form.joined:
         return
@@ -182,20 +182,20 @@ def _join(form: Format, settings: Settings, log: Log) -> None:
             form.join(url, files, fields, settings.storage_options)
 
 
-def _told(log: Log, before: int) -> Written:
+def _result(log: Log, before: int) -> Written:
     storage, parts = log.storage, log.files()
     files = [storage.show(f"{storage.root}/{part.name}") for part in parts]
     layout = log.commits[-1].layout if log.commits else {}
     return Written(storage.shown, files, sum(p.rows for p in parts), sum(p.bytes for p in parts), before, layout)
 
 
-def _laid_out(form: Format, settings: Settings, log: Log) -> Format:
+def _job_format(form: Format, settings: Settings, log: Log) -> Format:
     """Return the format of this job's files, with the layout of files that are already written."""
     last = next((each for each in reversed(log.commits) if each.schema), None)
     place = "disk" if log.storage.local else "url"
     if last is None:
-        return form.laid_out(settings.layout, place)
-    return form.laid_out(settings.layout, place, dict(last.layout), _fields_of(last))
+        return form.for_job(settings.layout, place)
+    return form.for_job(settings.layout, place, dict(last.layout), _fields_of(last))
 
 
 def _fields_of(commit: Commit) -> pa.Schema:
@@ -205,11 +205,11 @@ def _fields_of(commit: Commit) -> pa.Schema:
 # ---- job description -------------------------------------------------------------------------------------------------
 
 
-def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: Format) -> tuple[Loader, int]:
+def _begin_job(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: Format) -> tuple[Loader, int]:
     """Begin a new job and write its description; return its loader and the rows of a piece."""
     with _loader(pipeline, settings, rank, None, form) as loader:
         sample = loader.sample()
-    many = _MANY if settings.folders else 1
+    many = _FOLDER_FACTOR if settings.folders else 1
     rows = group_rows(sample.nbytes / len(sample) if len(sample) else 1024.0, many)
     if settings.rows_per_file is not None:  # files end with a piece
         rows = settings.rows_per_file // -(-settings.rows_per_file // rows)
@@ -217,7 +217,7 @@ def _begun(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, form: F
     if loader.units() == math.inf:
         raise PipelineError("write of a pipeline without end", fix="end it with take(n), or give repeat(n) a number")
     job = log.begin(_terms(settings, rank) | {"rows": rows, "state": loader.state_dict()})
-    if _agreed(job, settings, rank, log.storage.shown) != rows:  # another rank began the job first
+    if _check_terms(job, settings, rank, log.storage.shown) != rows:  # another rank began the job first
         loader = _loader(pipeline, settings, rank, rows := int(job["rows"]), form)
     _check(loader, job, log.storage.shown)
     return loader, rows
@@ -234,7 +234,7 @@ def _terms(settings: Settings, rank: Rank) -> dict[str, Any]:
     }
 
 
-def _agreed(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> int:
+def _check_terms(job: dict[str, Any], settings: Settings, rank: Rank, where: str) -> int:
     """Return the rows per piece of a job that was begun.
 
     Raises:
@@ -272,7 +272,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     if rows is not None and not pipeline.node.batched:
         pipeline = pipeline.batch(rows, last="keep")
         encode = _encode(settings, form)
-    node, progress = graph.replace(tolerating(pipeline, settings.on_error), _kept), None
+    node, progress = graph.replace(tolerating(pipeline, settings.on_error), _keep_last_batch), None
     if settings.progress is not False:
         progress = progress_line("write", plain=bool(settings.progress))
     planner, _ = choose_plan(
@@ -288,7 +288,7 @@ def _loader(pipeline: Pipeline, settings: Settings, rank: Rank, rows: int | None
     return loader
 
 
-def _kept(node: Node) -> Node | None:
+def _keep_last_batch(node: Node) -> Node | None:
     """Make a batch operator keep its last rows on several ranks too, since writers need no equal steps."""
     kept = node.operator.keeping_rest() if isinstance(node.operator, StreamOperator) else node.operator
     return None if kept is node.operator else replace(node, operator=kept)
@@ -344,17 +344,17 @@ class WriteRun:
             pulled = stack.enter_context(contextlib.closing(self._pieces()))
             for columns in pulled if self.loader.epoch == begun else ():  # otherwise only the end is missing
                 self._add(columns)
-                if self._full():
+                if self._reached_limit():
                     self._parts.end()
-                if not self._parts.under_way:
+                if not self._parts.has_open_files:
                     self._commit()
-            if not self._parts.under_way and not self.log.parts():
-                self._add_none()
+            if not self._parts.has_open_files and not self.log.parts():
+                self._add_empty_file()
             self._parts.end()
             self._commit(end=True)
         self.log.end()
 
-    def _full(self) -> bool:
+    def _reached_limit(self) -> bool:
         most = self.settings.rows_per_file
         if self.settings.folders:
             return self._parts.bytes >= RUN_BYTES
@@ -377,15 +377,15 @@ class WriteRun:
             if count:
                 yield encode.columns(pa.Table.from_batches(batches))
 
-    def _fitted(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
+    def _piece_adapter(self, columns: dict[str, Any]) -> Callable[[Any], Any]:
         """Return a function that adapts pieces to the file's schema; start a new file if a column becomes nullable."""
         given = pa.ipc.read_schema(pa.py_buffer(columns["schema"]))
         before = self._schema
         if before is None:
             fields = given
         else:
-            same_schema(plain_schema(before), plain_schema(given))
-            fields = loosened(given, before)
+            same_schema(nullable_schema(before), nullable_schema(given))
+            fields = merge_nullability(given, before)
             if not fields.equals(before):
                 self._parts.end()
         self._schema = fields
@@ -394,11 +394,11 @@ class WriteRun:
         return (lambda piece: piece) if fields.equals(given) else (lambda piece: self.form.refitted(piece, fields))
 
     def _add(self, columns: dict[str, Any]) -> None:
-        fitted = self._fitted(columns)
+        fitted = self._piece_adapter(columns)
         for folder, rows, piece in pieces(columns):
             self._parts.add(folder, rows, fitted(piece))
 
-    def _add_none(self) -> None:
+    def _add_empty_file(self) -> None:
         """Write a file without rows to record the columns, on rank 0 if the format supports it."""
         types = self.loader.sample().types if self.log.rank == 0 else {}
         if types and self.settings.format in ("parquet", "arrow", "vortex", "lance") and not self.settings.folders:
@@ -406,6 +406,6 @@ class WriteRun:
 
     def _commit(self, end: bool = False) -> None:
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
-        parts = tuple(self._parts.taken())
+        parts = tuple(self._parts.take_done())
         layout = {} if self.form.layouts is None else dict(self.form.layouts.layout)
         self.log.add(Commit(parts, self.loader.state_dict(), schema.hex(), self._parts.number, end, layout))

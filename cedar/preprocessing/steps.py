@@ -18,10 +18,10 @@ from cedar.operators.expressions import WithColumns
 from cedar.operators.map import Map
 from cedar.operators.recsys.dense import Bucketize
 from cedar.preprocessing.vocabulary import Counter, Null
-from cedar.preprocessing.vocabulary import Vocabulary as Words
+from cedar.preprocessing.vocabulary import Vocabulary as FittedVocabulary
 
 _COUNTS = 512 << 20  # bytes of a column's counts to keep in memory
-_DRAWN = 1_000_000  # values in the sample for quantiles
+_MAX_SAMPLE = 1_000_000  # values in the sample for quantiles
 
 
 class Learner(ABC):
@@ -79,7 +79,7 @@ def _require_numbers(values: pl.Series, step: str) -> pl.Series:
     return known
 
 
-class _Moments(Learner):
+class _MomentsLearner(Learner):
     """Computes mean and variance with the parallel algorithm of Chan, Golub and LeVeque (1979)."""
 
     def __init__(self) -> None:
@@ -123,13 +123,13 @@ class StandardScaler(_ColumnStep):
     columns: Any
 
     def learner(self, column: str) -> Learner:
-        return _Moments()
+        return _MomentsLearner()
 
     def operator(self, column: str, learned: dict[str, Any]) -> Operator:
         return _scaled(column, learned["mean"], learned["std"])
 
 
-class _Range(Learner):
+class _RangeLearner(Learner):
     def __init__(self) -> None:
         self._low, self._high = math.inf, -math.inf
 
@@ -160,18 +160,18 @@ class MinMaxScaler(_ColumnStep):
     columns: Any
 
     def learner(self, column: str) -> Learner:
-        return _Range()
+        return _RangeLearner()
 
     def operator(self, column: str, learned: dict[str, Any]) -> Operator:
         return _scaled(column, learned["min"], learned["max"] - learned["min"])
 
 
-class _Borders(Learner):
+class _QuantileLearner(Learner):
     """Draws a random number per value and samples the values with the smallest numbers, however rows are cut."""
 
     def __init__(self, bins: int) -> None:
         self._bins, self._random = bins, np.random.default_rng(0)
-        self._drawn: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # random numbers, values
+        self._sample: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []  # random numbers, values
         self._held, self._limit = 0, 1.0
 
     def add(self, values: pl.Series) -> None:
@@ -180,25 +180,25 @@ class _Borders(Learner):
         if self._limit < 1:
             small = numbers < self._limit
             known, numbers = known[small], numbers[small]
-        self._drawn.append((numbers, known))
+        self._sample.append((numbers, known))
         self._held += len(known)
-        if self._held > 2 * _DRAWN:
+        if self._held > 2 * _MAX_SAMPLE:
             self._reduce()
 
     def _reduce(self) -> None:
-        numbers, values = (np.concatenate(each) for each in zip(*self._drawn, strict=True))
-        if len(values) > _DRAWN:
-            kept = np.argpartition(numbers, _DRAWN)[:_DRAWN]
+        numbers, values = (np.concatenate(each) for each in zip(*self._sample, strict=True))
+        if len(values) > _MAX_SAMPLE:
+            kept = np.argpartition(numbers, _MAX_SAMPLE)[:_MAX_SAMPLE]
             numbers, values = numbers[kept], values[kept]
             self._limit = float(numbers.max())
-        self._drawn, self._held = [(numbers, values)], len(values)
+        self._sample, self._held = [(numbers, values)], len(values)
 
     def learned(self) -> dict[str, Any]:
         if not self._held:
             return {"borders": [0.0]}
         self._reduce()
         shares = np.arange(1, self._bins) / self._bins
-        return {"borders": np.unique(np.quantile(self._drawn[0][1], shares)).tolist()}
+        return {"borders": np.unique(np.quantile(self._sample[0][1], shares)).tolist()}
 
 
 @dataclass(frozen=True)
@@ -227,13 +227,13 @@ class Quantiles(_ColumnStep):
             raise PipelineError(f"Quantiles(bins={self.bins!r}): an integer, at least 2", site=user_site())
 
     def learner(self, column: str) -> Learner:
-        return _Borders(self.bins)
+        return _QuantileLearner(self.bins)
 
     def operator(self, column: str, learned: dict[str, Any]) -> Operator:
         return Map(Bucketize(tuple(learned["borders"])), (column,))
 
 
-class _WordCounts(Learner):
+class _CountsLearner(Learner):
     def __init__(self, column: str, step: Vocabulary, memory: int) -> None:
         self._step, self._counter = step, Counter(column, memory)
 
@@ -288,14 +288,14 @@ class Vocabulary(_ColumnStep):
             raise PipelineError(f"Vocabulary(null={self.null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
 
     def learner(self, column: str) -> Learner:
-        return _WordCounts(column, self, self.memory // len(self.columns))
+        return _CountsLearner(column, self, self.memory // len(self.columns))
 
     def operator(self, column: str, learned: dict[str, Any]) -> Operator:
         return Map(self.shown(column, learned).transform(), (column,))
 
-    def shown(self, column: str, learned: dict[str, Any]) -> Words:
+    def shown(self, column: str, learned: dict[str, Any]) -> FittedVocabulary:
         given = learned["values"]
         wide = pa.uint64() if any(not isinstance(v, str) and v >= 1 << 63 for v in given) else pa.int64()
         values = pa.array(given, pa.large_string() if learned["text"] else wide)
         counts, oov = pa.array(learned["counts"], pa.int64()), min(self.oov, len(given))
-        return Words(column, values, counts, oov, learned["seen"], learned["rare"], self.null)
+        return FittedVocabulary(column, values, counts, oov, learned["seen"], learned["rare"], self.null)

@@ -21,7 +21,7 @@ from cedar.operators.recsys.ids import MapId
 from cedar.store.ownership import remove_tree, temporary_folder
 from cedar.store.whole_files import temporary_name
 
-_META = b"cedar.vocabulary"
+_METADATA_KEY = b"cedar.vocabulary"
 Null: TypeAlias = Literal["oov", "own", "keep"]
 
 
@@ -81,7 +81,7 @@ class Vocabulary:
         """
         reported = {"column": self.column, "oov": self.oov, "seen": self.seen, "rare": self.rare, "null": self.null}
         table = pa.table({"value": self.values, "id": self.ids, "count": self.counts})
-        table = table.replace_schema_metadata({_META: json.dumps(reported).encode()})
+        table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(reported).encode()})
         path = os.fspath(path)
         try:
             pq.write_table(table, fresh := temporary_name(path), compression="zstd")
@@ -98,7 +98,7 @@ class Vocabulary:
         """
         try:
             table = pq.read_table(os.fspath(path)).combine_chunks()
-            reported = json.loads((table.schema.metadata or {})[_META])
+            reported = json.loads((table.schema.metadata or {})[_METADATA_KEY])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise SourceError(
                 f"{os.fspath(path)} is not a vocabulary: {error}", fix="make one: cedar data vocab"
@@ -196,16 +196,16 @@ class Counter:
         values = values.cast(pl.Int64) if values.dtype.is_integer() and values.dtype != pl.UInt64 else values
         values = values.drop_nulls()
         self._seen += len(values)
-        self._keep(values.value_counts(name="count").with_columns(pl.col("count").cast(pl.Int64)))
+        self._hold(values.value_counts(name="count").with_columns(pl.col("count").cast(pl.Int64)))
         if self._bytes > self._limit:
-            merged = _added(self._held)
+            merged = _sum_counts(self._held)
             self._held, self._bytes = [], 0
             if merged.estimated_size() * 2 > self._limit:
                 self._spill(merged)
             else:
-                self._keep(merged)
+                self._hold(merged)
 
-    def _keep(self, counts: pl.DataFrame) -> None:
+    def _hold(self, counts: pl.DataFrame) -> None:
         self._held.append(counts)
         self._bytes += int(counts.estimated_size())
 
@@ -220,13 +220,13 @@ class Counter:
     def frequent(self, least: int, most: int | None) -> tuple[pa.Array, pa.Array, int]:
         """Return the values seen at least ``least`` times (frequent first), their counts, and the total seen."""
         if self._folder is not None and self._held:
-            self._spill(_added(self._held))
+            self._spill(_sum_counts(self._held))
             self._held = []
         parts = []
         for frames in self._parts():
-            counts = _added(frames).filter(pl.col("count") >= least)
-            parts.append(counts if most is None else _ordered(counts).head(most))
-        counts = _ordered(pl.concat(parts)) if parts else pl.DataFrame({"value": [], "count": []}, _EMPTY)
+            counts = _sum_counts(frames).filter(pl.col("count") >= least)
+            parts.append(counts if most is None else _sort_counts(counts).head(most))
+        counts = _sort_counts(pl.concat(parts)) if parts else pl.DataFrame({"value": [], "count": []}, _EMPTY)
         counts = counts if most is None else counts.head(most)
         return _arrow(counts["value"]), _arrow(counts["count"]), self._seen
 
@@ -249,11 +249,11 @@ class Counter:
 _EMPTY: Any = {"value": pl.Int64, "count": pl.Int64}
 
 
-def _added(frames: list[pl.DataFrame]) -> pl.DataFrame:
+def _sum_counts(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames).group_by("value").agg(pl.col("count").sum())
 
 
-def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
+def _sort_counts(counts: pl.DataFrame) -> pl.DataFrame:
     return counts.sort("count", "value", descending=[True, False])
 
 

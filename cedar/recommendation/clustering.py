@@ -32,7 +32,7 @@ from cedar.store.locks import acquire, release
 from cedar.store.ownership import MARK, ForeignFile, make_owned, remove_file, remove_tree
 from cedar.store.whole_files import write_whole
 
-_MOST_PARTS = 4096
+_MAX_PARTS = 4096
 _KIND = "clustering 1"
 _TMP = r"(\.tmp-[0-9a-f]{12})?"
 _WRITTEN = re.compile(
@@ -136,7 +136,7 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
         raise PipelineError(
             f"cluster: compression={compression!r}", site=user_site(), fix=f"it is one of {', '.join(LEVELS)}"
         )
-    _refuse_data(out)
+    _require_empty(out)
     source = read_parquet(paths)
     with _tasks(workers, address) as (run, at_once):
         splits = source.splits()
@@ -147,7 +147,7 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
         share = max(parse_bytes(memory, "memory") // (6 * at_once), size * min(row_group_rows, rows) // rows)
         parts = max(math.ceil(size / max(share, 1)), min(at_once, rows // row_group_rows), 1)
         job = Job(
-            source, session, sort, out + ".part", min(parts, _MOST_PARTS), share, row_group_rows,
+            source, session, sort, out + ".part", min(parts, _MAX_PARTS), share, row_group_rows,
             tuple(columns_first), gap, unit, tuple(histories), compression=compression,
         )  # fmt: skip
         check_columns(job)
@@ -201,7 +201,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
         if not at_once:
             raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
 
-        def run_there(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
+        def run_on_cluster(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
             sent = client.scatter(job, broadcast=True, hash=False)  # send the footers of all files once
             futures = [client.submit(fn, sent, *task, pure=False) for task in tasks]
             try:
@@ -214,7 +214,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             finally:
                 client.cancel(futures)
 
-        yield run_there, at_once
+        yield run_on_cluster, at_once
 
 
 @contextlib.contextmanager
@@ -226,7 +226,7 @@ def _client(address: str) -> Iterator[Any]:
 # ---- the folder ------------------------------------------------------------------------------------------------------
 
 
-def _refuse_data(out: str) -> None:
+def _require_empty(out: str) -> None:
     if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
         raise PipelineError(
             f"cluster: {out!r} is there already", site=user_site(), fix="remove it, or choose another folder"
@@ -240,22 +240,24 @@ def _folder(job: Job) -> Iterator[None]:
         make_owned(job.folder, _KIND, 0o777)
     except ForeignFile as error:
         raise PipelineError(f"cluster: {error}", fix="move it away, or choose another folder") from error
-    plan, lock, taken = os.path.join(job.folder, "plan.json"), None, False
+    plan, lock, locked_elsewhere = os.path.join(job.folder, "plan.json"), None, False
     try:
         lock = acquire(os.path.join(job.folder, "lock"))
     except BlockingIOError:
-        taken = True
+        locked_elsewhere = True
     try:
         # Without locks, several processes may do the same work: files appear atomically, under their own names.
-        if taken or (lock is None and os.path.exists(plan) and not _same(plan, _said(job))):
+        if locked_elsewhere or (
+            lock is None and os.path.exists(plan) and not _has_content(plan, _job_description(job))
+        ):
             raise SourceError(
                 f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
                 fix="let it end; if none does, remove that folder",
             )  # fmt: skip
-        if not _same(plan, _said(job)):
+        if not _has_content(plan, _job_description(job)):
             _clear(job.folder)
             os.makedirs(os.path.join(job.folder, "out"), exist_ok=True)
-            write_whole(plan, _said(job).encode())
+            write_whole(plan, _job_description(job).encode())
         yield
     finally:
         release(lock)
@@ -269,15 +271,15 @@ def _clear(folder: str) -> None:
         remove_file(folder, name, _KIND, _WRITTEN)
 
 
-def _same(plan: str, said: str) -> bool:
+def _has_content(plan: str, description: str) -> bool:
     try:
         with open(plan, encoding="utf-8") as stream:
-            return stream.read() == said
+            return stream.read() == description
     except OSError:
         return False
 
 
-def _said(job: Job) -> str:
+def _job_description(job: Job) -> str:
     """Return everything that determines the output; a run continues only if it is unchanged."""
     import polars as pl
 

@@ -19,7 +19,17 @@ import pyarrow.types as pt
 from cedar.core.arrow import numbers
 from cedar.core.errors import PipelineError, user_site
 from cedar.core.groups.slices import Slices
-from cedar.recommendation.rows import Flags, Ints, begins, codes_of, column_of, ordinals, per_minute, start_of, taken
+from cedar.recommendation.rows import (
+    Flags,
+    Ints,
+    codes_of,
+    column_of,
+    ordinals,
+    per_minute,
+    run_start,
+    starts_run,
+    take_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,8 @@ class History:
         counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, caller)
         kept = numbers(values)[counts]
         before = np.cumsum(counts) - counts  # counted events before each row
-        ends = before[start_of(sessions)] if self.at == "session" else before
-        starts = np.maximum(before[start_of(users)], ends - self.n)
+        ends = before[run_start(sessions)] if self.at == "session" else before
+        starts = np.maximum(before[run_start(users)], ends - self.n)
         return Slices(kept, starts, ends - starts)
 
 
@@ -122,7 +132,7 @@ def add_sessions(
         if column.null_count:
             raise PipelineError(f"add_sessions: column {name!r} is null in a row", fix="fill or drop those rows first")
     order = time_order(users, times)
-    table = taken(table, order)
+    table = take_rows(table, order)
     first, new = session_begins(codes_of(users)[order], times.take(pa.array(order)), gap, unit, time)
     for name, lists in history_columns(table, first, new, histories).items():
         table = with_column(table, name, lists)
@@ -136,7 +146,7 @@ def time_order(keys: pa.Array, times: pa.Array) -> Ints:
 
 def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, name: str) -> tuple[Flags, Flags]:
     """Return whether each row is the first of its user, and whether it is the first of a session."""
-    first = begins(users)
+    first = starts_run(users)
     if gap is None:
         return first, first
     if not gap > 0:

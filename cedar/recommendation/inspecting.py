@@ -20,8 +20,8 @@ from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource, read_parquet
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.operators.dedup_estimate import Estimate, Reach, Sampled
-from cedar.recommendation.rows import begins, codes_of, column_of, ordinals, taken
-from cedar.recommendation.sorting import MARK, marked
+from cedar.recommendation.rows import codes_of, column_of, ordinals, starts_run, take_rows
+from cedar.recommendation.sorting import MARK, read_mark
 from cedar.recommendation.spill import parts_of
 
 
@@ -129,7 +129,7 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
     tables, runs = [], []
     for _, table in _tables(source.select([session, *filter(None, [sort]), *names]), splits, session, rows):
         tables.append(table)
-        runs.append(begins(codes_of(column_of(table, session, "inspect"))))  # each row group begins a new run
+        runs.append(starts_run(codes_of(column_of(table, session, "inspect"))))  # each row group begins a new run
     if not tables:
         raise SourceError(f"inspect: {source.describe()} has no rows")
     table = pa.concat_tables(tables)
@@ -138,18 +138,18 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
     pieces = np.bincount(codes[np.concatenate(runs)], minlength=sessions)
     return Inspection(
         sum(split.rows or 0 for split in splits), len(source.listing), len(splits), table.num_rows, batch, sessions,
-        len(codes) / sessions, _in_batch(codes, batch), int((pieces > 1).sum()),
-        None if sort is None else _backwards(codes, column_of(table, sort, "inspect")),
+        len(codes) / sessions, _mean_session_rows(codes, batch), int((pieces > 1).sum()),
+        None if sort is None else _count_backwards(codes, column_of(table, sort, "inspect")),
         _features(table, codes, sort, names, batch),
     )  # fmt: skip
 
 
-def _in_batch(codes: Any, batch: int) -> float:
+def _mean_session_rows(codes: Any, batch: int) -> float:
     cut = np.arange(len(codes)) // batch
     return len(codes) / len(np.unique(cut * (codes.max() + 1) + codes))
 
 
-def _backwards(codes: Any, times: pa.Array) -> int:
+def _count_backwards(codes: Any, times: pa.Array) -> int:
     order = np.argsort(codes, kind="stable")
     same = codes[order][1:] == codes[order][:-1]
     now = ordinals(times)[order]
@@ -168,7 +168,7 @@ def _features(table: Any, codes: Any, sort: str | None, names: list[str], batch:
             continue
         lists = column if pt.is_large_list(column.type) else _as_lists(column)
         now: Estimate = Sampled({name: lists}, session, Reach(batch, batch)).estimate([name])
-        moved = taken(pa.table({name: lists, "session": session}), order)
+        moved = take_rows(pa.table({name: lists, "session": session}), order)
         later = Sampled(
             {name: column_of(moved, name, "inspect")}, column_of(moved, "session", "inspect"), Reach(batch)
         ).estimate([name])
@@ -204,7 +204,7 @@ def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> Non
     places: list[tuple[Split, Any]] = []
     for split, table in _tables(source.select(names), source.splits(), session, None):
         keys = column_of(table, session, "check_clustered")
-        first = begins(codes_of(keys))
+        first = starts_run(codes_of(keys))
         if sort is not None:
             times = ordinals(column_of(table, sort, "check_clustered"))
             back = np.flatnonzero(~first[1:] & (times[1:] < times[:-1]))
@@ -250,7 +250,7 @@ def read_clustered(paths: Any, *, session: str, sort: str | None = None) -> Pipe
         4
     """
     source = read_parquet(paths)
-    known = [marked((footer.metadata or {}).get(MARK)) for footer in source._footers]
+    known = [read_mark((footer.metadata or {}).get(MARK)) for footer in source._footers]
     if not all(mark is not None and mark[0] == session and sort in (None, mark[1]) for mark in known):
         check_clustered(paths, session=session, sort=sort)
     return cedar.read_parquet(paths)

@@ -138,19 +138,19 @@ def mind(paths: Any, *, explode: bool = True, dedup: bool = True) -> Pipeline:
     return requests.apply(Explode("news", "label")).dedup([["history"]], session="impression_id")
 
 
-def _words(text: Any) -> Any:
+def _split_words(text: Any) -> Any:
     """Split strings into words; a null has none."""
     return text.fill_null("").str.split(" ").list.filter(pl.element() != "")
 
 
 def _numbers(text: Any) -> Any:
-    return _words(text).list.eval(pl.element().str.strip_prefix("N").str.to_integer(base=10))
+    return _split_words(text).list.eval(pl.element().str.strip_prefix("N").str.to_integer(base=10))
 
 
 def _labels(text: Any) -> Any:
     click = pl.element().str.ends_with("-1")
     reported = pl.element().str.contains("-", literal=True)
-    return _words(text).list.eval(pl.when(reported).then(click.cast(pl.Int8)))
+    return _split_words(text).list.eval(pl.when(reported).then(click.cast(pl.Int8)))
 
 
 # ---- OTTO's sessions of a web shop: a line of JSON for each session --------------------------------------------------

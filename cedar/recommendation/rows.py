@@ -32,13 +32,13 @@ def column_of(table: Any, name: str, caller: str) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def taken(table: Any, index: Ints) -> Any:
+def take_rows(table: Any, index: Ints) -> Any:
     """Return rows of a table; for lists of numbers several times faster than Arrow."""
-    columns = [take_lists(_whole(column), index) for column in table.columns]
+    columns = [take_lists(_as_one_array(column), index) for column in table.columns]
     return pa.table(dict(zip(table.column_names, columns, strict=True)))
 
 
-def _whole(column: Any) -> pa.Array:
+def _as_one_array(column: Any) -> pa.Array:
     combined = column.combine_chunks()
     return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
@@ -75,13 +75,13 @@ def per_minute(column: pa.Array, unit: str, name: str) -> int:
     return 60 * _SECONDS[unit]
 
 
-def begins(codes: npt.NDArray[Any]) -> Flags:
+def starts_run(codes: npt.NDArray[Any]) -> Flags:
     """Return whether each row is the first, or differs from the previous one."""
     first = np.ones(len(codes), dtype=bool)
     first[1:] = codes[1:] != codes[:-1]
     return first
 
 
-def start_of(first: Flags) -> Ints:
+def run_start(first: Flags) -> Ints:
     """Return for each row the row where its run begins."""
     return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))

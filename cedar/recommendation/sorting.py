@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from cedar.lake.layouts import Layouts
 from cedar.recommendation.histories import history_columns, session_begins, time_order, with_column
-from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, start_of, taken
+from cedar.recommendation.rows import Flags, Ints, codes_of, column_of, ordinals, run_start, take_rows
 from cedar.recommendation.spill import Job, parts_of, read_part
 from cedar.store.whole_files import temporary_name, write_whole
 
@@ -34,8 +34,8 @@ def write_part(job: Job, part: int, files: int) -> int:
     writer = None
     rows = sessions = 0
     try:
-        for table in _portions(job, part, files):
-            ordered, first = arranged(job, table, part, sessions)
+        for table in _load_in_portions(job, part, files):
+            ordered, first = sort_sessions(job, table, part, sessions)
             sessions += int(first.sum())
             if writer is None:
                 writer = _writer(job, fresh := temporary_name(path), ordered)
@@ -51,7 +51,7 @@ def write_part(job: Job, part: int, files: int) -> int:
     return rows
 
 
-def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
+def _load_in_portions(job: Job, part: int, files: int) -> Iterator[Any]:
     """Yield the rows of a part; if they exceed memory, divide them by another hash into several passes."""
     tables: list[Any] = []
     size = 0
@@ -70,13 +70,13 @@ def _portions(job: Job, part: int, files: int) -> Iterator[Any]:
         for table in read_part(job, part, files):
             mine = parts_of(column_of(table, job.session, "cluster"), passes, salt=1) == number
             if mine.any():
-                tables.append(taken(table, np.flatnonzero(mine).astype(np.int64)))
+                tables.append(take_rows(table, np.flatnonzero(mine).astype(np.int64)))
         if tables:
             yield pa.concat_tables(tables)
         tables.clear()
 
 
-def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:
+def sort_sessions(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags]:
     """Return the rows in order with added columns, and which rows begin a session.
 
     Sessions are ordered by when they begin, their rows by time.
@@ -89,14 +89,14 @@ def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags
     order = time_order(keys, times)
     users, new = session_begins(codes_of(keys)[order], times.take(pa.array(order)), job.gap, job.unit, job.sort)
     needed = {name for made in job.histories for name in (made.column, made.where) if name is not None}
-    slim = taken(table.select([name for name in table.column_names if name in needed]), order)
+    slim = take_rows(table.select([name for name in table.column_names if name in needed]), order)
     made = history_columns(slim, users, new, job.histories)
-    began = ordinals(times)[order][start_of(new)]
+    began = ordinals(times)[order][run_start(new)]
     again = np.lexsort((np.cumsum(new), began)).astype(np.int64)
-    whole = taken(table, order[again])
+    whole = take_rows(table, order[again])
     first: Flags = new[again]
     for name, lists in made.items():
-        whole = with_column(whole, name, taken(pa.table({name: lists}), again).column(0))
+        whole = with_column(whole, name, take_rows(pa.table({name: lists}), again).column(0))
     if job.gap is not None:
         numbers = np.cumsum(first) - 1 + sessions + (part << 40)
         whole = with_column(whole, job.session_into, pa.array(numbers))
@@ -107,13 +107,13 @@ def arranged(job: Job, table: Any, part: int, sessions: int) -> tuple[Any, Flags
 def _field(job: Job, field: Any) -> Any:
     if field.name in job.nullable:
         return field
-    return pa.field(field.name, _without_nulls(field.type), nullable=False)
+    return pa.field(field.name, _non_nullable(field.type), nullable=False)
 
 
-def _without_nulls(kind: Any) -> Any:
+def _non_nullable(kind: Any) -> Any:
     if not pt.is_large_list(kind):
         return kind
-    return pa.large_list(pa.field("item", _without_nulls(kind.value_type), nullable=False))
+    return pa.large_list(pa.field("item", _non_nullable(kind.value_type), nullable=False))
 
 
 def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
@@ -135,7 +135,7 @@ def group_cuts(first: Flags, rows: int) -> list[tuple[int, int]]:
     return cuts
 
 
-def marked(mark: bytes | None) -> tuple[str, str] | None:
+def read_mark(mark: bytes | None) -> tuple[str, str] | None:
     """Return the (session, sort) columns by which a file is marked as clustered; None if it is not."""
     try:
         reported = json.loads(mark or b"")

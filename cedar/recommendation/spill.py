@@ -21,7 +21,7 @@ from cedar.datasets.base import Split
 from cedar.datasets.parquet import ParquetSource
 from cedar.datasets.to_arrow import arrow_batch
 from cedar.recommendation.histories import History
-from cedar.recommendation.rows import Ints, column_of, taken
+from cedar.recommendation.rows import Ints, column_of, take_rows
 from cedar.store.whole_files import temporary_name, write_whole
 
 _OPTIONS = {"compression": "lz4"}
@@ -97,7 +97,7 @@ def spill(job: Job, number: int, splits: Sequence[Split]) -> int:
     table = pa.concat_tables([t for split in splits for t in _tables(job, split)])
     part = parts_of(column_of(table, job.session, "cluster"), job.parts)
     order = np.argsort(part, kind="stable").astype(np.int64)
-    table = taken(table, order)
+    table = take_rows(table, order)
     cuts = np.searchsorted(part[order], np.arange(job.parts + 1)).tolist()
     options = pa.ipc.IpcWriteOptions(**_OPTIONS)
     with (

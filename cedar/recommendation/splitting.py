@@ -17,7 +17,7 @@ from cedar.operators.recsys.ids import SigridHash
 from cedar.operators.transform import BadValues, Transform
 
 _BUCKETS = 1_000_000
-_DRAW = "__split"
+_DRAW_COLUMN = "__split"
 
 
 def split_by_time(
@@ -50,21 +50,26 @@ def split_by_time(
     before = col(time) < at
     if session is None:
         return pipeline.filter(before), pipeline.filter(col(time) >= at)
-    both = pl.Series(_straddling(pipeline, time, at, session, executor))
+    both = pl.Series(_sessions_on_both_sides(pipeline, time, at, session, executor))
     if not len(both):
         return pipeline.filter(before), pipeline.filter(col(time) >= at)
     across = col(session).is_in(both.implode())
     return pipeline.filter(before & ~across), pipeline.filter((col(time) >= at) | (across & before))
 
 
-def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: Any) -> pa.Array:
+def _sessions_on_both_sides(pipeline: Pipeline, time: str, at: Any, session: str, executor: Any) -> pa.Array:
     """Return the sessions with rows on both sides."""
     sides: dict[bool, list[pl.Series]] = {True: [], False: []}
-    rows = pipeline.select(session, time).with_columns(**{_DRAW: col(time) < at}).drop(time).batch(65_536, last="keep")
+    rows = (
+        pipeline.select(session, time)
+        .with_columns(**{_DRAW_COLUMN: col(time) < at})
+        .drop(time)
+        .batch(65_536, last="keep")
+    )
     with rows.loader(format="arrow", executor=executor) as loader:
         for batch in loader:
             _refuse_nulls(batch, session, time)
-            frame = pl.DataFrame({"session": pl.Series(batch[session]), "before": pl.Series(batch[_DRAW])})
+            frame = pl.DataFrame({"session": pl.Series(batch[session]), "before": pl.Series(batch[_DRAW_COLUMN])})
             for side, values in sides.items():
                 values.append(frame.filter(pl.col("before") == side)["session"].drop_nulls().unique())
     early, late = (pl.concat(values).unique() if values else pl.Series([], dtype=pl.Int64) for values in sides.values())
@@ -73,7 +78,7 @@ def _straddling(pipeline: Pipeline, time: str, at: Any, session: str, executor: 
 
 
 def _refuse_nulls(batch: Any, session: str, time: str) -> None:
-    for name, shown in ((session, session), (_DRAW, time)):
+    for name, shown in ((session, session), (_DRAW_COLUMN, time)):
         if batch[name].null_count:
             raise PipelineError(
                 f"split_by_time: column {shown!r} is null in {batch[name].null_count} row(s)",
@@ -112,9 +117,11 @@ def split_by_session(
     plain = isinstance(kind, pa.DataType) and (pt.is_integer(kind) or pt.is_large_string(kind))
     if kind != "?" and not plain:
         raise PipelineError(f"split_by_session: column {session!r} is {kind}", fix="integers or strings")
-    drawn = pipeline.map(SessionDraw(seed), session, into=_DRAW)
+    drawn = pipeline.map(SessionDraw(seed), session, into=_DRAW_COLUMN)
     limit = round(evaluation * _BUCKETS)
-    return drawn.filter(col(_DRAW) >= limit).drop(_DRAW), drawn.filter(col(_DRAW) < limit).drop(_DRAW)
+    return drawn.filter(col(_DRAW_COLUMN) >= limit).drop(_DRAW_COLUMN), drawn.filter(col(_DRAW_COLUMN) < limit).drop(
+        _DRAW_COLUMN
+    )
 
 
 @dataclass(frozen=True)

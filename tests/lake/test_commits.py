@@ -68,7 +68,7 @@ def test_of_two_that_commit_at_once_the_second_ends_and_its_files_go(tmp_path: P
     with pytest.raises(PipelineError, match="another job is writing to"):
         other.add(Commit((mine,), {}, "", 1))
     assert files(tmp_path) == ["part-00000.jsonl"]
-    with one.alone(), pytest.raises(PipelineError, match="another job is writing to"), other.alone():
+    with one.locked(), pytest.raises(PipelineError, match="another job is writing to"), other.locked():
         pass
 
 

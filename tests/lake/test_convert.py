@@ -72,7 +72,7 @@ def test_what_takes_least_time_is_written(data: Path, tmp_path: Path, monkeypatc
                                       ("parquet", "small", 2e-6), ("parquet", "fast", 4e-6)]:  # fmt: skip
             yield converting.FormatCost(form, layout, 10.0, seconds, None, 0.0)
 
-    monkeypatch.setattr(converting, "_measured", measured)
+    monkeypatch.setattr(converting, "_measure", measured)
     made = cedar.convert(data, tmp_path / "out")
     job = json.loads((tmp_path / "out/_cedar/job.json").read_text())
     assert (job["format"], job["layout"]) == ("parquet", "small")
@@ -82,14 +82,14 @@ def test_what_takes_least_time_is_written(data: Path, tmp_path: Path, monkeypatc
     job = json.loads((tmp_path / "arrow/_cedar/job.json").read_text())
     assert (job["format"], job["layout"]) == ("arrow", "fast")
 
-    monkeypatch.setattr(converting, "_measured", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(converting, "_measure", lambda *_: pytest.fail("measured again"))
     again = cedar.convert(data, tmp_path / "out")  # continues in the format that it began with
     assert again.written is not None
     assert again.written.resumed == 1
 
 
 def test_rows_that_are_missing_are_an_error(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(converting, "_counted", lambda _: 601)
+    monkeypatch.setattr(converting, "_known_rows", lambda _: 601)
     with pytest.raises(cedar.SourceError, match="600 rows are there, 600 were written, of 601"):
         cedar.convert(data, tmp_path / "out", format="arrow", layout="fast")
 

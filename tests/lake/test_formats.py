@@ -81,7 +81,7 @@ def test_the_name_of_a_sample_comes_once_in_a_shard():
 def test_small_arrow_files_are_compressed_and_others_can_be_mapped(tmp_path: Path):
     table, sizes = pa.table({"x": [7] * 5000}), {}
     for aim in ("fast", "small"):
-        form, content = FORMATS["arrow"].laid_out(aim, "disk"), bytearray()
+        form, content = FORMATS["arrow"].for_job(aim, "disk"), bytearray()
         made = form.assembly(lambda data, content=content: content.extend(memoryview(data)) or len(data))  # type: ignore[misc]
         made.add(form.encode(table))
         made.end()

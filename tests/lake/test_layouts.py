@@ -63,10 +63,12 @@ def test_the_rows_are_those_of_the_pipeline_for_every_reader(tmp_path: Path, aim
 
 def test_what_is_read_fastest_is_chosen(monkeypatch: pytest.MonkeyPatch):
     column = pa.table({"x": np.arange(5000)})
-    sizes = {tuple(how): layouts._encoded(column, {"x": how}).size for how in layouts._ways(column.schema.field(0))}
+    sizes = {
+        tuple(how): layouts._encoded(column, {"x": how}).size for how in layouts._candidates(column.schema.field(0))
+    }
 
     def costs(seconds: Any) -> None:
-        monkeypatch.setattr(layouts, "_decoding", lambda file: seconds(file.size))
+        monkeypatch.setattr(layouts, "_decoding_seconds", lambda file: seconds(file.size))
 
     costs(lambda size: 1.0 if size == sizes["plain", "none"] else 2.0)
     assert layouts.choose(column, "fast", "disk") == ["plain", "none"]
@@ -95,7 +97,7 @@ def test_of_many_columns_some_are_stored_as_others_of_their_type(tmp_path: Path,
         looked.extend(column.column_names)
         return ["plain", "none"]
 
-    monkeypatch.setattr(layouts, "_CHOOSING", -1.0)
+    monkeypatch.setattr(layouts, "_MAX_TRIAL_SECONDS", -1.0)
     monkeypatch.setattr(layouts, "choose", choose)
     table = pa.table({f"{kind}{i}": pa.array(range(5), kind) for i in range(3) for kind in (pa.int32(), pa.int64())})
     written = cedar.from_arrow(table).write(tmp_path / "out")
@@ -128,10 +130,10 @@ def test_pieces_that_were_encoded_before_a_null_was_known_are_fitted(tmp_path: P
     """The piece with nulls waits until those after it are encoded."""
     monkeypatch.setattr(writing, "group_rows", lambda *_: 10)
     others = threading.Event()
-    fitted = Parquet.fitted
+    with_job_schema = Parquet.with_job_schema
 
     def waiting(self: Parquet, table: pa.Table) -> Any:
-        made = fitted(self, table)
+        made = with_job_schema(self, table)
         if table["id"][0].as_py() == 10:
             others.wait(0.5)
         elif table["id"][0].as_py() >= 20:
@@ -145,7 +147,7 @@ def test_pieces_that_were_encoded_before_a_null_was_known_are_fitted(tmp_path: P
         again.append(1)
         return refitted(self, piece, fields)
 
-    monkeypatch.setattr(Parquet, "fitted", waiting)
+    monkeypatch.setattr(Parquet, "with_job_schema", waiting)
     monkeypatch.setattr(Parquet, "refitted", counted)
     values = [None if i == 15 else i for i in range(40)]
     written = cedar.from_arrow(pa.table({"id": range(40), "n": values})).write(

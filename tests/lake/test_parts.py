@@ -28,14 +28,14 @@ def test_every_folder_has_a_file_and_one_that_is_full_is_followed_by_another(tmp
     parts = parts_in(tmp_path, rows_per_file=3)
     for folder, rows in (("k=1", [1, 2]), ("k=2", [3]), ("k=1", [4]), ("k=1", [5, 6]), ("k=1", [7, 8])):
         add(parts, folder, rows)
-    assert (parts.under_way, parts.rows) == (True, 1 + 2)
+    assert (parts.has_open_files, parts.rows) == (True, 1 + 2)
     parts.end()
-    done = parts.taken()
+    done = parts.take_done()
     assert [(part.name, part.rows) for part in done] == [
         ("k=1/part-00000.jsonl", 3), ("k=1/part-00002.jsonl", 2), ("k=2/part-00001.jsonl", 1),
         ("k=1/part-00003.jsonl", 2),
     ]  # fmt: skip
-    assert (parts.taken(), parts.under_way, parts.bytes) == ([], False, 0)
+    assert (parts.take_done(), parts.has_open_files, parts.bytes) == ([], False, 0)
     for part, rows in zip(done, ([1, 2, 4], [5, 6], [3], [7, 8]), strict=True):
         content = (tmp_path / part.name).with_name(part.temporary).read_bytes()
         assert content == b"".join(b'{"x":%d}\n' % x for x in rows)
@@ -45,7 +45,7 @@ def test_every_folder_has_a_file_and_one_that_is_full_is_followed_by_another(tmp
 def test_what_is_dropped_is_gone_and_what_was_taken_stays(tmp_path: Path):
     parts = parts_in(tmp_path, rows_per_file=1)
     add(parts, "", [1])
-    (kept,) = parts.taken()
+    (kept,) = parts.take_done()
     add(parts, "", [2])
     parts.rows_per_file = None
     add(parts, "", [3])

@@ -50,7 +50,7 @@ def test_a_column_that_does_not_vary_becomes_zero() -> None:
 def test_quantiles_have_about_as_many_rows_each(monkeypatch: pytest.MonkeyPatch, drawn: int) -> None:
     from cedar.preprocessing import steps
 
-    monkeypatch.setattr(steps, "_DRAWN", drawn)
+    monkeypatch.setattr(steps, "_MAX_SAMPLE", drawn)
     monkeypatch.setattr(frames, "_PART", 300)
     values = np.random.default_rng(0).lognormal(size=2000)
     rows = cedar.from_arrow(pa.table({"x": values}))
@@ -130,7 +130,7 @@ def test_errors(make: Any, message: str) -> None:
 
 
 def test_the_sample_of_quantiles_does_not_depend_on_how_values_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_DRAWN", 50)
+    monkeypatch.setattr(steps, "_MAX_SAMPLE", 50)
     values, found = np.random.default_rng(3).normal(size=1000), []
     for cut in (1, 60, 333, 1000):
         learner = Quantiles("x", bins=5).learner("x")

@@ -12,7 +12,7 @@ from cedar.core.errors import PipelineError
 from cedar.core.groups.slices import Slices
 from cedar.operators.dedup_estimate import sliding_factor
 from cedar.recommendation import add_sessions, history
-from cedar.recommendation.rows import begins
+from cedar.recommendation.rows import starts_run
 
 EVENTS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 99), st.booleans()), min_size=1, max_size=40
@@ -63,7 +63,7 @@ def test_a_history_at_each_event_is_slices_of_the_events():
     samples, length, sessions = 16, 50, 40
     users = np.repeat(np.arange(sessions), samples + length)
     table = pa.table({"item": np.arange(len(users))})
-    held = history("item", length, "event").slices(table, begins(users), begins(users))
+    held = history("item", length, "event").slices(table, starts_run(users), starts_run(users))
     assert isinstance(held, Slices)
     assert held.plain().to_pylist()[length] == list(range(length))
     full = held.lengths == length  # rows with a whole window

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cedar.core.errors import PipelineError
 from cedar.recommendation import add_sessions
-from cedar.recommendation.rows import begins, codes_of, column_of, ordinals, start_of, taken
+from cedar.recommendation.rows import codes_of, column_of, ordinals, run_start, starts_run, take_rows
 
 
 @given(st.lists(st.sampled_from(["b", "a", "c"]), min_size=1, max_size=30))
@@ -20,13 +20,13 @@ def test_runs_of_equal_values_are_those_of_the_model(values):
     codes = codes_of(pa.array(values))
     order = list(dict.fromkeys(values))
     assert codes.tolist() == [order.index(value) for value in values]
-    first = begins(codes)
+    first = starts_run(codes)
     assert first.tolist() == [i == 0 or values[i - 1] != value for i, value in enumerate(values)]
-    starts = start_of(first).tolist()
+    starts = run_start(first).tolist()
     assert all(first[start] and len(set(values[start : i + 1])) == 1 for i, start in enumerate(starts))
     table = pa.table({"v": values, "l": [[i] * (i % 3) for i in range(len(values))]})
     back = np.arange(len(values))[::-1]
-    assert taken(table, back).to_pylist() == table.to_pylist()[::-1]
+    assert take_rows(table, back).to_pylist() == table.to_pylist()[::-1]
 
 
 @pytest.mark.parametrize(
