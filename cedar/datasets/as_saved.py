@@ -81,7 +81,7 @@ class Saved:
             raise ValueError("'listings' cannot be read") from error
         lengths = {len(values) for values in columns.values()}
         if len(lengths) != 1 or not all(0 <= file < len(files) for file in columns["file"]):
-            raise ValueError("'listings' holds what it cannot")
+            raise ValueError("'listings' is not valid")
         return Saved(str(digest), row_bytes, files, columns)
 
 
@@ -100,7 +100,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
     now = {name: number for number, name in enumerate(source.listing.names())}
     if not any(name in now for name, _ in saved.files):
         raise SourceError(
-            f"the data of {source.describe()} changed: the state is of other files, such as {saved.files[0][0]}",
+            f"the data of {source.describe()} changed: the state is for other files, such as {saved.files[0][0]}",
             fix="read the files of the state, or set_epoch() to the next epoch without the state",
         )
     splits = SplitTable.of(source.splits())
@@ -122,7 +122,7 @@ def as_saved(source: FileSource, saved: Saved, marks: Any, counted: bool) -> tup
                 gone.append(known.url)
                 _mark_removed(columns, own_splits, counted)
             columns["file"][own_splits] = len(source.listing) + len(lost)
-            why = "was taken out" if position is None else "was damaged when the epoch began"
+            why = "was removed" if position is None else "was damaged when the epoch began"
             lost.append((known, SourceError(f"{known.url} {why}: its rows are missing")))
             continue
         columns["file"][own_splits] = position
@@ -175,7 +175,7 @@ def _use_current_splits(columns: dict[str, Any], own_splits: Any, splits: Sequen
     rows, before = now.rows.astype(np.int64), columns["rows"][own_splits]
     if len(now) != len(own_splits) or ((before >= 0) & (rows != before)).any():
         raise SourceError(
-            f"{file.url} has other splits than when the state was saved, or other numbers of rows",
+            f"{file.url} has changed: its splits or row counts differ from the saved state",
             fix="restore the file as it was, or set_epoch() to the next epoch without the state",
         )
     for name in ("start", "stop", "part", "streaming"):

@@ -20,7 +20,7 @@ from cedar.operators.base import Effects, Operator, Schema
 LOST = -1  # ``Split.part`` of the only split of a lost file
 GONE = -2  # ``Split.part`` is this or lower for splits of a file that was removed in the middle of an epoch
 UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if positions do not count rows
-SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) continues without what cannot be read"
+SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
 
 T = TypeVar("T")
 

@@ -219,7 +219,7 @@ class CsvSource(FileSource):
                     raise RowError(
                         f"{file.url}, {place if unit == 'row' else f'line {line_number(file, offset) + 1}'}: {error}",
                         row=RowRef(0, ordinal, offset, url=file.url, unit=unit),
-                        fix=f'say what it is: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"',
+                        fix=f'set its type: dtypes={{{name!r}: "uint64"}}, "float64", a decimal type, or "string"',
                     ) from error
 
     def _stream(self, ordinal: int, file: File) -> Iterator[Chunk]:
@@ -243,7 +243,7 @@ class CsvSource(FileSource):
         header = min(max(0, self._first_row_offset(ordinal) - lines.start), len(lines.data))
         if 0 < header < len(lines.data) and lines.data[header - 1] == ord("\r"):
             raise SourceError(
-                f"{file.url}: its lines end with CR alone",
+                f"{file.url}: its lines end with CR only",
                 fix="rewrite them with LF, or leave out quoting=False",
             )
         lines = Lines(lines.data[header:], lines.start + header)
@@ -330,7 +330,7 @@ def _check_unique(names: tuple[str, ...], file: File) -> tuple[str, ...]:
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise SourceError(
-            f"{file.url}: there are two columns {twice!r}", fix="give other names with column_names=[...]"
+            f"{file.url}: two columns are named {twice!r}", fix="give other names with column_names=[...]"
         )
     return names
 
@@ -340,7 +340,7 @@ def _other_header(first: File, other: File, names: tuple[str, ...], others: tupl
     how = f"the second has no {missing}" if missing else f"the second also has {extra}" if extra else "another order"
     return SourceError(
         f"{first.url} and {other.url} have different headers: {how}",
-        fix="read them apart and join them with cedar.concat",
+        fix="read them separately and combine them with cedar.concat",
     )
 
 
@@ -385,7 +385,7 @@ def read_csv(
             raise PipelineError(f"read_csv: {option}={names!r} is not a list of different names", site=user_site())
     if isinstance(quoting, int) and not isinstance(quoting, bool):  # csv.QUOTE_MINIMAL is 0, and QUOTE_NONE is 3
         raise PipelineError(
-            f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the module csv",
+            f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the csv module",
             site=user_site(),
             fix="quoting=False for csv.QUOTE_NONE; leave it out for the others",
         )

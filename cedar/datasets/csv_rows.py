@@ -29,7 +29,7 @@ def read_header(file: File, stream: Any, delimiter: str, quoting: bool) -> tuple
             rows = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
         first = next((row for row in rows if row), None)
     if first is None:
-        raise SourceError(f"{file.url}: the file is empty, not even a header is there", fix="leave it out")
+        raise SourceError(f"{file.url}: the file is empty and has no header", fix="leave it out")
     return tuple(first), sum(line_bytes_read)
 
 
@@ -75,12 +75,14 @@ def row_blocks(file: File, stream: Any, begin: int, delimiter: str, quoting: boo
             yield _protect_bom(data[:cut])
         rest = data[cut:]
         if len(rest) > file.limits.line_bytes:
-            raise too_much(f"{file.url}: a row, if no quote is left open,", "is longer than", "line_bytes", file.limits)
+            raise too_much(
+                f"{file.url}: a row (unless a quote is never closed)", "is longer than", "line_bytes", file.limits
+            )
     check_unchanged(file)
     if _last_end(rest, delimiter, quoting)[1]:
         raise SourceError(
             f"{file.url}: a quote is opened and never closed: the last value continues to the end of the file",
-            fix="correct the file, or read_csv(..., quoting=False) if quotes mean nothing in it",
+            fix="correct the file, or read_csv(..., quoting=False) if quotes have no special meaning",
         )
     if rest:
         yield _protect_bom(rest)

@@ -153,7 +153,7 @@ class AdaptedSource(BaseSource):
         types = {n: type_of(c) for n, c in columns.items()}
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
-            raise SourceError(f"{origin.url}: columns of different lengths: {lengths}")
+            raise SourceError(f"{origin.url}: columns differ in length: {lengths}")
         self._check(types, known, origin)
         self.__dict__.setdefault("_seen", types)
         return columns
@@ -163,7 +163,7 @@ class AdaptedSource(BaseSource):
             name = next(n for n in [*known, *types] if types.get(n) != known.get(n))
             kind, wanted = types.get(name), known.get(name)
             raise SourceError(
-                f"{origin.url}: column {name!r} is {kind or 'missing'} here and {wanted or 'missing'} before",
+                f"{origin.url}: column {name!r} is {kind or 'missing'} here but was {wanted or 'missing'} before",
                 fix="yield the same columns with the same types from every split",
             )
 
@@ -242,10 +242,10 @@ def _numbered(index: int, split: Any) -> Split:
 def _miscounted(split: Split, origin: Origin, stated_rows: int, read_rows: int, least: str = "") -> SourceError:
     """Report a wrong row count: cedar assigns and finds rows by these counts, so a wrong one would lose rows."""
     return SourceError(
-        f"{origin.url} (file {split.file}, start {split.start}): the split says {stated_rows} rows, and read() gave"
-        f" {least}{read_rows}",
-        done="stopped: which rows a rank gets, and where a resume continues, is counted with what the splits say",
-        fix="give the true number in Split(rows=...), or leave it out where it is not known",
+        f"{origin.url} (file {split.file}, start {split.start}): the split states {stated_rows} rows, but read()"
+        f" returned {least}{read_rows}",
+        done="stopped, since ranks and resuming rely on the row counts of splits",
+        fix="set the correct number in Split(rows=...), or omit it if it is unknown",
     )
 
 

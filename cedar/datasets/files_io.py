@@ -161,12 +161,12 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
     if file.size is not None and size is not None and size != file.size:
         change = f"{file.size} bytes when listed, {size} now"
     elif stamps_differ(file.stamp, stamp):
-        change = "it was written again, or another was put in its place, since it was listed"
+        change = "it was rewritten or replaced after it was listed"
     if change:
         raise SourceError(
             f"{file.url}: changed while in use: {change}",
-            fix="write new data under new names, or build the pipeline again; bring its manifest, if it has one, up to "
-            "date: cedar data manifest",
+            fix="write new data under new names, or build the pipeline again; if it has a manifest, update it: "
+            "cedar data manifest",
         )
 
 

@@ -129,7 +129,7 @@ class KeptFooters(Footers):
         self._sizes, self._sizes_at = sizes, ends
         leaves = np.array([len(schema.parquet) for schema in self._schemas], dtype=np.int64)
         if (np.diff(ends) != leaves[kinds] * np.diff(groups)).any():
-            raise BadFooter("it has not the sizes of all columns")
+            raise BadFooter("it lacks the sizes of some columns")
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_parsed", "_packed", "_sizes", "_schemas")}
@@ -149,7 +149,7 @@ class KeptFooters(Footers):
             rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
             same = rows == self.rows[self.groups[file] : self.groups[file + 1]].tolist()
             if not same or not FileSchema(footer).same(self._schemas[self.kinds[file]]):
-                raise BadFooter("it is another than the manifest says; make the manifest again: cedar data manifest")
+                raise BadFooter("it differs from the manifest; rebuild the manifest: cedar data manifest")
             return footer
 
     def _unpacked(self, file: int) -> Any:

@@ -58,7 +58,7 @@ def hive_columns(listing: Listing, types: Mapping[str, pa.DataType]) -> list[Hiv
         if list(values) != names:
             raise SourceError(
                 f"{listing[0].url} is partitioned by {names}, {file.url} by {list(values)}",
-                fix="read folders that are partitioned by other columns apart",
+                fix="read folders with different partition columns separately",
             )
     return [_column(name, [p[name] for p in parts], types.get(name), listing) for name in names]
 

@@ -35,8 +35,8 @@ _SUGGESTIONS = {  # package and class of common mistakes -> what to use instead
     ("builtins", "set"): "a list, whose order is fixed",
     ("builtins", "str"): "a list of rows, or cedar.read_text(path)",
     ("builtins", "bytes"): "a list of rows",
-    ("cedar", "Pipeline"): "the pipeline as it is: it is rows already",
-    ("cedar", "Loader"): "the pipeline that the loader was made of",
+    ("cedar", "Pipeline"): "the pipeline itself, which already has rows",
+    ("cedar", "Loader"): "the pipeline from which the loader was created",
     ("builtins", "generator"): "cedar.from_iterable(function), with the function that makes the generator",
 }
 
@@ -160,7 +160,7 @@ class ItemsSource(BaseSource):
                     raise self._failed(start, error) from error
             else:
                 if len(items) != stop - start:
-                    raise self._origin.error(f"__getitems__ gave {len(items)} of {stop - start} items", start)
+                    raise self._origin.error(f"__getitems__ returned {len(items)} of {stop - start} items", start)
                 return items
         return [self._item(i) for i in range(start, stop)]
 
@@ -250,7 +250,7 @@ def from_items(
         good = not isinstance(names, str) and len(names) and all(isinstance(name, str) for name in names)
         if not good or len(set(names)) < len(names):
             raise PipelineError(
-                f"names={names!r}: give one name for each part of an item", site=user_site(), fix='names=("x", "y")'
+                f"names={names!r}: give one name per part of an item", site=user_site(), fix='names=("x", "y")'
             )
         names = tuple(names)
     suggestion = _suggestion(rows)

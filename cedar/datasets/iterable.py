@@ -88,7 +88,7 @@ class IterableSource(BaseSource):
         if last is not None and last.ref() is iterator:
             raise PipelineError(
                 f"{self.describe()} returned the same iterator twice",
-                fix="make a new one in each call: a pass over the data reads it from its beginning",
+                fix="create a new iterator in each call, since each pass reads the data from its beginning",
             )
         try:
             self.__dict__["_last"] = _LastIterator(weakref.ref(iterator))
@@ -103,7 +103,7 @@ class IterableSource(BaseSource):
             raise
         except raised() as error:  # user code
             fault = f"the iterator raised {type(error).__name__}: {error}"
-            raise origin.error(fault, row + len(items), "fix the iterator, or let it pass over such items") from error
+            raise origin.error(fault, row + len(items), "fix the iterator, or let it skip such items") from error
         return items
 
     def _types(self, items: list[Any], origin: Origin) -> RowTypes:

@@ -207,20 +207,20 @@ class JsonlSource(FileSource):
             extra = next((name for name in row if self._rejects_unknown and name not in self._types), None)
             if extra is not None:
                 message = f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(self._types)}"
-                return _line_error(file, ordinal, offset, text, message, f"say its type: dtypes={{{extra!r}: ...}}")
+                return _line_error(file, ordinal, offset, text, message, f"set its type: dtypes={{{extra!r}: ...}}")
             self._columns(np.frombuffer(text, dtype=np.uint8), 1)
         except RowError as error:
             return error
         except _FAILURES as error:
             message = re.sub(r"JSON parse error: | in row \d+$", "", str(error))  # one line was parsed
             columns = ", ".join(f"{name}: {kind}" for name, kind in self._types.items())
-            fix = f"correct the line, or say the types with dtypes={{...}}; they are {columns}"
+            fix = f"correct the line, or set types with dtypes={{...}}; the current types are {columns}"
             name = next(
                 (name for name in self._types if message.startswith((f"Column(/{name})", f"Column(/{name}/"))), None
             )
             fix = fix if name is None else f"correct the line; or {_as_text_fix(name)}"
             return _line_error(file, ordinal, offset, text, message, fix)
-        return _line_error(file, ordinal, offset, text, "it does not go with the lines before it")
+        return _line_error(file, ordinal, offset, text, "it does not match the lines before it")
 
     def schema(self) -> dict[str, ColumnType]:
         types = selected(self._types, self.columns, self.describe())
@@ -251,7 +251,7 @@ def _exceeds_depth(row: Any, most: int) -> bool:
 
 def _too_deep_error(file: File, ordinal: int, offset: int) -> RowError:
     most = file.limits.json_depth
-    message = f"objects and lists lie deeper inside each other than the limit json_depth={most}"
+    message = f"objects and lists are nested deeper than the limit json_depth={most}"
     return _line_error(file, ordinal, offset, b"", message, how_to_raise("json_depth", most))
 
 
@@ -289,7 +289,7 @@ def _select_members(text: str, wanted: Container[str] | None, strings: Container
 
 def _as_text_fix(name: str) -> str:
     """Return the advice for a column whose values have no common type."""
-    return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or leave it out: columns=[...] names those to read"
+    return f"keep its values as JSON text, dtypes={{{name!r}: str}}, or omit it: columns=[...] selects columns"
 
 
 def _has_struct(kind: ColumnType) -> bool:
@@ -308,8 +308,8 @@ def _parser_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _array_error(file: File, ordinal: int) -> RowError:
-    message = "the file is a JSON array, and not JSON lines, where a line is an object by itself"
-    fix = "write a line per object (jq -c '.[]'), or give what json.load makes of it to cedar.from_items"
+    message = "the file is a JSON array, not JSON lines with one object per line"
+    fix = "write a line per object (jq -c '.[]'), or pass the result of json.load to cedar.from_items"
     return _line_error(file, ordinal, 0, b"", message, fix)
 
 
@@ -321,11 +321,11 @@ def _too_large_error(file: File, ordinal: int, name: str, values: list[Any], off
             if not low <= number <= high:
                 low, high, at = min(low, number), max(high, number), place
     if low >= -(1 << 63) and high < 1 << 64:
-        message = f"no type of integers holds both {low} and {high}"
+        message = f"no integer type holds both {low} and {high}"
     else:
-        message = f"no type of integers holds {high if high >= 1 << 64 else low}"
+        message = f"no integer type holds {high if high >= 1 << 64 else low}"
     kind = "decimal128(38, 0)" if max(high, -low) < 10**38 else "decimal256(76, 0)"
-    fix = f"say a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as strings"
+    fix = f"set a decimal type: dtypes={{{name!r}: pyarrow.{kind}}}, or write them as strings"
     return _line_error(file, ordinal, offsets[at], b"", f"column {name!r}: {message}", fix)
 
 
@@ -339,7 +339,7 @@ def _integers(value: Any) -> Iterator[int]:
 
 
 def _line_error(
-    file: File, ordinal: int, offset: int, text: bytes, message: str, fix: str = "correct the line, or take it out"
+    file: File, ordinal: int, offset: int, text: bytes, message: str, fix: str = "correct the line, or remove it"
 ) -> RowError:
     message, fix = actual_format(file) or (message, fix)
     shown = text.decode("utf-8", "replace")

@@ -140,9 +140,9 @@ class Listing:
         if len(twice):
             one, other, *_ = (self[i] for i in np.flatnonzero(ids == twice[0]).tolist())
             raise SourceError(
-                f"the names of {one.url} and {other.url} have the same 64-bit hash, and the keys of their rows begin "
+                f"the names of {one.url} and {other.url} have the same 64-bit hash, which is part of their row keys"
                 "with it",
-                fix="give one of the two files another name",
+                fix="rename one of the two files",
             )
         return ids
 
@@ -301,8 +301,8 @@ def reading(url: str, part: str = "") -> Iterator[None]:
     except FileNotFoundError as error:
         cause = redacted(error)
         raise SourceError(
-            f"{where}: the file is not there any more; it was when the files were listed",
-            fix=f"put it back, or build the pipeline again so that the files are listed again{SKIPPABLE}",
+            f"{where}: the file no longer exists; it did when the files were listed",
+            fix=f"restore it, or build the pipeline again to list the files again{SKIPPABLE}",
         ) from cause
     except PermissionError as error:
         cause = redacted(error)
@@ -313,7 +313,7 @@ def reading(url: str, part: str = "") -> Iterator[None]:
         text = redact(" ".join(str(error).split()))[:300] or type(error).__name__
         fix = "check that the file is complete, or leave it out of the paths"
         if status_of(error) in {401, 403}:
-            fix = "check the credentials, and what they allow"
+            fix = "check the credentials and their permissions"
         raise SourceError(f"{where}: cannot be read: {text}", fix=f"{fix}{SKIPPABLE}") from cause
 
 
@@ -346,7 +346,7 @@ def _listing(path: str) -> Iterator[None]:
         raise SourceError(f"{redact_url(path)!r}: no permission to list it", fix="check owner and mode") from cause
     except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
-        fix = "check the credentials, and what they allow" if status_of(error) in {401, 403} else "check the URL"
+        fix = "check the credentials and their permissions" if status_of(error) in {401, 403} else "check the URL"
         fix = install(error) or fix
         raise SourceError(f"{redact_url(path)!r} cannot be listed: {redact(str(error))}", fix=fix) from cause
 

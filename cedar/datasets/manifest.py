@@ -88,7 +88,7 @@ class ManifestResult:
     def __str__(self) -> str:
         return (
             f"{self.files:,} files, {self.row_groups:,} row groups, {self.rows:,} rows; "
-            f"{self.read:,} footers read, {self.files - self.read:,} as they were; {self.bytes:,} bytes"
+            f"{self.read:,} footers read, {self.files - self.read:,} unchanged; {self.bytes:,} bytes"
         )
 
 
@@ -271,9 +271,10 @@ def _load(paths: Sequence[str], where: str, options: StorageOptions | None, quie
         return None
     if reported != normalized:
         raise PipelineError(
-            f"the manifest {redact_url(where)!r} is of other paths: {redact_url(str(reported))}, not {normalized}",
+            f"the manifest {redact_url(where)!r} was written for other paths: "
+            f"{redact_url(str(reported))}, not {normalized}",
             site=user_site(),
-            fix="name a manifest for each data set, or remove this one",
+            fix="use one manifest per data set, or remove this one",
         )
     try:
         return _parse_table(columns, _files(columns, normalized, options), where)
@@ -291,7 +292,7 @@ def _columns(data: bytes) -> pa.Table:
     """Check all of a manifest and return its table."""
     table = table_of(Entry(opened(data, _NAME, _VERSIONS).body[PAGE:], {})).combine_chunks()
     if table.schema != _SCHEMA:
-        raise Damaged("its columns are not those of this version")
+        raise Damaged("its columns do not match this version")
     for name in _SCHEMA.names:
         if name not in _NULLABLE and table[name].null_count:
             raise Damaged(f"column {name!r} has nulls")
@@ -307,7 +308,7 @@ def _files(columns: pa.Table, normalized: list[str], options: StorageOptions | N
     names = ("given", "path", "name", "size", "stamp")
     for given, path, name, size, stamp in zip(*(columns[n].to_pylist() for n in names), strict=True):
         if not 0 <= given < len(roots) or not below(roots[given][1], path) or not path.endswith(name):
-            raise Damaged(f"it names {redact_url(path)!r}, which is not below the paths it is of")
+            raise Damaged(f"it names {redact_url(path)!r}, which is not below its paths")
         if (given, path) in seen or (size is not None and size < 0):
             raise Damaged(f"it names {redact_url(path)!r} twice, or with a size below 0")
         seen.add((given, path))
@@ -323,7 +324,7 @@ def _stamp(text: str | None) -> Any:
     stamp = json.loads(text)
     kinds = [type(part) for part in stamp] if isinstance(stamp, list) else []
     if kinds not in ([int] * 3, [str] * 2):
-        raise Damaged(f"a stamp of a file is {text[:80]}")
+        raise Damaged(f"a file has the invalid stamp {text[:80]}")
     return tuple(stamp)
 
 

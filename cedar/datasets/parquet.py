@@ -183,7 +183,8 @@ class ParquetSource(FileSource):
                 columns[name] = columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
             except pa.ArrowException as error:
                 raise SourceError(
-                    f"{file.url}, row group {split.part}: column {name!r} of {types[name]} cannot be {kind}: {error}",
+                    f"{file.url}, row group {split.part}: column {name!r} of {types[name]} "
+                    f"cannot be converted to {kind}: {error}",
                     fix="give a type in schema= that holds all values, or change the values with with_columns",
                 ) from error
         for hive in self._hive:

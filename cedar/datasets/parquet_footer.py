@@ -58,7 +58,7 @@ def metadata_of(tail: bytes) -> Any:
         BadFooter: the footer cannot be passed to pyarrow.
     """
     if _length(tail) + 8 != len(tail):
-        raise BadFooter("the footer is damaged: its length differs from what it says")
+        raise BadFooter("the footer is damaged: its length does not match its length field")
     leaves = check_metadata(tail[:-8])
     metadata = pq.read_metadata(pa.BufferReader(tail))
     if len(metadata.schema) != leaves:
@@ -138,7 +138,7 @@ def _schema(data: bytes, pos: int) -> tuple[list[Leaf], int]:
         while open_ and open_[-1][0] == 0:
             open_.pop()
         if not open_ and i:
-            raise BadFooter("the footer is damaged: its schema has elements that belong to none")
+            raise BadFooter("the footer is damaged: its schema has elements without a parent")
         if len(open_) > 200:
             raise BadFooter("its schema nests more than 200 levels deep")
         definition, repetition = open_[-1][1:] if open_ else (0, 0)

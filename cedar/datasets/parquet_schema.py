@@ -48,7 +48,7 @@ def check_microseconds(name: str, column: Any, fine: Any, file: File) -> None:
         check_microseconds(name, column.values, fine.values, file)
     elif (numbers(fine.fill_null(0).view("int64")) != numbers(column.fill_null(0).view("int64")) * 1000).any():
         raise SourceError(
-            f"{file.url}: column {name!r} has INT96 timestamps with nanoseconds, which {column.type} does not hold",
+            f"{file.url}: column {name!r} has INT96 timestamps with nanoseconds, which {column.type} cannot hold",
             fix="rewrite it: pyarrow.parquet.write_table(pyarrow.parquet.read_table(path), other) keeps nanoseconds",
         )
 

@@ -106,13 +106,13 @@ def fix_types(
 
 
 _FIX_TENSORS = "give tensors of a dtype that NumPy has, for example .float() of bfloat16"
-_FIX = "make the values of the column one type, or say it with dtypes={...}"
+_FIX = "use one type for all values of the column, or set it with dtypes={...}"
 
 
 def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:
     if form_of(item) != form:
         wanted = {"dict": "a dict", "tuple": "a tuple", "item": "a single value"}[form]
-        raise origin.error(f"{wanted} is expected, as the first one is, not {type(item).__name__}", row)
+        raise origin.error(f"{wanted} is expected, like the first item, not {type(item).__name__}", row)
     return item
 
 
@@ -147,7 +147,7 @@ def build_rows(items: Sequence[Any], types: RowTypes, origin: Origin, first: int
         raise origin.error(
             f"unexpected column {extra!r}: the first {SAMPLE} rows have {list(known)}",
             first + i,
-            "give it in the first row too (None will do), or say its type with dtypes={...}",
+            "include it in the first row too (None is enough), or set its type with dtypes={...}",
         )
     columns = {}
     for name, kind in types.kinds.items():

@@ -128,7 +128,7 @@ def read_delta(
         raise SourceError(
             f"read_delta({redact_url(uri)}{'' if version is None else f', version={version}'}): {error}",
             site=user_site(),
-            fix="check the path, and that it is a Delta Lake table that has this version",
+            fix="check that the path is a Delta Lake table with this version",
         ) from error
 
 
@@ -177,7 +177,7 @@ def _reject_unsupported(shown: str, table: Any, scan: Any, tasks: list[Any]) -> 
     renamed = any(names.get(f.field_id, f.name) != f.name for schema in table.schemas().values() for f in schema.fields)
     others = {str(task.file.file_format).rpartition(".")[2].lower() for task in tasks} - {"parquet"}
     if any(task.delete_files for task in tasks):
-        why, fix = "has deletes that are kept apart from its rows", "compact it (rewrite_data_files) first"
+        why, fix = "stores deletes separately from its rows", "compact it (rewrite_data_files) first"
     elif renamed:
         why, fix = "has renamed columns, which older files have under other names", "rewrite its data files first"
     elif others:

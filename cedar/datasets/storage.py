@@ -116,11 +116,11 @@ class Storage:
         with contextlib.suppress(FileNotFoundError):
             if self.remote.call(temporary, lambda: fs.info(temporary)["size"]) == size:
                 if self.remote.call(final, lambda: fs.exists(final)):
-                    raise _exists_error(f"another job wrote {self.show(final)!r} meanwhile")
+                    raise _exists_error(f"another job has written {self.show(final)!r}")
                 return
         raise SourceError(
             f"{self.show(temporary)!r}, written for {self.show(final)!r}, is missing or does not have {size:,} bytes",
-            done="the file got no name", fix="find out what else changes files there, and run the same again",
+            done="the file was not published", fix="stop whatever else changes files there, and rerun",
         )  # fmt: skip
 
     def rename(self, temporary: str, final: str) -> None:
@@ -199,4 +199,4 @@ def writing(url: str, done: str | None = None, fix: str = "check space and permi
 
 
 def _exists_error(problem: str) -> PipelineError:
-    return PipelineError(problem, site=user_site(), fix="write to a new place, or remove what is there first")
+    return PipelineError(problem, site=user_site(), fix="write to a new location, or remove the existing data first")

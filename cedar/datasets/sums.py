@@ -104,7 +104,7 @@ class Sums:
                 where = start + at
                 raise SourceError(
                     f"{self.url}: damaged: bytes {where:,} to {min(where + BLOCK, self.size):,} have changed",
-                    done="the data were not used",
+                    done="the data was not used",
                     fix=f"restore the file, or write it again; its checksums are in {self.url}{SUFFIX}",
                 )
 
@@ -142,5 +142,5 @@ def write_sums(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 def _damaged(where: str) -> SourceError:
     return SourceError(
-        f"{where}: is not a file of checksums, or damaged", fix="remove it to read the file without checksums"
+        f"{where}: is damaged, or not a checksum file", fix="remove it to read the file without checksums"
     )

@@ -143,7 +143,7 @@ def from_pandas(frame: Any) -> TableSource:
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
     if not all(isinstance(name, str) for name in frame.columns):
-        raise PipelineError("from_pandas: columns are named by strings", fix="frame.rename(columns=str)")
+        raise PipelineError("from_pandas: column names must be strings", fix="frame.rename(columns=str)")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -164,7 +164,7 @@ def from_numpy(arrays: Any) -> TableSource:
     columns = {name: np.asarray(array) for name, array in arrays.items()}
     shapes = {name: array.shape for name, array in columns.items()}
     if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
-        raise PipelineError(f"from_numpy: each array has an entry for each row, not shapes {shapes}", fix="array[:n]")
+        raise PipelineError(f"from_numpy: all arrays need one entry per row; got shapes {shapes}", fix="array[:n]")
     values: dict[str, Any] = {}
     for name, array in columns.items():
         try:

@@ -38,7 +38,7 @@ def refuse_table(folder: str, remote: Remote | None) -> None:
             raise SourceError(
                 f"{folder if remote is None else remote.url(folder)} is {kind}: "
                 f"read without {name}, its files give rows that were deleted or replaced",
-                fix=f"read the table: {fix}; or list each file, if you mean exactly these files",
+                fix=f"read the table: {fix}; or list each file, to read exactly these files",
             )
 
 

@@ -173,7 +173,7 @@ def _samples(
             if current is not None:
                 yield current
             if key in seen:
-                raise _member_error(file, name, f"key {key!r} came before, with other keys in between or after it")
+                raise _member_error(file, name, f"key {key!r} appeared before, with other keys in between")
             seen.add(key)
             current = _TarSample(key)
         if extension in current.parts:
@@ -220,8 +220,8 @@ def _check_end(file: File, archive: Any) -> None:
     while block := archive.fileobj.read(_TAIL):
         if block.strip(b"\0"):
             raise SourceError(
-                f"{file.url}: more follows the zeros that end an archive: it is damaged, or two are in one file",
-                fix="rewrite it, and each archive as its own shard",
+                f"{file.url}: data follows the end of the archive: it is damaged, or contains two archives",
+                fix="rewrite it, with each archive as its own shard",
             )
 
 

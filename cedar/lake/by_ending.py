@@ -76,6 +76,6 @@ def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tup
             if _COMPRESSED.sub("", found).endswith(endings):
                 return name, data
     raise PipelineError(
-        f"{first}: no file there has an ending that says what it holds", site=user_site(),
-        fix=f"name them with one of {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
+        f"{first}: no file has a known extension", site=user_site(),
+        fix=f"use one of the extensions {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
     )  # fmt: skip

@@ -31,7 +31,7 @@ VERSION = 1
 FOLDER = "_cedar"
 _ENTRY = re.compile(r"(\d{8})\.json")
 _TEMPORARY = re.compile(r"\.(part-(?:\d{5,}-)?\d{5,}\.\w+(?:\.crc)?)\.tmp-([0-9a-f]{12,24})")
-_FIX_NEW_PLACE = "write to a new place, or remove what is there first"
+_FIX_NEW_PLACE = "write to a new location, or remove the existing data first"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Log:
                     raise
         if job is not None and job.get("cedar") != VERSION:
             raise PipelineError(
-                f"{self._url_of(f'{FOLDER}/job.json')} is of another version of cedar, or damaged", fix=_FIX_NEW_PLACE
+                f"{self._url_of(f'{FOLDER}/job.json')} was written by another version of cedar, or is damaged",
+                fix=_FIX_NEW_PLACE,
             )
         return self._adopt_owner(job)
 
@@ -130,7 +131,7 @@ class Log:
         if not self.storage.local:
             yield
             return
-        with writing(self.storage.shown, fix="give a folder, or a place where one can be made"):
+        with writing(self.storage.shown, fix="give a folder, or a location where one can be created"):
             os.makedirs(self._folder, exist_ok=True)
             for folder in (self._folder, os.path.dirname(self._folder)):
                 settle_claims(folder)
@@ -148,8 +149,8 @@ class Log:
         who = f", rank {self.rank} of {self.world}," if self.world > 1 else ""
         return PipelineError(
             f"another job{who} is writing to {self.storage.shown!r}",
-            done="this one wrote nothing that stays",
-            fix="wait for it or stop it, then rerun this one. To write with several, give each its rank= and world=",
+            done="this job wrote no files",
+            fix="wait for it or stop it, then rerun this one. To write with several jobs, give each rank= and world=",
         )
 
     # ---- commits -----------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class Log:
 
     def _missing_error(self, part: Part) -> SourceError:
         return SourceError(
-            f"{self._url_of(part.name)} was written, and is not what it was: it is gone, or has another size",
+            f"{self._url_of(part.name)} was written, but is now missing or has another size",
             done="nothing was written",
             fix=f"restore it; or {_FIX_NEW_PLACE}",
         )
@@ -313,7 +314,7 @@ class Log:
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
-            raise PipelineError(f"{self._url_of(name)} is damaged: it is not JSON object", fix=_FIX_NEW_PLACE)
+            raise PipelineError(f"{self._url_of(name)} is damaged: it is not a JSON object", fix=_FIX_NEW_PLACE)
         return parsed
 
     def _create(self, name: str, content: dict[str, Any]) -> bool:

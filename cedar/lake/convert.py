@@ -156,8 +156,8 @@ def _check(data: Pipeline, stored: int, written: Written) -> None:
     expected = _known_rows(data)
     if stored != written.rows or (expected is not None and written.rows != expected and not _has_other_ranks()):
         raise SourceError(
-            f"{written.url}: {stored:,} rows are there, {written.rows:,} were written, of {expected or 0:,}",
-            fix="remove what is there, and convert again",
+            f"{written.url}: {stored:,} rows can be read, {written.rows:,} were written, {expected or 0:,} expected",
+            fix="remove the output, and convert again",
         )
 
 
@@ -183,8 +183,8 @@ def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
     readers = same or every
     if len(readers) != 1:
         raise PipelineError(
-            f"convert: the pipeline has {len(readers)} sources, and which of them reads these data is not to be seen",
-            site=user_site(), fix="give the paths as the pipeline does",
+            f"convert: the pipeline has {len(readers)} sources, and it is unclear which of them reads this data",
+            site=user_site(), fix="give the same paths as in the pipeline",
         )  # fmt: skip
     return readers[0]
 
@@ -198,7 +198,7 @@ def _columns_read(pipeline: Pipeline, data: Pipeline) -> tuple[str, ...] | None:
         return None
     if missing := sorted(set(needed) - set(known)):
         raise PipelineError(
-            f"convert: the pipeline reads {', '.join(missing[:5])}, which the data have not", site=user_site()
+            f"convert: the pipeline reads {', '.join(missing[:5])}, which the data does not have", site=user_site()
         )
     return tuple(name for name in known if name in needed)
 
@@ -337,7 +337,7 @@ def optimize_layout(
     """
     if budget.layout is None:
         raise PipelineError(
-            "optimize_layout: the budget names no place", site=user_site(), fix='cedar.Budget(layout="a folder")'
+            "optimize_layout: the budget names no folder", site=user_site(), fix='cedar.Budget(layout="a folder")'
         )
     with pipeline.loader(budget=budget, executor=executor, workers=workers, rank=0, world=1, subgroup=True) as loader:
         if loader.units() == math.inf:
@@ -346,7 +346,7 @@ def optimize_layout(
             why = next((f": {d.why}" for d in loader.plan.decisions if d.rule == "layout_place"), "")
             raise PipelineError(
                 f"optimize_layout: there is nothing to lay out{why}", site=user_site(),
-                fix="it is for pipelines that read files split by split, without a cache() of their own",
+                fix="it needs a pipeline that reads files split by split and has no cache()",
             )  # fmt: skip
         loader._job.store.place(os.fspath(budget.layout))  # raises if the folder belongs to another user
         for _ in loader:
@@ -354,7 +354,7 @@ def optimize_layout(
         dropped = [d.why for d in loader.plan.decisions if d.rule == "plan" and not d.applied]
         if problems := [*dropped, *loader._job.store.notes]:
             raise PipelineError(
-                f"optimize_layout: not all is laid out in {str(budget.layout)!r}: {problems[0]}", site=user_site(),
-                fix="look at the place and at Budget(cache=), and call it again: what is there already stays",
+                f"optimize_layout: the layout in {str(budget.layout)!r} is incomplete: {problems[0]}", site=user_site(),
+                fix="check the folder and Budget(cache=), and call it again: existing splits are kept",
             )  # fmt: skip
         return loader.plan

@@ -149,7 +149,7 @@ class Parquet(Format):
             pq.write_table(table, sink, row_group_size=max(1, table.num_rows), write_page_checksum=True, **how)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise PipelineError(
-                f"Parquet cannot hold a column as it is: {error}", fix="cast that column, or drop it"
+                f"Parquet cannot store a column: {error}", fix="cast that column, or drop it"
             ) from error
         return sink.getvalue()
 
@@ -385,7 +385,7 @@ class _TarFile(_Bytes):
         with tarfile.open(fileobj=io.BytesIO(piece)) as tar:
             keys = {_KEY.match(member.name)[0] for member in tar}  # type: ignore[index] # ``encode`` checked them
         if twice := sorted(keys & self._keys):
-            raise _bad_key(twice[0], "comes twice")
+            raise _bad_key(twice[0], "occurs twice")
         self._keys |= keys
         super().add(piece)
 
@@ -443,7 +443,7 @@ class Tar(Format):
         if "key" not in schema.names or not _is_text(schema.field("key").type):
             raise PipelineError(
                 "write(format='tar') takes the names of samples from a column 'key' of strings",
-                fix="map a column into 'key', such as a name without its ending",
+                fix="map a column into 'key', such as a file name without its extension",
             )
         for name in schema.names:
             if name != name.lower() or not name or "/" in name or "\0" in name or name.startswith("."):
@@ -461,7 +461,7 @@ class Tar(Format):
         for name in names:
             if table.column(name).null_count:
                 raise PipelineError(
-                    f"write(format='tar'): column {name!r} has a null, and a sample has every member",
+                    f"write(format='tar'): column {name!r} has a null, and a sample needs every member",
                     fix=f"fill_null or filter it, or drop({name!r})",
                 )
         sink = io.BytesIO()
@@ -492,7 +492,11 @@ def _check_keys(keys: list[Any]) -> None:
     seen = set()
     for key in keys:
         if key is None or not _KEY.fullmatch(key) or ".." in key.split("/") or key in seen:
-            why = "comes twice" if key in seen else "cannot name a sample: no dots or NUL in it, folders before it"
+            why = (
+                "occurs twice"
+                if key in seen
+                else "cannot name a sample: it must not contain dots or NUL, except in folders"
+            )
             raise _bad_key(key, why)
         seen.add(key)
 

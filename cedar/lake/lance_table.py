@@ -28,13 +28,15 @@ def check_place(url: str, options: StorageOptions | None = None) -> None:
     scheme = url.partition("://")[0]
     if is_remote(url) and scheme not in _PLACES:
         raise PipelineError(
-            f"{_FEATURE}: Lance knows no {scheme}://",
+            f"{_FEATURE}: Lance does not support {scheme}://",
             done="nothing was written",
-            fix=f"write to a folder of this machine, or to one of {', '.join(_PLACES[:-1])}; or in another format",
+            fix=f"write to a local folder, or to one of {', '.join(_PLACES[:-1])}; or in another format",
         )
     if exists(url, dict(options or {}) or None):
         raise PipelineError(
-            f"{url!r} is a Lance data set already", done="nothing was written", fix="write to a new place, or remove it"
+            f"{url!r} is a Lance data set already",
+            done="nothing was written",
+            fix="write to a new location, or remove it",
         )
 
 

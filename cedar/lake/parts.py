@@ -21,9 +21,7 @@ from cedar.lake.formats import Assembly, Format
 
 _FOLDERS = (pt.is_integer, pt.is_boolean, pt.is_string, pt.is_large_string, pt.is_date32, pt.is_null)
 FILE_BYTES = 512 << 20  # a file that reaches this size is followed by another
-_FIX_RERUN = (
-    "free space, or see to the storage and its permissions; what is done stays, so run the same again: it continues"
-)
+_FIX_RERUN = "free space, or check the storage and its permissions; then rerun: completed files are kept"
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ def _check_partition(table: pa.Table, name: str, names: Sequence[str]) -> None:
         raise PipelineError("write: cannot partition by a column without a name", fix="rename the column first")
     if name[0] in "._":  # readers skip hidden folders
         raise PipelineError(
-            f"write: cannot partition by {name!r}: folders whose names begin with {name[0]!r} are hidden to readers",
+            f"write: cannot partition by {name!r}: folders whose names begin with {name[0]!r} are hidden from readers",
             fix=f"rename the column first, such as to {name.lstrip('._') or 'part'!r}",
         )
     kind = table.schema.field(name).type

@@ -177,7 +177,7 @@ class VortexSource(FileSource):
 def _footer(file: File, opened: _OpenFiles, number: int, verify: bool | None) -> VortexFooter:
     with _open_vortex(file, opened, number, verify) as vortex_file, reading(file.url, "footer"), plain_errors():
         if not isinstance(vortex_file.dtype, library("vortex", "vortex", "read_vortex").StructDType):
-            raise TypeError(f"it holds values of {vortex_file.dtype}, and no columns")
+            raise TypeError(f"it holds values of {vortex_file.dtype}, not columns")
         schema = vortex_file.dtype.to_arrow_schema()
         chunks = tuple((int(start), int(stop)) for start, stop in vortex_file.splits())
     return VortexFooter(canonical_types(schema, file.url, SourceError), chunks, number in opened.sums)
@@ -194,8 +194,8 @@ def _open_vortex(file: File, opened: _OpenFiles, number: int, verify: bool | Non
             opened.sums[number] = sums
         elif verify:
             raise SourceError(
-                f"{file.url}: has no checksums next to it, and they are asked for",
-                fix="write them where the files are known to be whole: cedar.datasets.sums.write_sums",
+                f"{file.url}: has no checksums next to it, but verify=True needs them",
+                fix="if the files are known to be intact, write checksums: cedar.datasets.sums.write_sums",
             )
     with _VortexBytes(file, opened.sums.get(number)) as reader:
         with reading(file.url), reader.original_errors(), plain_errors():

@@ -67,7 +67,7 @@ class Written:
     layout: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        before = f", {self.resumed:,} of them done before" if self.resumed else ""
+        before = f", {self.resumed:,} of them from earlier calls" if self.resumed else ""
         stored = f"\nstored as {describe(self.layout)}" if self.layout else ""
         return f"complete: {self.rows:,} row(s) in {len(self.files):,} file(s) below {self.url}{before}{stored}"
 
@@ -108,15 +108,15 @@ class Settings:
         """
         if self.format not in FORMATS:
             known = ", ".join(map(repr, nearest(str(self.format), [*FORMATS])))
-            raise PipelineError(f"write(format={self.format!r}): there are {known}", site=site)
+            raise PipelineError(f"write(format={self.format!r}): unknown format; use one of {known}", site=site)
         rows = as_int(self.rows_per_file)
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-            raise PipelineError(f"write(rows_per_file={rows!r}): an integer, at least 1", site=site)
+            raise PipelineError(f"write(rows_per_file={rows!r}): give an integer of at least 1", site=site)
         form = FORMATS[self.format]
         if self.layout not in form.aims:
             known = " or ".join(map(repr, form.aims))
             raise PipelineError(
-                f"write(layout={self.layout!r}): files of format {self.format!r} are {known}", site=site,
+                f"write(layout={self.layout!r}): the layout of {self.format!r} files is {known}", site=site,
                 fix="help(cedar.Pipeline.write) describes layout=",
             )  # fmt: skip
         if form.joined and self.folders:
@@ -125,7 +125,9 @@ class Settings:
             )
         if self.url.endswith(form.suffix) and not form.joined:
             raise PipelineError(
-                f"write({self.url!r}): a folder is written, of several files", site=site, fix="leave the ending out"
+                f"write({self.url!r}): write() creates a folder of several files",
+                site=site,
+                fix="leave out the extension",
             )
         return form
 
@@ -160,7 +162,9 @@ def write(pipeline: Pipeline, settings: Settings, site: Site | None) -> Written:
     except CedarError as error:
         error.site = error.site or site
         done = log.files()
-        error.done = error.done or f"{len(done):,} file(s) with {sum(p.rows for p in done):,} rows are done, and stay"
+        error.done = (
+            error.done or f"{len(done):,} file(s) with {sum(p.rows for p in done):,} rows are complete and kept"
+        )
         raise
 
 
@@ -177,7 +181,7 @@ def _join_ranks(form: Format, settings: Settings, log: Log) -> None:
         if fields is None:  # there are no rows, and the columns are unknown: there would be nothing to read
             return
         files = [(part.name, part.rows, part.bytes) for each in logs for part in each.files()]
-        with writing(log.storage.shown, fix="see to the storage, and run the same again: it continues"):
+        with writing(log.storage.shown, fix="check the storage, and rerun to continue"):
             url = log.storage.root if log.storage.local else settings.url
             form.join(url, files, fields, settings.storage_options)
 
@@ -215,7 +219,7 @@ def _begin_job(pipeline: Pipeline, settings: Settings, rank: Rank, log: Log, for
         rows = settings.rows_per_file // -(-settings.rows_per_file // rows)
     loader = _loader(pipeline, settings, rank, rows, form)
     if loader.units() == math.inf:
-        raise PipelineError("write of a pipeline without end", fix="end it with take(n), or give repeat(n) a number")
+        raise PipelineError("write() of an endless pipeline", fix="end it with take(n), or give repeat(n) a number")
     job = log.begin(_terms(settings, rank) | {"rows": rows, "state": loader.state_dict()})
     if _check_terms(job, settings, rank, log.storage.shown) != rows:  # another rank began the job first
         loader = _loader(pipeline, settings, rank, rows := int(job["rows"]), form)
@@ -244,13 +248,14 @@ def _check_terms(job: dict[str, Any], settings: Settings, rank: Rank, where: str
     for name, mine in _terms(settings, rank).items():
         if job.get(name) != mine:
             raise PipelineError(
-                f"{where!r} was begun with {name}={job.get(name)!r}, and this is {name}={mine!r}",
+                f"{where!r} was begun with {name}={job.get(name)!r}, but this call has {name}={mine!r}",
                 done="nothing was written",
-                fix=f"continue with {name}={job.get(name)!r}; or write to a new place, or remove what is there first",
+                fix=f"continue with {name}={job.get(name)!r}; or write to a new location, or "
+                "remove the existing data first",
             )
     rows = job.get("rows")
     if not isinstance(rows, int) or rows < 1 or not isinstance(job.get("state"), dict):
-        raise PipelineError(f"the job in {where!r} is damaged", fix="write to a new place")
+        raise PipelineError(f"the job in {where!r} is damaged", fix="write to a new location")
     return rows
 
 
@@ -262,7 +267,7 @@ def _check(loader: Loader, job: dict[str, Any], where: str) -> None:
         raise PipelineError(
             f"{where!r} was begun by another pipeline, or with other data: {error.what}",
             done="nothing was written",
-            fix="write to a new place, or remove what is there first",
+            fix="write to a new location, or remove the existing data first",
         ) from error
 
 

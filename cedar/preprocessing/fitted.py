@@ -86,7 +86,7 @@ class Fitted:
             return Fitted(tuple((kinds[each["is"]](**each["with"]), each["learned"]) for each in saved["steps"]))
         except (OSError, ValueError, KeyError, TypeError, PipelineError) as error:
             raise SourceError(
-                f"{os.fspath(path)} does not hold what cedar.fit learned: {error!r}",
+                f"{os.fspath(path)} is not a file of fitted preprocessors: {error!r}",
                 fix="give a file that fitted.save() wrote, and steps= with the classes of your own preprocessors",
             ) from error
 

@@ -224,7 +224,7 @@ class Quantiles(_ColumnStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 2:
-            raise PipelineError(f"Quantiles(bins={self.bins!r}): an integer, at least 2", site=user_site())
+            raise PipelineError(f"Quantiles(bins={self.bins!r}): give an integer of at least 2", site=user_site())
 
     def learner(self, column: str) -> Learner:
         return _QuantileLearner(self.bins)
@@ -283,7 +283,9 @@ class Vocabulary(_ColumnStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_count < 1 or self.oov < 0 or (self.max_size is not None and self.max_size < 1):
-            raise PipelineError("Vocabulary: min_count and max_size from 1, oov from 0", site=user_site())
+            raise PipelineError(
+                "Vocabulary: min_count and max_size must be at least 1, and oov at least 0", site=user_site()
+            )
         if self.null not in get_args(Null):
             raise PipelineError(f"Vocabulary(null={self.null!r})", site=user_site(), fix='give "oov", "own" or "keep"')
 

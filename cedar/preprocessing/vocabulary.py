@@ -101,7 +101,7 @@ class Vocabulary:
             reported = json.loads((table.schema.metadata or {})[_METADATA_KEY])
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise SourceError(
-                f"{os.fspath(path)} is not a vocabulary: {error}", fix="make one: cedar data vocab"
+                f"{os.fspath(path)} is not a vocabulary: {error}", fix="create one: cedar data vocab"
             ) from error
         values, counts = (_array(table.column(name)) for name in ("value", "count"))
         values = values.cast(pa.large_string()) if pt.is_string(values.type) else values
@@ -110,7 +110,7 @@ class Vocabulary:
 
     def __str__(self) -> str:
         share = self.rare / max(self.seen, 1)
-        return f"{one_line(self.column)}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are out of it"
+        return f"{one_line(self.column)}: {len(self.values):,} values, {share:.2%} of {self.seen:,} are not in it"
 
 
 def save_vocabularies(found: Mapping[str, Vocabulary], folder: str | os.PathLike[str]) -> list[str]:
@@ -140,7 +140,7 @@ def load_vocabularies(folder: str | os.PathLike[str]) -> dict[str, Vocabulary]:
     except OSError as error:
         raise SourceError(f"no vocabularies in {os.fspath(folder)}: {error}") from error
     if not names:
-        raise SourceError(f"no vocabularies in {os.fspath(folder)}", fix="make some: cedar data vocab")
+        raise SourceError(f"no vocabularies in {os.fspath(folder)}", fix="create them: cedar data vocab")
     every = [Vocabulary.load(os.path.join(os.fspath(folder), name)) for name in names]
     return {vocabulary.column: vocabulary for vocabulary in every}
 
@@ -149,7 +149,7 @@ def _array(column: Any) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
-        raise CedarError(f"a vocabulary is of numbers, strings, or lists of them, not of {type(column).__name__}")
+        raise CedarError(f"a vocabulary needs numbers, strings, or lists of them, not {type(column).__name__}")
     return column
 
 

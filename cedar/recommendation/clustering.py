@@ -127,11 +127,11 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
     out = os.path.abspath(os.fspath(out))
     if any(made.at == "session" for made in histories) and gap is None:
         raise PipelineError(
-            'cluster: history(at="session") needs to know when sessions of a user begin', site=user_site(),
+            'cluster: history(at="session") needs session boundaries', site=user_site(),
             fix="give gap=, in minutes",
         )  # fmt: skip
     if row_group_rows < 1 or (workers is not None and workers < 1) or (gap is not None and not gap > 0):
-        raise PipelineError("cluster: row_group_rows, workers and gap are above 0", site=user_site())
+        raise PipelineError("cluster: row_group_rows, workers and gap must be above 0", site=user_site())
     if compression not in LEVELS:
         raise PipelineError(
             f"cluster: compression={compression!r}", site=user_site(), fix=f"it is one of {', '.join(LEVELS)}"
@@ -209,7 +209,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             except KilledWorker as error:
                 raise WorkerError(
                     f"workers of the Dask cluster at {address} died repeatedly: {error}",
-                    done="what was written stays, and the same call continues there", fix="give less memory=",
+                    done="finished parts are kept, and the same call continues", fix="give less memory=",
                 ) from error  # fmt: skip
             finally:
                 client.cancel(futures)
@@ -229,7 +229,7 @@ def _client(address: str) -> Iterator[Any]:
 def _require_empty(out: str) -> None:
     if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
         raise PipelineError(
-            f"cluster: {out!r} is there already", site=user_site(), fix="remove it, or choose another folder"
+            f"cluster: {out!r} already exists", site=user_site(), fix="remove it, or choose another folder"
         )
 
 
@@ -252,7 +252,7 @@ def _folder(job: Job) -> Iterator[None]:
         ):
             raise SourceError(
                 f"cluster: another process writes {job.folder!r}, or was killed", done="nothing was written",
-                fix="let it end; if none does, remove that folder",
+                fix="wait for it; if no process is running, remove that folder",
             )  # fmt: skip
         if not _has_content(plan, _job_description(job)):
             _clear(job.folder)

@@ -55,7 +55,9 @@ class History:
         caller = f"history({self.column!r})"
         values = column_of(table, self.column, caller)
         if not (pt.is_integer(values.type) or pt.is_floating(values.type)):
-            raise PipelineError(f"{caller}: a column of {values.type}", fix="a history is of numbers: map it first")
+            raise PipelineError(
+                f"{caller}: a column of {values.type}", fix="histories need numbers: map the column first"
+            )
         if values.null_count:
             raise PipelineError(f"{caller}: {values.null_count} null(s)", fix="fill or drop them first")
         counts = np.ones(len(values), dtype=bool) if self.where is None else _flags(table, self.where, caller)
@@ -97,7 +99,7 @@ def history(
     if at not in ("session", "event"):
         raise PipelineError(f"history(at={at!r})", site=user_site(), fix='"session" or "event"')
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="an integer, at least 1")
+        raise PipelineError(f"history(n={n!r})", site=user_site(), fix="give an integer of at least 1")
     return History(column, n, at, into or f"hist_{column}", where)
 
 
@@ -150,7 +152,7 @@ def session_begins(users: Ints, times: pa.Array, gap: float | None, unit: str, n
     if gap is None:
         return first, first
     if not gap > 0:
-        raise PipelineError(f"gap={gap!r}: minutes above 0", site=user_site())
+        raise PipelineError(f"gap={gap!r}: must be above 0 (minutes)", site=user_site())
     limit = gap * per_minute(times, unit, name)
     passed = np.diff(ordinals(times), prepend=0)
     return first, first | (passed > limit)

@@ -79,17 +79,15 @@ class Inspection:
 
     def __str__(self) -> str:
         if self.clustered:
-            how = "clustered: sessions lie together" + (", in order of time" if self.backwards is not None else "")
+            how = "clustered: sessions are contiguous" + (", in order of time" if self.backwards is not None else "")
         elif self.split:
-            how = (
-                f"interleaved: {self.split:,} of {self.sessions:,} sessions are not in one piece; `cedar data cluster`"
-            )
+            how = f"interleaved: {self.split:,} of {self.sessions:,} sessions are not contiguous; `cedar data cluster`"
         else:
-            how = f"sessions lie together, but {self.backwards:,} rows are out of order; `cedar data cluster`"
+            how = f"sessions are contiguous, but {self.backwards:,} rows are out of order; `cedar data cluster`"
         size = f"{self.rows:,} rows in {self.files} file(s), {self.row_groups} row group(s)"
         sessions = f"{self.sessions:,} sessions, S {self.samples:.3g} rows each"
         return "\n".join([
-            f"{size}; the first {self.looked_at:,} were looked at",
+            f"{size}; the first {self.looked_at:,} were inspected",
             f"{sessions}, {self.samples_in_batch:.3g} of them in a batch of {self.batch:,}",
             how,
             f"{'feature':<24} {'values a row':>12} {'d':>6} {'factor now':>11} {'clustered':>10}",
@@ -123,7 +121,7 @@ def inspect(paths: Any, *, session: str, sort: str | None = None, batch: int = 2
         if name not in schema:
             raise missing_column(name, list(schema), "inspect")
     if batch < 1 or rows < 1:
-        raise PipelineError("inspect: batch and rows are at least 1", site=user_site())
+        raise PipelineError("inspect: batch and rows must be at least 1", site=user_site())
     names = [name for name, kind in schema.items() if isinstance(kind, pa.DataType) and name not in (session, sort)]
     splits = source.splits()
     tables, runs = [], []
@@ -209,7 +207,9 @@ def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> Non
             times = ordinals(column_of(table, sort, "check_clustered"))
             back = np.flatnonzero(~first[1:] & (times[1:] < times[:-1]))
             if len(back):
-                raise _not_clustered(source, split, int(back[0]) + 1, f"comes before the row ahead of it by {sort!r}")
+                raise _not_clustered(
+                    source, split, int(back[0]) + 1, f"is out of order: its {sort!r} is below the previous row's"
+                )
         starts = np.flatnonzero(first)
         seen.append(parts_of(keys.take(pa.array(starts)), (1 << 62) - 1))
         places.append((split, starts))
@@ -222,7 +222,7 @@ def check_clustered(paths: Any, *, session: str, sort: str | None = None) -> Non
         number = int(again.min())
         for split, starts in places:
             if number < len(starts):
-                raise _not_clustered(source, split, int(starts[number]), "belongs to a session that was there before")
+                raise _not_clustered(source, split, int(starts[number]), "belongs to a session that appeared before")
             number -= len(starts)
 
 

@@ -207,7 +207,7 @@ def yambda(paths: Any, *, explode: bool = True) -> Pipeline:
     """
     rows = cedar.read_parquet(paths)
     if "uid" not in rows.schema:
-        raise SourceError(f"yambda: no column 'uid' in {paths}; there are {list(rows.schema)}")
+        raise SourceError(f"yambda: no column 'uid' in {paths}; its columns are {list(rows.schema)}")
     schema = rows.schema.items()
     lists = [name for name, kind in schema if isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)]
     return rows.apply(Explode(*lists)) if lists and explode else rows

@@ -69,7 +69,7 @@ def per_minute(column: pa.Array, unit: str, name: str) -> int:
     if pt.is_timestamp(kind):
         return 60 * _SECONDS[kind.unit]
     if not (pt.is_integer(kind) or pt.is_floating(kind)):
-        raise PipelineError(f"column {name!r} of {kind} holds no times", fix="give numbers, or timestamps")
+        raise PipelineError(f"column {name!r} of {kind} does not hold times", fix="give numbers, or timestamps")
     if unit not in _SECONDS:
         raise PipelineError(f"unit={unit!r}", fix=f"one of {', '.join(_SECONDS)}")
     return 60 * _SECONDS[unit]

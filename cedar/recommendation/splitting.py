@@ -111,7 +111,7 @@ def split_by_session(
         (3000, True, 0)
     """
     if not 0 <= evaluation <= 1:
-        raise PipelineError(f"split_by_session(evaluation={evaluation!r}): from 0 to 1", site=user_site())
+        raise PipelineError(f"split_by_session(evaluation={evaluation!r}): must be from 0 to 1", site=user_site())
     _check(pipeline, session)
     kind = pipeline.schema.get(session)
     plain = isinstance(kind, pa.DataType) and (pt.is_integer(kind) or pt.is_large_string(kind))

@@ -25,8 +25,8 @@ def build_vocabularies(
 ) -> dict[str, Vocabulary]:
     """Call ``cedar.fit(p, cedar.preprocessing.Vocabulary(columns, ...))``, which replaces this function."""
     warn_user(
-        "build_vocabularies goes with the next release: write cedar.fit(p, cedar.preprocessing.Vocabulary(columns, "
-        "...)), and fitted[column] for what was a dict's",
+        "build_vocabularies will be removed in the next release: use "
+        "cedar.fit(p, cedar.preprocessing.Vocabulary(columns, ...)), and fitted[column] instead of the dict's value",
         user_site(),
     )
     limit = parse_bytes(memory, "memory")

@@ -152,7 +152,7 @@ def test_optimize_layout_does_it_at_once(files: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("make", "budget", "message"),
     [
-        (lambda files: build(files), Budget(), "the budget names no place"),
+        (lambda files: build(files), Budget(), "the budget names no folder"),
         (lambda files: cedar.read_parquet(files).repeat().batch(2), Budget(layout="new"), "without end"),
         (lambda files: cedar.from_items([{"x": 1}]), Budget(layout="new"), "there is nothing to lay out"),
         (lambda files: cedar.read_parquet(files).cache("memory"), Budget(layout="new"), "there is nothing to lay out"),
@@ -168,7 +168,7 @@ def test_a_place_where_nothing_can_be_laid_out_is_an_error(files: str, tmp_path:
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(cedar.PipelineError, match="file"):
             cedar.optimize_layout(build(files), Budget(layout=place), executor="inline")
-    with pytest.raises(cedar.PipelineError, match="not all is laid out in .* is full"):
+    with pytest.raises(cedar.PipelineError, match="the layout in .* is incomplete: .* is full"):
         cedar.optimize_layout(build(files), Budget(layout=tmp_path / "small", cache=1), executor="inline")
 
 

@@ -94,9 +94,9 @@ def test_run_writes_what_is_not_written_yet(module, tmp_path, capsys):
     assert f"complete: 100 row(s) in 4 file(s) below {tmp_path / 'out'}\n" in capsys.readouterr().out
     assert len((tmp_path / "out" / "part-00003.jsonl").read_text().splitlines()) == 10
     assert main([*command, "--format", "jsonl"]) == 0
-    assert "4 of them done before" in capsys.readouterr().out
+    assert "4 of them from earlier calls" in capsys.readouterr().out
     assert main(command) == 1
-    assert "was begun with format='jsonl', and this is format='parquet'" in capsys.readouterr().err
+    assert "was begun with format='jsonl', but this call has format='parquet'" in capsys.readouterr().err
     assert main([*command, "--epochs", "2"]) == 1
     assert "leave --epochs out" in capsys.readouterr().err
 

@@ -120,10 +120,10 @@ def test_a_split_that_miscounts_is_an_error(lengths, gave, made, executor):
     """Else rows would be lost: which ones, by the number of ranks and by where a resume continues."""
     source = made(_pieces(*lengths), [Split(file=i, rows=10) for i in range(3)])
     p = from_source(source).filter(col("x") < 3).batch(2)
-    said = rf"split 1 \(file 1, .*: the split says 10 rows, and read\(\) gave {gave}\n"
+    said = rf"split 1 \(file 1, .*: the split states 10 rows, but read\(\) returned {gave}\n"
     with pytest.raises(SourceError, match=said) as caught:
         list(p.loader(executor=executor, workers=2))
-    assert "leave it out" in caught.value.fix
+    assert "omit it" in caught.value.fix
     assert caught.value.site.file == __file__
 
 
@@ -208,10 +208,18 @@ def fail(*_: Any):
         (lambda _: [[1, 2]], SourceError, "read.. yields list"),
         (lambda _: None, SourceError, "read.. raised TypeError"),
         (fail, SourceError, r"from_source\(Made\), split 0: read.. raised OSError: no disk"),
-        (lambda _: [{"x": [1, 2], "y": [1]}], SourceError, "columns of different lengths: {'x': 2, 'y': 1}"),
+        (lambda _: [{"x": [1, 2], "y": [1]}], SourceError, "columns differ in length: {'x': 2, 'y': 1}"),
         (lambda _: [{"x": [1]}, {"x": ["a"]}], RowError, "column 'x': 'a' .* does not fit int64"),
-        (lambda _: [pa.table({"x": [1]}), pa.table({"x": ["a"]})], SourceError, "'x' is large_string here and int64"),
-        (lambda _: [pa.table({"x": [1]}), pa.table({"y": [1]})], SourceError, "'x' is missing here and int64 before"),
+        (
+            lambda _: [pa.table({"x": [1]}), pa.table({"x": ["a"]})],
+            SourceError,
+            "'x' is large_string here but was int64",
+        ),
+        (
+            lambda _: [pa.table({"x": [1]}), pa.table({"y": [1]})],
+            SourceError,
+            "'x' is missing here but was int64 before",
+        ),
         (lambda _: [{"x": object()}], SourceError, "column 'x': a column must be"),
         (lambda s: [{"x": 1 if s == "a" else "b"}], RowError, "column 'x': 'b' .* does not fit int64"),
     ],

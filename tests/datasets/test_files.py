@@ -82,7 +82,7 @@ def test_a_file_that_vanishes_or_changes_after_listing(folder: Path):
             list(source.read(split))
 
     (folder / "003.bin").rename(folder / "003.gone")
-    with pytest.raises(SourceError, match=r"003\.bin: the file is not there any more") as error:
+    with pytest.raises(SourceError, match=r"003\.bin: the file no longer exists") as error:
         read()
     (folder / "003.gone").rename(folder / "003.bin")
     assert isinstance(error.value.__cause__, FileNotFoundError)

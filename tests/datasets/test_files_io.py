@@ -23,7 +23,7 @@ def test_a_file_that_vanishes_or_changes_after_listing(tmp_path: Path):
     with pytest.raises(SourceError, match=r"t\.txt: changed while in use: 4 bytes when listed, 6 now"):
         list(source.read(split))
     (tmp_path / "t.txt").unlink()
-    with pytest.raises(SourceError, match=r"t\.txt: the file is not there any more"):
+    with pytest.raises(SourceError, match=r"t\.txt: the file no longer exists"):
         list(source.read(split))
 
 

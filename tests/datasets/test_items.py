@@ -103,7 +103,7 @@ def test_getitems_that_loses_items():
         def __getitems__(self, indices):
             return [self[i] for i in indices[1:]]
 
-    with pytest.raises(RowError, match="__getitems__ gave 0 of 1 items"):
+    with pytest.raises(RowError, match="__getitems__ returned 0 of 1 items"):
         read_rows(from_items(Short(5)))
 
 

@@ -135,7 +135,7 @@ def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line, message: str):
 @pytest.mark.parametrize("text", ['[{"x": 1},\n{"x": 2}]\n', '[{"x": 1}, {"x": 2}]', '[\n{"x": 1}\n]\n', "[]"])
 def test_a_file_that_is_a_json_array(tmp_path: Path, text: str):
     (tmp_path / "t.jsonl").write_text(text)
-    with pytest.raises(RowError, match=r"t\.jsonl, line 1: the file is a JSON array, and not JSON lines") as error:
+    with pytest.raises(RowError, match=r"t\.jsonl, line 1: the file is a JSON array, not JSON lines") as error:
         read_jsonl(tmp_path / "t.jsonl").schema()
     assert "from_items" in (error.value.fix or "")
 
@@ -159,7 +159,7 @@ def test_whole_numbers_beyond_64_bits(tmp_path: Path, values, line: int, message
     assert read_jsonl(path).schema()["x"] is UNKNOWN
     with pytest.raises(RowError) as error:
         read_rows(read_jsonl(path))
-    said = rf"t\.jsonl, line {line}: column 'x': no type of integers {message}"
+    said = rf"t\.jsonl, line {line}: column 'x': no integer type {message}"
     assert re.search(said, error.value.what)
     assert f"pyarrow.decimal{256 if '256' in str(kind) else 128}(" in (error.value.fix or "")
     assert column(read_jsonl(path, dtypes={"x": kind}), "x") == values

@@ -189,7 +189,7 @@ def test_reading_names_the_file_and_keeps_the_cause():
     assert isinstance(error.value.__cause__, ValueError)
     with pytest.raises(SourceError, match="no permission"), reading("a.bin"):
         raise PermissionError("no")
-    with pytest.raises(SourceError, match="not there any more"), reading("a.bin"):
+    with pytest.raises(SourceError, match="no longer exists"), reading("a.bin"):
         raise FileNotFoundError("no")
 
 

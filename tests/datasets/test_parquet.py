@@ -122,7 +122,7 @@ def test_a_file_that_vanishes_after_listing(folder: Path):
     source = read_parquet(folder)
     splits = source.splits()
     (folder / "a.parquet").unlink()
-    with pytest.raises(SourceError, match=r"a\.parquet, row group 0: the file is not there any more"):
+    with pytest.raises(SourceError, match=r"a\.parquet, row group 0: the file no longer exists"):
         list(source.read(splits[0]))
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_changes_where_its_footer_left_nothing(folder: Path, monkeyp
         source.prune(splits[0], none)
     assert not source.prune(splits[0], some), "any reader of it will say so"
     (folder / "b.parquet").unlink()
-    with pytest.raises(SourceError, match=r"b\.parquet: .*not there any more"):
+    with pytest.raises(SourceError, match=r"b\.parquet: .*no longer exists"):
         source.prune(splits[3], none)
 
 

@@ -46,7 +46,7 @@ def test_missing_null_and_narrower_columns(tmp_path: Path, names: str, plan: str
         (None, cedar.SourceError, "schema="),
         ({"x": int, "y": float}, cedar.SourceError, "column 's'"),
         (SCHEMA | {"z": int}, cedar.PipelineError, "no column 'z'"),
-        (SCHEMA | {"x": pa.int32()}, cedar.SourceError, "cannot be int32"),
+        (SCHEMA | {"x": pa.int32()}, cedar.SourceError, "cannot be converted to int32"),
         (SCHEMA | {"x": pa.list_(pa.int64())}, cedar.PipelineError, "cannot be read as"),
     ],
 )

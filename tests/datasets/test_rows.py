@@ -47,8 +47,8 @@ def test_types_are_fixed_by_the_first_64():
     [
         ([{"x": 1}] * 3 + [{"x": "a"}], "column 'x': .* do not fit into one column", 3),
         ([{"x": 1}] * 70 + [{"x": 1, "z": 2}], r"unexpected column 'z': the first 64 rows have \['x'\]", 70),
-        ([{"x": 1}] * 70 + [3], "a dict is expected, as the first one is, not int", 70),
-        ([1] * 70 + [{"x": 1}], "a single value is expected, as the first one is, not dict", 70),
+        ([{"x": 1}] * 70 + [3], "a dict is expected, like the first item, not int", 70),
+        ([1] * 70 + [{"x": 1}], "a single value is expected, like the first item, not dict", 70),
     ],
 )
 def test_items_that_do_not_fit(rows, message, row):

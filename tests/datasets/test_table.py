@@ -64,7 +64,7 @@ def test_from_pandas():
     assert read_rows(from_pandas(indexed)) == [{"id": 7, "x": 1}, {"id": 8, "x": 2}]
     for wrong, what in (
         (frame["x"], "not Series"),
-        (pd.DataFrame({0: [1]}), "named by"),
+        (pd.DataFrame({0: [1]}), "must be strings"),
         (pd.DataFrame({"x": [1, "a"]}), "x"),
     ):
         with pytest.raises(PipelineError, match=what) as caught:
@@ -99,8 +99,8 @@ def test_from_numpy(tmp_path):
     assert arrays["v"].tolist() == np.eye(2).tolist()
     for wrong, what in (
         (arrays["y"], "a dict of arrays"),
-        ({"x": [1], "y": [1, 2]}, "entry for each row"),
-        ({"x": np.float32(3)}, "entry for each row"),
+        ({"x": [1], "y": [1, 2]}, "one entry per row"),
+        ({"x": np.float32(3)}, "one entry per row"),
         ({"x": np.array([1j])}, "column 'x'"),
     ):
         with pytest.raises(PipelineError, match=what):

@@ -111,7 +111,7 @@ def test_much_is_handed_over_in_portions(tmp_path: Path, monkeypatch):
         (special("pipe.jpg", tarfile.FIFOTYPE), "it is a device or another special file"),
         (("0001.jpg", b"x"), "key '0001' has a second .jpg"),
         (("0001.JPG", b"x"), "key '0001' has a second .jpg"),
-        (("0000.jpg", b"x"), "key '0000' came before"),
+        (("0000.jpg", b"x"), "key '0000' appeared before"),
         (("README", b"x"), "its name has no extension"),
         ((".hidden", b"x"), "its name has no extension, or begins with a dot"),
         (("caf\udce9.jpg", b"x"), "its name is not UTF-8"),
@@ -169,7 +169,7 @@ def test_what_follows_the_end_is_not_passed_over(tmp_path: Path):
     hole[5 * 1024 : 5 * 1024 + 512] = bytes(512)
     for content in (hole, whole + shard(samples(10, 10)), whole + bytes(3 << 20) + b"x"):
         (tmp_path / "t.tar").write_bytes(content)
-        with pytest.raises(SourceError, match=r"t\.tar: more follows the zeros that end an archive"):
+        with pytest.raises(SourceError, match=r"t\.tar: data follows the end of the archive"):
             read_rows(read_tar(tmp_path / "t.tar"))
     (tmp_path / "t.tar").write_bytes(whole + bytes(3 << 20))
     assert len(read_rows(read_tar(tmp_path / "t.tar"))) == 10

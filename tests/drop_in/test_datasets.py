@@ -52,7 +52,7 @@ def test_names_for_the_parts_of_tuples() -> None:
 
 @pytest.mark.parametrize("names", ["ab", (), ("a", "a"), (1, 2)])
 def test_names_that_are_none(names: Any) -> None:
-    with pytest.raises(cedar.PipelineError, match="one name for each part") as caught:
+    with pytest.raises(cedar.PipelineError, match="one name per part") as caught:
         cedar.from_items([(1, 2)], names=names)
     assert caught.value.site is not None
     assert caught.value.site.file == __file__

@@ -46,7 +46,7 @@ def test_all_formats_are_read_from_files_folders_lists_and_globs(tmp_path: Path,
 def test_what_no_ending_tells_is_an_error_at_the_users_line(tmp_path: Path):
     (tmp_path / "in.bin").write_text("x")
     for paths in (tmp_path, tmp_path / "in.bin", tmp_path / "nothing"):
-        with pytest.raises(cedar.PipelineError, match="no file there has an ending that says what it holds") as caught:
+        with pytest.raises(cedar.PipelineError, match="no file has a known extension") as caught:
             cedar.read(paths)
         assert caught.value.site is not None
         assert caught.value.site.file == __file__

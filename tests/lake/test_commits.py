@@ -55,7 +55,7 @@ def test_a_commit_that_was_made_just_before_the_end_is_finished_when_it_is_read(
     log_of(tmp_path).load()
     assert files(tmp_path) == ["part-00000.jsonl"]
     (tmp_path / part.name).write_bytes(b"other\n")
-    with pytest.raises(SourceError, match=r"part-00000\.jsonl was written, and is not what it was"):
+    with pytest.raises(SourceError, match=r"part-00000\.jsonl was written, but is now missing or has another size"):
         log_of(tmp_path).load()
 
 
@@ -98,7 +98,9 @@ def test_what_somebody_changed_is_not_committed(change: str, tmp_path: Path):
     else:
         (tmp_path / part.name).write_bytes(b"of another job")
     error, says = (
-        (PipelineError, "another job wrote") if change == "taken" else (SourceError, "is missing or does not have 3")
+        (PipelineError, "another job has written")
+        if change == "taken"
+        else (SourceError, "is missing or does not have 3")
     )
     with pytest.raises(error, match=says):
         log.add(Commit((part,), {}, "", 1))

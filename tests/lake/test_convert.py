@@ -90,7 +90,7 @@ def test_what_takes_least_time_is_written(data: Path, tmp_path: Path, monkeypatc
 
 def test_rows_that_are_missing_are_an_error(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(converting, "_known_rows", lambda _: 601)
-    with pytest.raises(cedar.SourceError, match="600 rows are there, 600 were written, of 601"):
+    with pytest.raises(cedar.SourceError, match="600 rows can be read, 600 were written, 601 expected"):
         cedar.convert(data, tmp_path / "out", format="arrow", layout="fast")
 
 
@@ -131,13 +131,13 @@ def test_what_cannot_be_told_is_an_error(data: Path, tmp_path: Path):
     with pytest.raises(cedar.PipelineError, match="no files are given"):
         cedar.convert([])
     (tmp_path / "in.bin").write_text("x")
-    with pytest.raises(cedar.PipelineError, match="no file there has an ending that says what it holds"):
+    with pytest.raises(cedar.PipelineError, match="no file has a known extension"):
         cedar.convert(tmp_path / "in.bin")
     other = cedar.read_parquet(str(data)).select("id")
     with pytest.raises(cedar.PipelineError, match="the pipeline has 2 sources"):
         cedar.convert(data, pipeline=cedar.concat(other, cedar.read_parquet(str(data)).select("id")))
     pq.write_table(pa.table({"z": [1]}), tmp_path / "z.parquet")
-    with pytest.raises(cedar.PipelineError, match="the pipeline reads id, x, which the data have not"):
+    with pytest.raises(cedar.PipelineError, match="the pipeline reads id, x, which the data does not have"):
         cedar.convert(tmp_path / "z.parquet", pipeline=piped(data))
 
 

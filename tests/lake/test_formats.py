@@ -62,7 +62,7 @@ def test_values_without_a_place_are_refused():
         with pytest.raises(PipelineError, match="column 'x' has a NaN or an infinite number"):
             FORMATS["jsonl"].encode(pa.table({"x": values}))
     keys_refused = [["a.b"], [None], ["a\0b"], ["a\0/b"], ["./a"]]
-    for keys, why in ((["a", "a"], "comes twice"), *((keys, "cannot name a sample") for keys in keys_refused)):
+    for keys, why in ((["a", "a"], "occurs twice"), *((keys, "cannot name a sample") for keys in keys_refused)):
         with pytest.raises(PipelineError, match=why):
             FORMATS["tar"].encode(pa.table({"key": pa.array(keys, pa.string()), "x": [b""] * len(keys)}))
     with pytest.raises(PipelineError, match="cannot be an extension of members"):
@@ -74,7 +74,7 @@ def test_values_without_a_place_are_refused():
 def test_the_name_of_a_sample_comes_once_in_a_shard():
     tar = FORMATS["tar"].assembly(lambda data: len(data))
     tar.add(FORMATS["tar"].encode(rows(0, 4)))
-    with pytest.raises(PipelineError, match="key 'k3' comes twice"):
+    with pytest.raises(PipelineError, match="key 'k3' occurs twice"):
         tar.add(FORMATS["tar"].encode(rows(3, 5)))
 
 

@@ -32,7 +32,7 @@ def test_files_are_joined_in_the_order_that_is_given_and_once(tmp_path: Path) ->
 
 def test_places_that_will_not_do(tmp_path: Path) -> None:
     lance_table.check_place(str(tmp_path / "new"))
-    with pytest.raises(PipelineError, match="Lance knows no ftp://"):
+    with pytest.raises(PipelineError, match="Lance does not support ftp://"):
         lance_table.check_place("ftp://there/rows")
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="cannot write to .*Not a directory"):

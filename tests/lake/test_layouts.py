@@ -223,14 +223,14 @@ def test_a_layout_that_is_none_is_refused(tmp_path: Path, layout: Any):
 
 @pytest.mark.parametrize(("form", "layout"), [("jsonl", "small"), ("arrow", "pyarrow"), ("parquet", "quick")])
 def test_a_layout_that_a_format_has_not_is_refused(tmp_path: Path, form: Any, layout: Any):
-    with pytest.raises(cedar.PipelineError, match=f"layout='{layout}'.*'{form}' are 'fast'"):
+    with pytest.raises(cedar.PipelineError, match=f"layout='{layout}'.*'{form}' files is 'fast'"):
         cedar.from_items([{"x": 1}]).write(tmp_path / "out", format=form, layout=layout)
 
 
 def test_a_job_goes_on_with_the_layout_that_it_was_begun_with(tmp_path: Path):
     p = cedar.from_items([{"x": 1}])
     p.write(tmp_path / "out", layout="small")
-    with pytest.raises(cedar.PipelineError, match="begun with layout='small', and this is layout='fast'"):
+    with pytest.raises(cedar.PipelineError, match="begun with layout='small', but this call has layout='fast'"):
         p.write(tmp_path / "out")
 
 

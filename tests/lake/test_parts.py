@@ -78,7 +78,7 @@ def test_every_row_is_in_the_folder_of_its_values_once_and_in_order(keys: list[t
         ("kk", "there is no column 'kk'"),
         ("l", "cannot partition by 'l' of type list"),
         ("x", "cannot partition by 'x' of type double"),
-        ("_day", "cannot partition by '_day': folders whose names begin with '_' are hidden to readers"),
+        ("_day", "cannot partition by '_day': folders whose names begin with '_' are hidden from readers"),
         (".x", "cannot partition by '.x': folders"),
     ],
 )

@@ -65,7 +65,9 @@ def test_a_job_goes_on_and_its_checksums_with_it(tmp_path: Path):
     assert cedar.read_vortex(tmp_path / "out", verify=True).to_arrow()["id"].to_pylist() == list(range(300))
     assert p.write(tmp_path / "out", format="vortex", rows_per_file=50).resumed == 6
     (tmp_path / "out" / "part-00001.vortex.crc").unlink()
-    with pytest.raises(SourceError, match=r"part-00001\.vortex\.crc was written, and is not what it was"):
+    with pytest.raises(
+        SourceError, match=r"part-00001\.vortex\.crc was written, but is now missing or has another size"
+    ):
         p.write(tmp_path / "out", format="vortex", rows_per_file=50)
 
 

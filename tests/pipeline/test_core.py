@@ -90,4 +90,4 @@ def test_a_pipeline_has_no_length_and_no_items_and_says_what_to_use() -> None:
     assert len(list(p)) == len([*p]) == len(tuple(iter(p))) == 3
     with pytest.raises(cedar.PipelineError, match="not Pipeline") as caught:
         cedar.from_items(p)
-    assert "rows already" in (caught.value.fix or "")
+    assert "already has rows" in (caught.value.fix or "")

@@ -97,7 +97,7 @@ def test_saved_as_json_and_read_again(tmp_path: Path) -> None:
         '{"cedar": "fitted 1", "steps": [{"is": "Mine", "with": {}, "learned": {}}]}',
     ):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(cedar.SourceError, match="does not hold what cedar.fit learned"):
+        with pytest.raises(cedar.SourceError, match="is not a file of fitted preprocessors"):
             cedar.Fitted.load(tmp_path / "bad.json")
 
 

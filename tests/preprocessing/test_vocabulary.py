@@ -105,7 +105,7 @@ def test_a_vocabulary_is_the_same_after_a_file(tmp_path, values):
     again = load_vocabularies(tmp_path / "words")["x"]
     assert again.transform() == found["x"].transform()
     assert (again.column, again.oov, again.seen, again.rare) == ("x", 1, 3, 0)
-    assert str(again) == "x: 2 values, 0.00% of 3 are out of it"
+    assert str(again) == "x: 2 values, 0.00% of 3 are not in it"
     assert again.transform()(values[2]) == 2
 
 

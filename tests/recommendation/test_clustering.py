@@ -268,7 +268,7 @@ def test_what_cannot_be_clustered_is_refused(log, tmp_path):
     assert (tmp_path / "mine.part" / "thesis.txt").read_text() == "mine"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("mine")
-    with pytest.raises(PipelineError, match="is there already"):
+    with pytest.raises(PipelineError, match="already exists"):
         call("full")
     pq.write_table(pa.table({"s": pa.array([], pa.int64()), "t": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     with pytest.raises(SourceError, match="has no rows"):

@@ -186,7 +186,7 @@ def write_sessions(
     }  # fmt: skip
     for name, (value, least) in numbers.items():
         if value < least:
-            raise PipelineError(f"write_sessions({name}={value}): at least {least}", site=user_site())
+            raise PipelineError(f"write_sessions({name}={value}): must be at least {least}", site=user_site())
     best = BayesAuc()
     log = log or ClickLog()
     blocks = _blocks(log, seed, rows, rows_per_file, best)

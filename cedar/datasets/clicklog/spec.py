@@ -79,19 +79,22 @@ class ClickLog:
         }  # fmt: skip
         for name, (value, least) in whole.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _bad(f"{name}={value!r}", f"an integer, at least {least}")
+                raise _bad(f"{name}={value!r}", f"give an integer of at least {least}")
         if not 0 <= self.repeats <= 1:
-            raise _bad(f"repeats={self.repeats!r}", "a share, 0 to 1")
+            raise _bad(f"repeats={self.repeats!r}", "give a number from 0 to 1")
         if self.skew < 0 or not 0 < self.minutes < 60:
-            raise _bad(f"skew={self.skew!r}, minutes={self.minutes!r}", "skew not negative, minutes between 0 and 60")
+            raise _bad(
+                f"skew={self.skew!r}, minutes={self.minutes!r}",
+                "skew must not be negative, and minutes must be between 0 and 60",
+            )
         for feature in self.lists:
             _check(feature)
             if feature.name == ITEM_LISTS and feature.ids > self.items:
-                raise _bad(f"{ITEM_LISTS} has ids up to {feature.ids}", f"at most items={self.items}")
+                raise _bad(f"{ITEM_LISTS} has ids up to {feature.ids}", f"use at most items={self.items}")
         names = self.columns()
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise _bad(f"two columns {twice!r}", "other names")
+            raise _bad(f"two columns are named {twice!r}", "give each column its own name")
 
     def columns(self) -> list[str]:
         """Return the names of the columns in order."""
@@ -124,7 +127,9 @@ class Written:
 
 def _check(feature: ListFeature) -> None:
     if feature.length < 0 or feature.shift < 0 or feature.ids < 1 or not 0 <= feature.repeats <= 1:
-        raise _bad(f"{feature}", "length and shift not negative, ids at least 1, repeats from 0 to 1")
+        raise _bad(
+            f"{feature}", "length and shift must not be negative, ids must be at least 1, and repeats from 0 to 1"
+        )
 
 
 def _bad(problem: str, wanted: str) -> PipelineError:

@@ -13,7 +13,7 @@ from cedar.datasets.clicklog import ClickLog, ListFeature
     [
         ({"samples": 0}, "samples=0"),
         ({"repeats": 1.5}, "repeats=1.5"),
-        ({"lists": (ListFeature("label"),)}, "two columns 'label'"),
+        ({"lists": (ListFeature("label"),)}, "two columns are named 'label'"),
         ({"lists": (ListFeature("x", ids=0),)}, "ListFeature"),
         ({"lists": (ListFeature("hist_items", ids=9_000),)}, "hist_items has ids up to 9000"),
     ],

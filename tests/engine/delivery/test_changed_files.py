@@ -154,7 +154,7 @@ def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
 
     state = run(loader(), 2)[1]
     write_parquet(tmp_path / "1.parquet", list(range(99)))
-    with pytest.raises(cedar.ResumeError, match=r"1.parquet has other splits") as caught:
+    with pytest.raises(cedar.ResumeError, match=r"1.parquet has changed: its splits") as caught:
         loader().load_state_dict(state)
     assert "set_epoch()" in str(caught.value)
     again = loader()
