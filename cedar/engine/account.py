@@ -1,4 +1,4 @@
-"""Account: counts what is delivered, judges the budgets of skipped rows, and names rows for people."""
+"""Count delivered rows, check the budgets of skipped rows, and add file and epoch to rows in error messages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.calls import left_behind
 
-ROWS_PER_LOOK = 61  # of rows that are delivered one by one, one in so many is timed: looking costs as much as a row
+ROWS_PER_LOOK = 61  # when rows are delivered singly, time one in this many: timing costs as much as a row
 
 
 class OwnTime:
-    """Adds up the CPU seconds of the loader's thread, from when it is asked for a delivery until it has one.
+    """Adds up the CPU seconds that the loader's thread spends inside calls for the next delivery.
 
     Args:
-        metrics: of the loader.
-        every: one delivery in so many is timed, and counts for all of them.
+        metrics: the counters of the loader.
+        every: one delivery in this many is timed and counted for all of them.
     """
 
     def __init__(self, metrics: Metrics, every: int) -> None:
@@ -34,20 +34,20 @@ class OwnTime:
         self._since: float | None = None
 
     def enter(self) -> None:
-        """A caller asks."""
+        """Start timing: the caller asked for the next delivery."""
         self._left -= 1
         if not self._left:
             self._left, self._since = self._every, time.thread_time()
 
     def leave(self) -> None:
-        """It is there."""
+        """Stop timing: the delivery is ready."""
         if self._since is not None:
             self._metrics.time.own += (time.thread_time() - self._since) * self._every
             self._since = None
 
 
 class DeliveryCounter:
-    """One for each loader; ``epoch`` is the data epoch at hand."""
+    """Counts what one loader delivers; ``epoch`` is the current data epoch."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class DeliveryCounter:
 
     @property
     def skips(self) -> bool:
-        """Some operator may drop rows that fail."""
+        """Whether some operator may drop rows that fail."""
         return any(policy is not None for policy, _, _ in self.policies.values())
 
     def add(self, block: Block, slots: range, rows: int, total: float | None) -> None:
-        """Slots of a block, with so many live rows, are about to be delivered; raises beyond a budget."""
+        """Count slots of a block that are about to be delivered, ``rows`` of them live; raise beyond a skip budget."""
         metrics = self._metrics
         metrics.batches += 1
         metrics.rows += rows
@@ -95,32 +95,32 @@ class DeliveryCounter:
             self._observe(metrics)
 
     def grouped(self, columns: dict[str, Any]) -> None:
-        """The groups of a batch are about to be delivered."""
+        """Count the feature groups of a batch that is about to be delivered."""
         if self._binding.marks:
             for group in {id(v): v for v in columns.values() if isinstance(v, InverseKeyedJaggedTensor)}.values():
                 self._metrics.grouped(group.keys, len(group), group.unique)
 
     def end(self) -> None:
-        """The epoch's rows are counted."""
+        """Check the skip rates exactly: the epoch has ended and its rows are counted."""
         self.budgets.end(self.policies)
 
     def named(self, row: RowRef) -> RowRef:
-        """A row with the URL of its file and its epoch."""
+        """Return the reference to a row with the URL of its file and its epoch filled in."""
         source: Any = self._binding.sources[row.source].operator.source  # type: ignore[attr-defined]
         url = url_of_row(source, row.file, row.row)
         return replace(row, url=url, epoch=self.epoch if row.epoch is None else row.epoch)
 
     def left_behind(self) -> list[str]:
-        """A note of the calls that continue though they were given up."""
+        """Return a note on calls that timed out but still run; empty if there are none."""
         left = left_behind()
         return [f"{left} call(s) beyond their timeout= still run, in threads of this process"] if left else []
 
     def describe(self, death: Death) -> str:
-        """A worker's death, its row named."""
+        """Describe a worker's death, with the file and epoch of the row it worked on."""
         return death.describe(None if death.row is None else self.named(death.row))
 
     def locate(self, error: CedarError) -> CedarError:
-        """An error from a task with what only the coordinator knows, as the caller is to see it."""
+        """Complete an error from a task for the caller: add the site, the row's file and epoch, and what was done."""
         error.restore_cause()
         error.site = error.site or self._site
         if error.row is not None and error.row.url is None:

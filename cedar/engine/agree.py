@@ -1,8 +1,8 @@
-"""Ranks agree on the step at which an epoch ends, if none of them knows how many batches the others have.
+"""Ranks agree on the step at which an epoch ends when no rank knows how many batches the others have.
 
-The steps are cut into blocks. A rank says that it has all batches of a block, or after how many of them it is through,
-as soon as they are created, a block ahead of the one being delivered. A block is begun when all ranks have spoken of
-it, so the talk costs a rank little while it is ahead, and no rank enters a step that another one cannot.
+Steps are grouped into blocks. One block ahead of delivery, each rank reports either that it has all batches of a block
+or at which step of the block it ran out. A block begins once all ranks have reported, so no rank enters a step that
+another rank cannot. Since reports are sent ahead, ranks rarely wait for each other.
 """
 
 from __future__ import annotations
@@ -22,46 +22,47 @@ from cedar.engine.words import FolderWords, StoreWords, Words
 from cedar.executors.choose import names_cluster
 
 T = TypeVar("T")
-BLOCK = 4  # steps; a rank holds up to two blocks of batches
+BLOCK = 4  # steps per block; a rank holds up to two blocks of batches
 _STOPPED = "the epoch was stopped here"
-_runs: Counter[tuple[str, int]] = Counter()  # of this process, by pipeline and rank: every rank counts alike
-_ENDED = 1 << 32  # next to the number of ranks that spoke, that of those that are through
+_runs: Counter[tuple[str, int]] = Counter()  # runs in this process, by pipeline and rank; equal on all ranks
+_ENDED = 1 << 32  # one counter holds both: ranks that reported, and (times this) ranks that ran out of batches
 
 
 class Board(ABC):
-    """Where the ranks of one epoch leave word for each other."""
+    """Where the ranks of one epoch report to each other how many batches they have."""
 
     @abstractmethod
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """All ranks are there, and words that are there from before are not theirs.
+        """Wait until all ranks have joined; reports from earlier runs are ignored from then on.
 
         Raises:
-            WorkerError: a rank did not come in time, or ``stopped``.
+            WorkerError: a rank did not join in time, or ``stopped`` returned True.
         """
 
     @abstractmethod
     def put(self, block: int, end: int | None) -> None:
-        """This rank has all of a block, or is through after ``end`` of its steps."""
+        """Report that this rank has all batches of a block, or that it ran out after ``end`` steps of it."""
 
     @abstractmethod
     def ends(self, block: int) -> list[int] | None:
-        """After how many steps of a block ranks are through, a number for each of them; None before all have spoken."""
+        """Return the step at which each rank that ran out in a block did so; None until all ranks have reported."""
 
     @abstractmethod
     def missing(self, block: int) -> list[int]:
-        """The ranks that have not spoken of a block."""
+        """Return the ranks that have not reported for a block."""
 
     def done(self, block: int) -> None:
-        """All have spoken of a block, which they do while they are in the one before: none asks for an earlier one."""
+        """Note that all ranks have reported for a block; no rank reads reports of earlier blocks any more."""
 
     def leave(self) -> None:
-        """This rank is through the epoch, or goes out of it."""
+        """Note that this rank has finished or left the epoch."""
 
 
 class _MetBoard(Board):
-    """Of ranks that meet first: their words have the name of the meeting, which no others ever had.
+    """Board for ranks that hold a rendezvous first: its unique name is part of all keys.
 
-    The rest of them goes when all have met for a later run of the name: nothing reads it any more.
+    A rank deletes its last keys when all ranks have joined a later run of the same loader, since no rank reads them
+    after that.
     """
 
     def __init__(self, words: Words, run: str, rank: int, world: int) -> None:
@@ -88,14 +89,14 @@ class _MetBoard(Board):
 
     @abstractmethod
     def forget(self) -> None:
-        """Nothing asks for this rank's words any more."""
+        """Delete this rank's reports; no rank reads them any more."""
 
 
-_left: dict[tuple[str, int], list[_MetBoard]] = {}  # boards of this process, by the name of the loader and rank
+_left: dict[tuple[str, int], list[_MetBoard]] = {}  # boards to clean up in this process, by loader name and rank
 
 
 class StoreBoard(_MetBoard):
-    """In the store of torch.distributed."""
+    """Reports in the store of torch.distributed."""
 
     def __init__(self, store: Any, run: str, rank: int, world: int) -> None:
         super().__init__(StoreWords(store), run, rank, world)
@@ -132,27 +133,27 @@ class StoreBoard(_MetBoard):
     def forget(self) -> None:
         names = [f"at/{self._rank}"]
         if self._rank == 0:
-            blocks = range(max(0, self._last - 2), self._last + 3)  # others are up to two ahead
+            blocks = range(max(0, self._last - 2), self._last + 3)  # other ranks are up to two blocks ahead
             names += [f"{block}{end}" for block in blocks for end in ("", *(f"/{n}" for n in range(BLOCK)))]
         for name in names:
             self._store.delete_key(f"{self._name}/{name}")
 
 
 class FolderBoard(_MetBoard):
-    """In a folder that all ranks see: an empty file for each word, whose name says it."""
+    """Reports in a folder that all ranks see: each is an empty file whose name holds the report."""
 
     def __init__(self, folder: str, run: str, rank: int, world: int) -> None:
         super().__init__(FolderWords(folder), run, rank, world)
         self._folder = Path(folder, run.rsplit("/", 1)[0].replace("/", "-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._said: list[int] = []  # blocks whose words are there
+        self._said: list[int] = []  # blocks whose report files exist
 
     def put(self, block: int, end: int | None) -> None:
         self._said.append(block)
         (self._folder / f"{self._session}.r{self._rank}.{block}.{end}").touch()
 
     def _spoken(self, block: int) -> dict[int, str]:
-        """What each rank said of a block."""
+        """Return what each rank reported for a block."""
         heard = [name.split(".") for name in os.listdir(self._folder)]
         mine = [word[1:] for word in heard if word[0] == self._session and word[2] == str(block)]
         return {int(rank[1:]): end for rank, _, end in mine}
@@ -178,13 +179,13 @@ class FolderBoard(_MetBoard):
 
 
 def next_run(pipeline: str, rank: int) -> str:
-    """A name for the next run of a pipeline, the same on all ranks."""
+    """Return a name for the next run of a pipeline that is the same on all ranks."""
     _runs[pipeline, rank] += 1
     return f"cedar/{pipeline}/{_runs[pipeline, rank]}"
 
 
 def default_store(rank: int, world: int) -> Any:
-    """That of torch.distributed, if it is initialized for just these ranks; else None."""
+    """Return the store of torch.distributed if it is initialized with this rank and world; else None."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -194,10 +195,10 @@ def default_store(rank: int, world: int) -> Any:
 
 
 def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
-    """Where ranks can talk: what is given, else the store of torch.distributed, else the service they read through.
+    """Return where ranks can communicate: ``agree`` if given, else torch.distributed's store, else the data service.
 
     Returns:
-        A folder, a store, or a service, by its address or a Dask client; None if there is nothing.
+        A folder, a store, or a service as an address or Dask client; None if none is available.
 
     Raises:
         WorkerError: the scheduler that the executor names does not answer.
@@ -211,7 +212,7 @@ def meeting_place(agree: Any, executor: Any, rank: int, world: int) -> Any:
 
 
 def board(place: Any, run: str, rank: int, world: int) -> Board:
-    """For the ranks of a run, at a place where they can talk."""
+    """Return the board for the ranks of a run at a place where they can communicate."""
     if names_cluster(place):
         service = extension("cluster.service.meeting")
         return service.ServiceBoard(place, run, rank, world)  # type: ignore[no-any-return]
@@ -220,31 +221,31 @@ def board(place: Any, run: str, rank: int, world: int) -> Board:
 
 
 class Agreement:
-    """The end of one epoch.
+    """Agreement of all ranks on the end of one epoch.
 
     Args:
-        board: where ranks talk.
-        world: how many they are.
-        pads: the epoch ends when all ranks are through, and not when the first one is.
-        timeout: seconds for the slowest rank.
-        site: for errors.
+        board: where ranks report.
+        world: number of ranks.
+        pads: end the epoch when the last rank has run out of batches, not when the first has.
+        timeout: seconds to wait for the slowest rank.
+        site: the user's line, for errors.
     """
 
     def __init__(self, board: Board, world: int, pads: bool, timeout: float | None, site: Site | None) -> None:
         self._board, self._world, self._pads, self._site = board, world, pads, site
         self._timeout = timeout or PATIENCE
-        self.left = 0  # units made and not delivered, as others had no more
+        self.left = 0  # units computed but not delivered, because another rank had no more
         self._stopped = False
 
     def stop(self) -> None:
-        """Nothing waits for the others any more; for another thread than that which waits."""
+        """Stop waiting for other ranks; called from a thread other than the waiting one."""
         self._stopped = True
 
     def through(self, units: Iterator[T], padding: Callable[[], T]) -> Iterator[T]:
-        """The units up to the agreed end.
+        """Yield the units up to the agreed end.
 
         Raises:
-            WorkerError: a rank was not heard of in time, or there is no way to hear of any.
+            WorkerError: a rank did not report in time, or the ranks cannot communicate.
         """
         try:
             yield from self._through(units, padding)
@@ -269,7 +270,7 @@ class Agreement:
                     self._tell(spoken, have % BLOCK if ended else None)
                     spoken += 1
             if step % BLOCK == 0:
-                if spoken <= step // BLOCK:  # through before, and others are not
+                if spoken <= step // BLOCK:  # this rank ran out earlier, and others did not
                     self._tell(spoken, 0)
                     spoken += 1
                 if (end := self._end(step // BLOCK)) is not None and step >= end:
@@ -283,7 +284,7 @@ class Agreement:
             self._board.put(block, end)
 
     def _end(self, block: int) -> int | None:
-        """The step at which the epoch ends, if that is in a block."""
+        """Return the step at which the epoch ends if that is within a block; else None."""
         look = Polling(self._timeout, self._world, lambda: self._stopped)
         with talk(self._site, _STOPPED):
             while (ends := self._board.ends(block)) is None:

@@ -1,4 +1,4 @@
-"""Where rows come as they finish, with ``loader(order="any")``, and how reports describe it."""
+"""Where rows are delivered as they finish, with ``loader(order="any")``, and how reports describe that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from cedar.plan.physical import Physical, Stage
 
 
 def ready_spot(physical: Physical) -> int:
-    """The stage whose rows may come as they finish: the one below ``batch()``, or of what has no batches the last;
-    -1 if an operator above needs an order. It is the same in all plans of a pipeline.
+    """Return the stage whose rows may be delivered as they finish: the one below ``batch()``, or without batches the
+    last; -1 if an operator above it needs an order. It is the same in all plans of a pipeline.
     """
     stages, works = physical.stages, physical.works
     (number,) = stages[physical.deal].inputs
@@ -23,7 +23,7 @@ def ready_spot(physical: Physical) -> int:
 
 
 def order_told(physical: Physical, ready: ReadyStream | None) -> str:
-    """Which rows come as they finish, or why none do, and what keeps its order though it takes long."""
+    """Describe which rows are delivered as they finish, or why none are, and which slow stages keep their order."""
     number = ready_spot(physical)
     if ready is None or number < 0:
         reported = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
@@ -40,7 +40,7 @@ def order_told(physical: Physical, ready: ReadyStream | None) -> str:
 
 
 def _topmost(physical: Physical) -> int:
-    """The operator above that asks for an order."""
+    """Return the operator above that needs an order."""
     (number,) = physical.stages[physical.deal].inputs
     while physical.stages[number].kind == "task" and len(physical.stages[number].inputs) == 1:
         (number,) = physical.stages[number].inputs

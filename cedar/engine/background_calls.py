@@ -1,4 +1,4 @@
-"""Calls of the user's functions for a plan that is being made, next to the run, and the end of them with the run."""
+"""Call the user's functions for planning while a run is in progress, and stop those calls when the run ends."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_PATIENCE = 1.0  # seconds that the end of a run, or of the program, waits for a call
-_GLANCE = 0.1  # seconds between two checks whether the program ends
+_PATIENCE = 1.0  # seconds that the end of a run or of the program waits for a call in progress
+_GLANCE = 0.1  # seconds between two checks whether the run or the program has ended
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class RunOver(Exception):
-    """The run ended: the user's functions are not called any more."""
+    """The run has ended, so the user's functions must not be called any more."""
 
 
 class Calls:
-    """Those of one run, made by a thread next to it.
+    """Calls of the user's functions made by one run's planner thread.
 
     Args:
-        inline: only the run's own thread may call the user's functions, which may be tied to it; it looks in at
-            ``serve`` between two batches.
+        inline: only the run's own thread may call the user's functions, since they may be tied to it. That thread
+            executes pending calls in ``serve``, between two batches.
     """
 
     def __init__(self, inline: bool) -> None:
@@ -36,11 +36,11 @@ class Calls:
 
     @property
     def over(self) -> bool:
-        """The run, or the program, has ended."""
+        """Whether the run or the program has ended."""
         return self._over.is_set() or not threading.main_thread().is_alive()
 
     def make(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, which calls functions of the user.
+        """Run ``work``, which calls the user's functions, and return its result.
 
         Raises:
             RunOver: the run, or the program, has ended.
@@ -59,32 +59,32 @@ class Calls:
             try:
                 return done.result(_GLANCE)
             except TimeoutError:
-                if done.done():  # the work's own
+                if done.done():  # ``work`` itself raised the TimeoutError
                     raise
 
     def check(self) -> None:
-        """Raises RunOver once the run, or the program, has ended."""
+        """Raise RunOver if the run or the program has ended."""
         if self.over:
             raise RunOver
 
     def serve(self) -> None:
-        """Does what waits for the run's thread, to be called by it."""
+        """Execute the pending calls; must be called from the run's own thread."""
         while self._inline and not self._jobs.empty():
             work, done = self._jobs.get()
             try:
                 done.set_result(work())
-            except Exception as error:  # noqa: BLE001 - raised where the plan is made
+            except Exception as error:  # noqa: BLE001 - raised again in the planner thread
                 done.set_exception(error)
 
     def end(self) -> None:
-        """No call begins from now on; waits a moment for one in progress."""
+        """Let no further call begin, and wait briefly for one in progress."""
         self._over.set()
         if self._busy.acquire(timeout=_PATIENCE):
             self._busy.release()
 
 
 def beside(work: Callable[..., None], *args: Any) -> threading.Thread:
-    """A thread that no program waits for longer than a moment, however long its work takes."""
+    """Start a daemon thread; the interpreter waits at most briefly for it at exit."""
     thread = threading.Thread(target=work, args=args, daemon=True, name="cedar-plan")
     _threads.add(thread)
     thread.start()
@@ -93,6 +93,6 @@ def beside(work: Callable[..., None], *args: Any) -> threading.Thread:
 
 @atexit.register
 def _settle() -> None:
-    """A daemon thread that is inside a library when the interpreter goes may take the process down with it."""
+    """Wait briefly for planner threads: a daemon thread inside a library can crash the interpreter's shutdown."""
     for thread in list(_threads):
         thread.join(_PATIENCE)

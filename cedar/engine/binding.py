@@ -1,4 +1,4 @@
-"""Binding: the operators of a pipeline with their kernels, types and policies fixed, once per loader."""
+"""Binding: fix the kernels, types and policies of a pipeline's operators, once per loader."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from cedar.tasks.copying import plain_copy
 from cedar.tasks.reading import Reader
 
 SAMPLE_ROWS = 64
-_FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # are looked at where the first ones tell nothing
-_LOWERED = 8  # graphs of which the physical plan is kept: the one that runs, the one as written, those before
-_FEW_ROWS = 8  # tell the shape of what a transform gets that changed places
+_FURTHER = (SAMPLE_ROWS * 16, SAMPLE_ROWS * 1024)  # larger samples, if the first has no usable rows
+_LOWERED = 8  # number of graphs whose physical plan is kept, such as the current, previous and as-written ones
+_FEW_ROWS = 8  # rows that show the shape of a moved transform's input
 
 
 class Binding:
-    """Kernels and samples of a graph's nodes, made when first needed.
+    """Kernels and samples of a graph's nodes, created on first use.
 
     Args:
         root: the pipeline's last node.
-        on_error: the loader's default policy.
-        seed: the run's seed, for what is random in a sample.
-        instances: kept for the run, so that a model loaded for the sample serves the run too.
-        apart: where functions are called on samples, if not here.
+        on_error: the loader's default skip policy.
+        env: seed, instances and numeric environment of the run; instances are shared, so that a model loaded for a
+            sample serves the run too.
+        apart: calls functions on samples in another process; None calls them here.
         counts: counts the rows that filters leave; see ``Splits``.
     """
 
@@ -65,31 +65,31 @@ class Binding:
         self.labels = graph.labels(root)
         self.on_error = on_error
         self.apart = apart
-        # Only functions, and sources of the user's, can tell one numeric environment from another.
+        # Only functions and the user's own sources depend on the numeric environment.
         self.numeric = env.numeric if graph.calls_functions(root) else None
         self.check_env = replace(env, epoch=0, sampling=True, apart=apart, numeric=self.numeric)
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
         self._movings: dict[int, bool] = {}
-        self._held: list[Node] = []  # of plans, so that no other node gets their ids
+        self._held: list[Node] = []  # keeps nodes of plans alive, so that their ids are not reused
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
-        self.any_order = False  # rows come as they finish
-        self.parts = False  # keys of rows that are made of several tell of which
+        self.any_order = False  # whether rows are delivered as they finish
+        self.parts = False  # whether keys of batches identify the rows they were made of
         self._draws = _draw_seeds(self.nodes)
         self.schemas = graph.schemas(root)
         self.batched = graph.batched(root)
 
     @cached_property
     def subject(self) -> Subject:
-        """What a profile of this pipeline is known by: its operators and their parameters, neither code nor data."""
+        """What identifies a profile of this pipeline: its operators and their parameters, neither code nor data."""
         labels = {i: self.labels[id(node)] for i, node in enumerate(self.nodes)}
         return Subject(graph.digest([graph.topology(self.root), list(labels.values())]), labels)
 
     def begin(self, numeric: NumericEnvironment) -> NumericEnvironment | None:
-        """A run begins: the environment of its functions; None if it calls none."""
+        """Begin a run; return the numeric environment of its functions, or None if it calls none."""
         for node in self.nodes:
             if (survey := node.operator.survey) is not None:
                 with graph.prepared(node):
@@ -99,36 +99,36 @@ class Binding:
             self.check_env = replace(self.check_env, numeric=numeric)
         return self.numeric
 
-    # Nodes of a plan's graph are answered for by the nodes of the pipeline as written that they stand for.
+    # For nodes of a plan's graph, these methods use the corresponding nodes of the pipeline as written.
 
     def label(self, node: Node) -> str:
-        """What messages call a node."""
+        """Return a node's name for messages."""
         return self.labels.get(id(node.logical)) or one_line(node.operator.label())
 
     def ordinal(self, node: Node) -> int:
-        """A node's number in the pipeline as written; -1 for what an optimizer put in."""
+        """Return a node's number in the pipeline as written; -1 for nodes that the optimizer inserted."""
         return self.index.get(id(node.origin or node), -1)
 
     @cached_property
     def mixtures(self) -> dict[str, Node]:
-        """What mixes, by its number, which is the same where operators that keep rows are left out."""
+        """Mixing nodes by number; operators that preserve rows do not affect the numbers."""
         mixing = [n for n in self.nodes if isinstance(n.operator, StreamOperator) and n.operator.mixes]
         return {str(number): node for number, node in enumerate(mixing)}
 
     def mixture(self, node: Node) -> str:
-        """The number of one of them."""
+        """Return the number of a mixing node."""
         return next(number for number, each in self.mixtures.items() if each is (node.origin or node).logical)
 
     def source_ordinal(self, node: Node) -> int:
-        """The number that row keys give a source."""
+        """Return the number of a source in row keys."""
         return self._source_ordinals[id(node.logical)]
 
     def splits(self, node: Node) -> SplitTable:
-        """A source's splits, listed once; see ``Splits``."""
+        """Return a source's splits, listed once; see ``Splits``."""
         return self.listed(node)
 
     def policy(self, node: Node) -> Skip | None:
-        """What happens to a row that fails in this operator."""
+        """Return the policy for rows that fail in this operator."""
         return policy_of(node, self.on_error)
 
     @cached_property
@@ -145,7 +145,7 @@ class Binding:
         return size / rows if rows and size else 1024.0
 
     def lowered(self, root: Node, executor: str = "", workers: Callable[[str], int] = lambda _: 1) -> Physical:
-        """The physical plan of a graph of this pipeline, verified; made once for all epochs that run it.
+        """Return the verified physical plan of a graph of this pipeline, cached for all epochs that run it.
 
         Raises:
             PlanError: its stages do not do the work of the graph.
@@ -173,11 +173,11 @@ class Binding:
         return physical
 
     def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
-        """All that the physical plan of a graph follows from, where it is run here; None if a part cannot be
+        """Return a key of everything that a graph's local physical plan depends on; None if a part cannot be
         identified.
         """
         reported = content(nodes, self.index)
-        if reported is None or any(source.schema is None for source in self.sources):  # of which a run may tell more
+        if reported is None or any(source.schema is None for source in self.sources):  # a run may reveal the schema
             return None
         filters = [i for i, node in enumerate(self.nodes) if node.operator.filters and self.listed.settled(node)]
         streams = [self.splits(source).streams for source in self.sources]
@@ -185,11 +185,11 @@ class Binding:
 
     @property
     def written(self) -> Physical:
-        """The pipeline as written, lowered."""
+        """The physical plan of the pipeline as written."""
         return self.lowered(self.root)
 
     def kernel(self, node: Node) -> Kernel:
-        """The bound kernel of a row operator; in a plan, that of the place where the user put it."""
+        """Return the bound kernel of a row operator; for a plan's node, the kernel bound where the user put it."""
         node = self._where_bound(node)
         if id(node) not in self._kernels:
             operator = node.operator
@@ -201,12 +201,12 @@ class Binding:
         return self._kernels[id(node)]
 
     def bound(self, node: Node) -> Kernel:
-        """The kernel itself, which may run within another that knows groups of columns."""
+        """Return the operator's own kernel, without the wrapper that handles groups of columns."""
         self.kernel(node)
         return self._bound[id(self._where_bound(node))]
 
     def _where_bound(self, node: Node) -> Node:
-        """The node whose kernel a node's is: that which it stands for, unless a plan put it elsewhere."""
+        """Return the node to bind: the one as written, unless the plan changed what the operator gets."""
         logical = node.logical
         as_written = node.operator is logical.operator and id(logical) in self.index and not self._moved(node)
         return logical if as_written else node
@@ -218,7 +218,7 @@ class Binding:
         return self._movings[id(node)]
 
     def place(self, node: Node) -> Bound:
-        """A row operator's place, for ``bind``."""
+        """Return the context in which a row operator is bound; see ``bind``."""
         logical = node.logical
         inserted, moved = id(logical) not in self.index, self._moved(node)
         below = (node if inserted or moved else logical).inputs[0]
@@ -237,13 +237,13 @@ class Binding:
         )
 
     def rows_behind(self, node: Node, rows: int) -> Block:
-        """So many rows as they look behind a node, if there are so many; they are not kept."""
+        """Return up to ``rows`` sample rows of a node's output; the sample is not cached."""
         block = self._sample(node, rows)
         self._samples = {key: sample for key, sample in self._samples.items() if key[1] != rows}
         return block if block.slots <= rows or not block.aligned else block.slice(0, rows)
 
     def sample(self, node: Node) -> Block:
-        """Up to 64 rows as they look behind this node; more are read where filters leave none."""
+        """Return up to 64 rows of a node's output; more input rows are read if filters leave none."""
         block = self._sample(node, SAMPLE_ROWS)
         for rows in _FURTHER:
             if len(block):
@@ -252,7 +252,7 @@ class Binding:
         return block if block.slots <= SAMPLE_ROWS or not block.aligned else block.slice(0, SAMPLE_ROWS)
 
     def _further(self, node: Node) -> Iterator[Block]:
-        """The rows behind those of a node's sample, some at a time."""
+        """Yield blocks of further output rows of a node, after those of its sample."""
         seen = self.sample(node).slots
         for rows in _FURTHER:
             block = self._sample(node, rows)
@@ -261,15 +261,15 @@ class Binding:
                 yield block.slice(start, seen)
 
     def _for_calls(self, node: Node, block: Block) -> Block:
-        """The block, whose rows an operator's function is called with next: it may change arrays of the run's."""
+        """Return the block for a call of the user's function, copied if the function could modify shared arrays."""
         if self.apart is not None:
-            self.apart.enter(block)  # calls are made in another process
+            self.apart.enter(block)  # the call runs in another process
             return block
         fn = getattr(node.operator, "fn", None)
         return block if fn is None or isinstance(fn, Transform) else plain_copy(block)
 
     def types(self, node: Node) -> dict[str, ColumnType]:
-        """The column types behind a node, as far as its sample tells them."""
+        """Return the column types of a node's output, as far as its sample shows them."""
         return self.sample(node).known_types
 
     def _sample(self, node: Node, rows: int) -> Block:
@@ -296,7 +296,7 @@ class Binding:
             return operator.sample(*below)
 
     def scanned(self, scan: Scan, block: Block) -> Block:
-        """What a scan of a plan leaves of a source's sample."""
+        """Apply a scan's filters and column selection to a sample of its source."""
         for node in scan.where:
             block = self.kernel(node)(block, self.check_env)
         if scan.columns is None:
@@ -308,16 +308,16 @@ class Binding:
         return block.only_columns({name: narrowed(block.columns[name], kind) for name, kind in kinds.items()})
 
     def first_rows(self, node: Node, rows: int) -> Block:
-        """The first rows of the first split that has any; of more splits where more are asked for."""
+        """Return the first rows of the first split that has any; of more splits if more rows are wanted."""
         assert isinstance(node.operator, Read)
-        # Items that fail are passed over here: what becomes of them is decided when the run reads them.
+        # Failing items are skipped here; the run applies the user's policy when it reads them.
         reader = Reader(node.operator.source, self.source_ordinal(node), on_error=Skip(), site=node.site)
         blocks: list[Block] = []
         have = 0
         for split in self.splits(node):
             for block in reader.blocks(split, 0):
                 if len(block):
-                    # Taken, not sliced: a slice would hold the whole row group for as long as the loader lives.
+                    # Copied, not sliced: a slice would keep the whole row group alive as long as the loader.
                     blocks.append(block.take(block.live_slots()[: rows - have]))
                     have += blocks[-1].slots
                 if have >= rows:
@@ -331,19 +331,19 @@ class Binding:
 
 
 def _moved_within_a_column(node: Node) -> bool:
-    """A transform that a plan runs on values of another shape than it gets as written: its result differs in shape."""
+    """Whether a plan runs a transform on values of another shape than as written, which changes its result's shape."""
     if node.origin is None or node.operator.effects().algebra is None:
         return False
     return _transforms(node.inputs[0]) != _transforms(node.origin.inputs[0])
 
 
 def _transforms(node: Node) -> set[int]:
-    """The transforms of single columns at or below a node."""
+    """Return the ids of the single-column transforms at or below a node."""
     return {id(n.logical) for n in graph.walk(node) if n.operator.effects().algebra is not None}
 
 
 def _draw_seeds(nodes: list[Node]) -> dict[int, int]:
-    """The seed of each random operator: its ordinal among them, or its name."""
+    """Return the seed of each random operator: a hash of its name, or its ordinal among random operators."""
     draws: dict[int, int] = {}
     for node in nodes:
         if node.operator.effects().random:

@@ -1,4 +1,4 @@
-"""Are the rows of two runs the same, bit for bit?"""
+"""Compare the rows of two runs bit for bit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cedar.core.groups.column import plain
 
 
 def difference(done: Sequence[Block], written: Sequence[Block]) -> str | None:
-    """The first place where a plan's rows are not those of the pipeline as written; None if they are the same.
+    """Describe the first difference between a plan's rows and those of the pipeline as written; None if equal.
 
-    The order of columns does not count, and how rows are cut into blocks does not either.
+    The order of columns and the cuts between blocks may differ.
     """
     ours, theirs = _whole(done), _whole(written)
     if ours is None or theirs is None:
@@ -76,7 +76,7 @@ def _differs(ours: Column, theirs: Column) -> str | None:
 
 
 def _handed_over(ours: Any, theirs: Any) -> str | None:
-    """Of columns in the caller's format: tensors, and lists of them; equal rows may be held together in other ways."""
+    """Compare columns in the caller's format, tensors and lists of them; equal rows may have different layouts."""
     if type(ours) is not type(theirs):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if hasattr(ours, "expand_weights"):
@@ -93,7 +93,7 @@ def _part(ours: Any, theirs: Any) -> str | None:
 
 
 def _on_host(values: Any) -> Any:
-    """A tensor as an array of its bits, where NumPy has no such floats."""
+    """Return a tensor as a NumPy array; dtypes that NumPy lacks (bfloat16) are viewed as integers."""
     if isinstance(values, pa.Array | np.ndarray) or not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
@@ -110,14 +110,14 @@ def _objects(ours: Any, theirs: Any) -> str | None:
 
 
 def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """With one NaN for all: which one a sum or product gives depends on how many rows a block has."""
+    """Replace every NaN by one bit pattern: which NaN a sum or product gives depends on the block size."""
     if values.dtype.kind not in "fc" or not np.isnan(values).any():
         return np.ascontiguousarray(values)
     return np.where(np.isnan(values), values.dtype.type(np.nan), values)
 
 
 def same_array(ours: pa.Array, theirs: pa.Array) -> bool:
-    """Equal types, nulls and values; floats by their bits, except that NaN is NaN."""
+    """Compare types, nulls and values; floats are compared by their bits, except that any NaN equals any NaN."""
     if len(ours) != len(theirs) or not ours.is_null().equals(theirs.is_null()):
         return False
     kind = ours.type
@@ -145,14 +145,14 @@ def _same_object(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, dict):
         return list(ours) == list(theirs) and all(map(_same_object, ours.values(), theirs.values()))
     try:
-        if hasattr(ours, "__array__"):  # tensors too, whose pickles hold all of the memory that they are views of
+        if hasattr(ours, "__array__"):  # tensors too: their pickles contain the whole storage behind a view
             ours, theirs = np.asarray(ours), np.asarray(theirs)
             return (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
         return bool(ours == theirs) or pickle.dumps(ours) == pickle.dumps(theirs)
-    except Exception:  # noqa: BLE001 - what cannot be compared counts as equal only by its pickle
+    except Exception:  # noqa: BLE001 - objects without a usable == are equal if their pickles are
         try:
             return pickle.dumps(ours) == pickle.dumps(theirs)
-        except Exception:  # noqa: BLE001 - neither way: an object without identity of its own, such as a handle
+        except Exception:  # noqa: BLE001 - cannot be compared or pickled, such as a file handle: taken as equal
             return True
 
 
@@ -164,7 +164,7 @@ def _first(ours: Any, theirs: Any) -> str:
 
 
 def compared(done: Sequence[Block], written: Sequence[Block], batched: bool) -> str | None:
-    """The first difference between the units of two runs: batch by batch, or row by row wherever blocks are cut."""
+    """Describe the first difference between two runs: batch by batch, or row by row regardless of block boundaries."""
     if done and written and list(done[0].columns) != list(written[0].columns):
         return f"columns {list(done[0].columns)}, {list(written[0].columns)} as written"
     if not batched:

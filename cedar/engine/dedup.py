@@ -1,4 +1,4 @@
-"""What a run does about ``dedup()``: samples rows for estimates, and knows which columns come out of it as groups."""
+"""Support for ``dedup()``: samples rows for estimates, and finds the columns that batches hold as groups."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cedar.plan.graph import Node
 if TYPE_CHECKING:
     from cedar.engine.binding import Binding
 
-_SLOW_ROWS = 1024  # sampled where Python runs once per row
+_SLOW_ROWS = 1024  # rows to sample where an operator runs Python for every row
 
 
 def has_dedup(root: Node) -> bool:
-    """Some operator marks features."""
+    """Whether some operator marks features for deduplication."""
     return any(node.operator.grouping is not None for node in graph.walk(root))
 
 
 class Marked:
-    """The groups that batches of a pipeline hold, found when first asked for; pickled as their names."""
+    """The feature groups in a pipeline's batches, computed on first use; pickles as the column names."""
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
@@ -37,7 +37,7 @@ class Marked:
 
     @property
     def groups(self) -> Groups:
-        """Their columns, by the names that they have at the pipeline's end."""
+        """The columns of each group, by their names at the pipeline's end."""
         with self._lock:  # tasks in several threads may ask at once
             if self._groups is None:
                 self._groups = marked_groups(self._binding)
@@ -53,10 +53,10 @@ class _MarkedGroups:
 
 
 def marked_groups(binding: Binding) -> Groups:
-    """The groups of all ``dedup()`` of a pipeline, by the names that their columns have at its end.
+    """Return the groups of all ``dedup()`` operators, by the names that their columns have at the pipeline's end.
 
     Raises:
-        PipelineError: a column in two groups.
+        PipelineError: a column is in two groups.
     """
     nodes = [node for node in binding.nodes if node.operator.grouping is not None]
     given = [node for node in nodes if node.operator.grouping]
@@ -82,7 +82,7 @@ def marked_groups(binding: Binding) -> Groups:
 
 
 def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
-    """The groups as columns are called above ``node``, on every way to the root."""
+    """Yield the groups under the names their columns have at the root, for every path from ``node`` to the root."""
     parents: dict[int, list[Node]] = {}
     for parent in graph.walk(root):
         for child in parent.inputs:
@@ -98,7 +98,7 @@ def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
 
 
 def factors_where_read(binding: Binding, node: Node) -> dict[str, float]:
-    """How often the rows of each column of a ``dedup()`` repeat before they are mixed, alone or with their group.
+    """Return how often each row of a ``dedup()`` column repeats in read order, by itself or with its group.
 
     Raises:
         CedarError: the sample cannot be read.
@@ -116,7 +116,7 @@ def _cheap(operator: Operator) -> bool:
 
 
 def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
-    """A source as it is best read: in larger chunks where a ``dedup()`` among ``links`` comes before any real work."""
+    """Return a source that reads larger chunks if a ``dedup()`` among ``links`` comes before any expensive operator."""
     names: set[str] = set()
     for node in links:
         if not isinstance(node, Node) or not _cheap(node.operator):
@@ -130,7 +130,7 @@ def as_read(source: Any, binding: Binding, links: Sequence[Any]) -> Any:
 
 
 def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
-    """What samples say of the groups of each ``dedup()``."""
+    """Yield each ``dedup()`` with the estimate of its groups from sampled rows."""
     for node in binding.nodes:
         if node.operator.grouping is not None:
             operator: Any = node.operator
@@ -141,10 +141,10 @@ def found_groups(binding: Binding) -> Iterator[tuple[Node, GroupEstimate]]:
 
 
 def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str | None) -> tuple[Block, Reach]:
-    """Some thousand rows with the columns ``names``, as they are below ``node``, and what becomes of them above it.
+    """Sample up to some thousand rows below ``node`` with the columns ``names``; also return their batch and mixing.
 
-    They are taken below functions that leave those columns alone, or change each of their values by itself, since those
-    need not run for it.
+    The sample is taken below functions that leave these columns unchanged, or change each value by itself, so that
+    those functions need not run.
     """
     wanted = {*names, *([session] if session else [])}
     reach = _reach(binding, node)
@@ -170,7 +170,7 @@ def _leaves(node: Node, wanted: set[str]) -> bool:
 
 
 def _reach(binding: Binding, node: Node) -> Reach:
-    """The batch that rows of ``node`` end up in, and how they are mixed before that."""
+    """Return the batch size that rows of ``node`` end up in, and how they are mixed before batching."""
     parents = {id(child): parent for parent in binding.nodes for child in parent.inputs}
     path = [n for n in graph.walk(node) if n is not node]
     above: Node | None = node
@@ -192,9 +192,9 @@ def _reach(binding: Binding, node: Node) -> Reach:
 
 
 def _window_rows(binding: Binding, mixing: Mixing) -> float:
-    """Rows of a window, from the metadata of the sources: it is a run of whole splits."""
+    """Estimate the rows of a shuffle window, which is a run of whole splits, from the metadata of the sources."""
     if mixing.rows is None and mixing.bytes is None:
-        return float(SAMPLED_ROWS << 20)  # all there are
+        return float(SAMPLED_ROWS << 20)  # no limit: the window holds all rows
     tables = [binding.splits(source) for source in binding.sources]
     rows = sum(splits.known_rows for splits in tables)
     size = sum(splits.known_bytes for splits in tables)

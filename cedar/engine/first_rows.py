@@ -1,7 +1,7 @@
-"""The audit of a plan's first rows: the plan and the pipeline as written run on the first rows of the sources.
+"""Audit of a plan's first rows: run the plan and the pipeline as written on the first rows of the sources.
 
-Both are compiled and run as they would be, in the stages of the plan, over sources of at most 64 rows, and compared bit
-for bit by row key. Sizes of batches, windows and limits shrink with the rows, so that few rows fill some.
+Both run in the stages of the plan, on at most 64 rows of each source, and are compared bit for bit by row key. Batch
+sizes, windows and limits are reduced so that these few rows fill several of them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
 from cedar.tasks.copying import own_columns
 
-_SECONDS = 0.01  # of work that the rows may take
-_PROBE = 2  # rows that tell how long a row takes, where functions are called
-_SPLIT = 8  # fewer rows are one split
-_MAX_UNITS = 128  # compared, of a pipeline without end
+_SECONDS = 0.01  # time limit of operators' work on the first rows
+_PROBE = 2  # rows to start with where user functions are called, to see how long a row takes
+_SPLIT = 8  # fewer rows than this form one split
+_MAX_UNITS = 128  # units compared at most, for pipelines without end
 
-_passed: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # what plans do that were found right, by pipeline
+_passed: WeakKeyDictionary[Node, list[Any]] = WeakKeyDictionary()  # keys of plans that passed, by pipeline
 
 
 class FirstRows:
@@ -60,8 +60,8 @@ class FirstRows:
 
     Args:
         binding: the bound operators of the pipeline as written.
-        world: ranks that share the run; others may join it.
-        strict: a plan whose blocks have to be run again as written is refused, too: another one is faster.
+        world: number of ranks that share the run; more may join it.
+        strict: also reject plans with blocks that must be run again as written, since other plans are faster.
         patience: how long to wait for a call that hangs.
     """
 
@@ -73,22 +73,22 @@ class FirstRows:
         self._binding = binding
         self._strict = strict
         self._patience = patience
-        self._rows: dict[int, _SourceRows] = {}  # by the id of a source's node; read once for all plans
+        self._rows: dict[int, _SourceRows] = {}  # by id of the source's node; read once for all plans
 
     def rewrites(self, plan: Plan) -> bool:
-        """A plan does anything else than the pipeline as written, wherever that is done."""
+        """Whether a plan does anything different from the pipeline as written, regardless of where it runs."""
         if plan.root is self._binding.root:
             return False
         works = self._works(plan)
         return works is None or works != self._works(self.written)
 
     def difference(self, plan: Plan, going: Callable[[], None] = lambda: None) -> Difference | None:
-        """The first difference between a plan and the pipeline as written; functions of the user are called.
+        """Return the first difference between a plan and the pipeline as written; calls the user's functions.
 
-        A plan that passed is remembered for this code, these versions of libraries and this state of the data.
+        A plan that passed is remembered for this code, these library versions and this state of the data.
 
         Args:
-            going: called before functions are; raises if the run has ended.
+            going: called before the user's functions are; raises if the run has ended.
         """
         root, on_error, works = self._binding.root, self._binding.on_error, self._works(plan)
         key = works, self.world, on_error, self._strict
@@ -105,14 +105,14 @@ class FirstRows:
         return found
 
     def _works(self, plan: Plan) -> tuple[Work, ...] | None:
-        """What a plan does; None if it cannot be lowered, which the comparison reports."""
+        """Return the work of a plan; None if it cannot be lowered, which the comparison reports."""
         try:
             return self._binding.lowered(plan.root).works
         except CedarError:
             return None
 
     def _found(self, plan: Plan, going: Callable[[], None]) -> Difference | None:
-        """Compares ever more rows while the functions are fast; how long they take is not known in advance."""
+        """Compare more and more rows while functions are fast, since their cost is not known in advance."""
         rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
         left = _SECONDS
         while True:
@@ -125,16 +125,16 @@ class FirstRows:
             rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
     def _run_both(self, plan: Plan, rows: int, going: Callable[[], None]) -> _Found:
-        """The difference on so many rows, and what they took."""
+        """Return the difference on the first ``rows`` rows, and the seconds spent."""
         failed = ""
-        for shrinks in (True, False):  # a function may need batches of the size that the user gave
+        for shrinks in (True, False):  # a function may need the batch size that the user gave
             going()
             try:
                 few = _Few(self._binding, plan, self._given(rows), self.world, shrinks, self._patience)
                 written = few.written()
-            except WorkerError as error:  # it hangs, or ends processes: once is enough
+            except WorkerError as error:  # the call hangs or crashes its process: do not try again
                 return _Found(Difference(f"the first rows cannot be computed as written: {_line(error)}"))
-            except Exception as error:  # noqa: BLE001 - the run meets it, and reports it as the user's
+            except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
                 failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_line(error)}"
                 continue
             going()
@@ -153,7 +153,7 @@ class FirstRows:
         return {key: rows.first(count) for key, rows in self._rows.items()}
 
     def _read(self, node: Node) -> _SourceRows:
-        """The first rows of a source; of an iterator the next pass begins with them."""
+        """Return the first rows of a source; an iterator delivers them again in its next pass."""
         assert isinstance(node.operator, Read)
         source = node.operator.source
         if isinstance(source, IterableSource):
@@ -164,12 +164,12 @@ class FirstRows:
             if 0 < len(kept) < len(known):
                 node = replace(node, operator=Read(source.select(kept)), origin=node.logical)
         block = self._binding.first_rows(node, SAMPLE_ROWS)
-        for each in self._binding.listed.filters(node.logical):  # no other rows are read
+        for each in self._binding.listed.filters(node.logical):  # reading already drops the rows that fail these
             block = self._binding.kernel(each)(block, self._binding.check_env)
         return _SourceRows(dict(block.columns), block.slots)
 
     def _named(self) -> frozenset[str] | None:
-        """The columns that operators name or that come out; None if that may be any."""
+        """Return the columns that operators use or the pipeline returns; None if that may be all of them."""
         out = self._binding.schemas[id(self._binding.root)]
         named = set(out or ())
         for node in self._binding.nodes:
@@ -186,13 +186,13 @@ class FirstRows:
 class _Found:
     mismatch: Difference | None = None
     seconds: float = 0.0
-    came: bool = False  # some row came through
-    failed: str = ""  # why nothing can be said
+    came: bool = False  # whether any row reached the end
+    failed: str = ""  # why the comparison is impossible
 
 
 @dataclass(frozen=True)
 class _SourceRows:
-    """The first rows of a source; ``count`` where there are no columns."""
+    """The first rows of a source; ``count`` applies if there are no columns."""
 
     columns: dict[str, Column]
     count: int = 0
@@ -207,7 +207,7 @@ class _SourceRows:
 
 
 def _is_cheap(operator: Operator) -> bool:
-    """A few rows more of it take no time: expressions, and what moves rows about."""
+    """Whether a few more rows take negligible time: expressions and operators that only move rows."""
     return not isinstance(operator, RowOperator) or operator.by_expressions or operator.condition is not None
 
 
@@ -220,13 +220,13 @@ def _line(error: Exception) -> str:
 
 @dataclass(frozen=True, eq=False)
 class FewRows(BaseSource):
-    """A source of few rows in three splits, in the place of another one.
+    """A source of a few rows in three splits that replaces another source.
 
     Args:
-        rows: column by column; ``total`` of them.
-        known: names and types, as far as the source declares them.
-        columns: those that are read; None is all.
-        streaming, counted: what its splits are like.
+        rows: the columns, each with ``total`` rows.
+        known: names and types, as far as the replaced source declares them.
+        columns: names of the columns to read; None reads all.
+        streaming, counted: properties of the splits, as in the replaced source.
     """
 
     rows: dict[str, Column]
@@ -237,7 +237,7 @@ class FewRows(BaseSource):
     counted: bool = True
     selects_fields: ClassVar[bool] = True
     row_bytes: ClassVar[float] = 24.0
-    # The price of a second read: worth it for the first split, and not for the others (see ``FilterHits``).
+    # The cost of a second read: worth paying for the first split, and not for the others (see ``FilterHits``).
     reread_bytes: ClassVar[float] = 15.0
 
     def splits(self) -> list[Split]:
@@ -269,7 +269,7 @@ class FewRows(BaseSource):
         }
 
     def select(self, columns: Sequence[str]) -> FewRows:
-        """The same rows, fewer columns."""
+        """Return a source of the same rows with fewer columns."""
         return replace(self, columns=tuple(columns))
 
     def schema(self) -> Schema:
@@ -284,19 +284,19 @@ class FewRows(BaseSource):
     identity = digest
 
 
-# ---- twins -----------------------------------------------------------------------------------------------------------
+# ---- copies of graphs ------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Few:
-    """Runs twins of a pipeline and of a plan over few rows; operators of the twins correspond as the originals do.
+    """Runs copies ("twins") of a pipeline and of a plan over few rows; operators that both share have one copy.
 
     Args:
-        binding: of the pipeline as written.
-        plan: to be compared with it.
-        rows: of each source, by the id of its node.
-        world: ranks of the run.
-        shrinks: sizes of batches, windows and limits are less than the rows.
+        binding: the bound operators of the pipeline as written.
+        plan: the plan to compare with it.
+        rows: the first rows of each source, by the id of its node.
+        world: number of ranks of the run.
+        shrinks: reduce batch sizes, windows and limits below the number of rows.
         patience: how long to wait for a call that hangs.
     """
 
@@ -306,7 +306,7 @@ class _Few:
     world: int
     shrinks: bool
     patience: Patience | None = None
-    seconds: float = 0.0  # that operators took in all
+    seconds: float = 0.0  # total seconds that operators took
     _operators: dict[int, tuple[Operator, Operator]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -319,12 +319,12 @@ class _Few:
         self._runner = Runner("inline", 1, patience=self.patience)
 
     def written(self) -> list[list[Block]]:
-        """What the pipeline as written gives: the units of each rank and epoch."""
+        """Return the units of each rank and epoch from the pipeline as written."""
         self._operators = {}
         return self._run(self._bound(self._twins({})))[0]
 
     def difference(self, written: Sequence[Sequence[Block]], strict: bool) -> Difference | None:
-        """Where the plan's units are others."""
+        """Return the first difference between the plan's units and ``written``; None if they are equal."""
         self._operators = {}
         try:
             twins = self._twins(self._twins({}))
@@ -337,7 +337,7 @@ class _Few:
         return None if mismatch is None else Difference(mismatch)
 
     def compare(self, done: Sequence[Sequence[Block]], written: Sequence[Sequence[Block]]) -> str | None:
-        """The first difference between the units of two runs, of each rank and epoch."""
+        """Describe the first difference between the units of two runs, over all ranks and epochs."""
         batched = self.binding.root.batched
         pairs = zip(done, written, strict=True)
         return next((why for pair in pairs if (why := compared(*pair, batched)) is not None), None)
@@ -351,10 +351,10 @@ class _Few:
         return _TwinBinding(twins[id(self.binding.root)], self.binding, originals)
 
     def _run(self, binding: Binding, root: Node | None = None) -> tuple[list[list[Block]], int]:
-        """The units of each rank and epoch, and how many blocks fell back to the order as written.
+        """Return the units of each rank and epoch, and the number of blocks that fell back to the order as written.
 
         Args:
-            root: the plan's twin: it runs in the stages of the plan itself.
+            root: the root of the plan's copy, to run the stages of the plan; None runs the pipeline as written.
         """
         physical = self.binding.lowered(self.binding.root if root is None else self.plan.root)
         nodes = tuple(graph.walk(root or binding.root))
@@ -376,7 +376,7 @@ class _Few:
     # ---- graphs ------------------------------------------------------------------------------------------------------
 
     def _twins(self, written: dict[int, Node]) -> dict[int, Node]:
-        """Twins by the id of the original: of the pipeline as written, or of the plan where those are given."""
+        """Copy the pipeline as written, or the plan if copies of the former are given; keyed by the original's id."""
         done = dict(written)
         for node in graph.walk(self.plan.root if written else self.binding.root):
             if id(node) not in done:
@@ -406,7 +406,7 @@ class _Few:
 
     @property
     def _without(self) -> frozenset[str]:
-        """Columns of sources that were not read: only the optimizer names them."""
+        """Source columns that were not read, since only the optimizer's operators name them."""
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))
 
@@ -414,7 +414,7 @@ class _Few:
         rows, known = self.rows[id(node.logical)], self.binding.schemas[id(node.logical)]
         splits = self.binding.splits(node.logical)
         few = FewRows(
-            own_columns(rows.columns),  # functions that change their input in place see it once
+            own_columns(rows.columns),  # copied, as functions may change their input in place
             rows.total,
             None if known is None else {name: kind for name, kind in known.items() if name in rows.columns},
             streaming=splits.streams,
@@ -433,7 +433,7 @@ class _Few:
 
 
 class _TwinBinding(Binding):
-    """Of twins, with the kernels of their originals where the operators are the same: nothing is fitted twice."""
+    """Binding of a copied graph that reuses the kernels of the originals, so that nothing is fitted twice."""
 
     def __init__(self, root: Node, binding: Binding, originals: dict[int, Node]) -> None:
         super().__init__(root, binding.on_error, binding.check_env, binding.apart)

@@ -1,4 +1,4 @@
-"""The machine: cores and memory that this process may use, and what processes cost here, measured once and kept."""
+"""Cores and memory that this process may use, and the cost of worker processes, measured once and stored."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from cedar.store.place import name_of
 
 _MEASURED = ("ship_seconds", "ship_bytes", "start_seconds", "speed")
 _ROUND = 20_000
-_PATIENCE = 60.0  # seconds until a worker that does not answer is given up
+_PATIENCE = 60.0  # seconds to wait for the answer of a worker
 _log = logging.getLogger("cedar")
 _lock = threading.Lock()
-_known: dict[str, dict[str, float]] = {}  # what this process measured or read, by machine
+_known: dict[str, dict[str, float]] = {}  # figures that this process measured or loaded, by machine key
 
 
 def machine(measure: bool = True) -> Machine:
-    """This machine, as far as this process may use it.
+    """Return the resources of this machine that this process may use.
 
     Args:
-        measure: measure what processes cost here if nothing has yet: about two seconds, once for each machine and
-            set of versions, kept in the user's store. False never measures or waits: it takes
-            what is kept, else the defaults.
+        measure: measure the cost of worker processes if it is not stored yet: about two seconds, once for each machine
+            and set of versions. False never measures or waits: stored figures are used, else
+            the defaults.
 
     Examples:
         >>> machine(measure=False).cores > 0
@@ -53,7 +53,7 @@ def machine(measure: bool = True) -> Machine:
 
 
 def _measured(key: str) -> dict[str, float]:
-    """Measure and keep; what cannot be measured is not kept, and is at its default."""
+    """Measure and store the figures; if processes cannot be measured, return without storing, to use defaults."""
     figures = {"speed": _speed()}
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
@@ -66,10 +66,10 @@ def _measured(key: str) -> dict[str, float]:
 
 
 def ship_costs() -> tuple[float, float, float]:
-    """What other processes cost: seconds a task next to its work, bytes per second, seconds until a worker is ready.
+    """Return the cost of processes: overhead seconds per task, bytes per second, seconds until a worker is ready.
 
-    Measured on the pool that runs use, with one worker; where that is warm already, nothing can tell any more how long
-    it took to start, and the default stands.
+    The pool that runs use is measured with one worker. If that worker already runs, its start time cannot be measured,
+    and the default is returned.
 
     Raises:
         OSError, BrokenExecutor, TimeoutError: no worker can be started, or it does not answer.
@@ -81,7 +81,7 @@ def ship_costs() -> tuple[float, float, float]:
 
 
 def _speed() -> float:
-    """Rounds per second of a small fixed task; the best of some, which is what the core can do."""
+    """Return rounds per second of a small fixed computation; the best of seven trials."""
     data = bytes(range(256))
     best = math.inf
     for _ in range(7):
@@ -93,12 +93,12 @@ def _speed() -> float:
     return 1 / best
 
 
-# ---- what is kept ----------------------------------------------------------------------------------------------------
+# ---- stored figures --------------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def _key() -> str:
-    """Stands for the kind of machine and the versions; not for its name, so that equal ones may share a home."""
+    """Identify the kind of machine and the versions, not the host name: equal machines may share a home directory."""
     import pyarrow as pa
 
     facts = (_processor(), os.cpu_count(), platform.machine(), platform.system(), platform.release())
@@ -118,7 +118,7 @@ def _processor() -> str:
 
 
 def _kept(key: str) -> dict[str, float]:
-    """The figures of an earlier process; empty if there are none, or none that make sense."""
+    """Return the figures that an earlier process stored; empty if there are none or they are invalid."""
     return load(user_place(), name_of("machine", key), lambda entry: _sound(entry.about)) or {}
 
 

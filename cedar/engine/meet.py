@@ -1,8 +1,8 @@
-"""Ranks of a new world meet: each says something, rank 0 makes one thing of it, and all of them get that.
+"""Rendezvous of the ranks of a new world: each sends a message, and rank 0 sends one combined outcome to all.
 
-Words of an earlier meeting, or of a rank that died, may lie there still, so each rank comes with a name of its own that
-is new. Rank 0 asks all it sees to say that they are there. It makes the outcome when all that it asked have, and asks
-again when something comes under another name meanwhile: what is old never answers.
+Keys of an earlier rendezvous or of a dead rank may still exist, so each rank comes with a new random id. Rank 0 asks
+every rank that it sees to confirm. It computes the outcome when all have confirmed, and asks again if a message with
+another id appears meanwhile. A dead rank never confirms, so stale messages have no effect.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, TypeAlias
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.words import Words
 
-_LOOK = (0.0001, 0.02)  # seconds between two looks of up to _FEW ranks: the first, and the longest
-_FEW = 50  # more look less often: who waits would keep the store from rank 0, which asks for each of them in turn
-PATIENCE = 600.0  # seconds for the slowest rank, where loader(timeout=) does not say
+_LOOK = (0.0001, 0.02)  # seconds between two polls with up to _FEW ranks: at first, and at most
+_FEW = 50  # more ranks poll less often, so that they do not slow down rank 0, which reads the messages of all ranks
+PATIENCE = 600.0  # seconds to wait for the slowest rank if loader(timeout=) is not given
 Make: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
 
 
 class Meeting:
-    """One meeting of a rank with the others.
+    """One rank's part in a rendezvous.
 
     Args:
-        words: where ranks talk.
-        name: that all of them know.
-        rank, world: of the world that meets.
-        timeout: seconds for the slowest rank.
-        site: for errors.
-        late: the error for ranks that did not come within so many seconds; that of ``reshard()`` by default.
-        stopped: nothing waits for the outcome any more.
+        words: the key-value store that all ranks use.
+        name: key prefix, the same on all ranks.
+        rank, world: this rank, and the number of ranks that meet.
+        timeout: seconds to wait for the slowest rank.
+        site: the user's line, for errors.
+        late: creates the error from the missing ranks and the seconds; by default the error of ``reshard()``.
+        stopped: returns True once the outcome is not needed any more.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class Meeting:
         self._me = uuid.uuid4().hex[:16]
 
     def outcome(self, mine: Any, make: Make) -> tuple[str, Any]:
-        """The name of this meeting, and what rank 0 made of what all said.
+        """Return the name of this rendezvous, and the outcome that rank 0 computed from all messages.
 
         Args:
-            mine: what this rank says, as JSON.
-            make: makes the outcome, as JSON, of what ranks 0, 1, ... said; it calls its second argument now and then,
-                so that the others know that something is at work.
+            mine: this rank's message, JSON-serializable.
+            make: computes the outcome, JSON-serializable, from the messages of ranks 0, 1, ...; it calls its second
+                argument now and then to show the other ranks that work is in progress.
 
         Raises:
-            WorkerError: a rank did not come in time, or there is no way to hear of any.
+            WorkerError: a rank did not come in time, or the ranks cannot communicate.
         """
         with talk(self._site):
             if self._rank != 0:
@@ -75,7 +75,7 @@ class Meeting:
         return meeting, made
 
     def _ask(self, mine: Any) -> tuple[str, list[Any]]:
-        """Rank 0: have all others say that they are there; what each said."""
+        """Rank 0: ask all other ranks to confirm, and return the rendezvous name and all messages."""
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
@@ -100,13 +100,13 @@ class Meeting:
         return meeting or uuid.uuid4().hex[:16], [mine, *(came[rank]["word"] for rank in range(1, self._world))]
 
     def _member(self, mine: Any) -> tuple[str, Any]:
-        """All other ranks: be there, and wait for the outcome."""
+        """Other ranks: send this rank's message, confirm when asked, and wait for the outcome."""
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
         self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
         meeting, at = "", None
         look = Polling(self._timeout, self._world, self._stopped)
         while True:
-            # Asked first: where rank 0 is at its next meeting, it has left the outcome of this one before.
+            # Read "asked" before the outcome: if rank 0 is in its next rendezvous, this outcome is already stored.
             me, _, named = (self._words.get(asked) or "").partition(" ")
             text = self._words.get(f"{self._name}/{meeting}/outcome") if meeting else None
             if text is not None:
@@ -137,7 +137,7 @@ class Meeting:
 
 
 class Polling:
-    """Looks repeatedly, with longer pauses, until there was no time left."""
+    """Sleeps between polls, with growing pauses, until the time is up or ``stopped`` returns True."""
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -154,10 +154,10 @@ class Polling:
 
 @contextmanager
 def talk(site: Site | None, done: str | None = None) -> Iterator[None]:
-    """Raises WorkerError where a store or a folder cannot be reached."""
+    """Raise WorkerError for errors of a store or folder that cannot be reached."""
     try:
         yield
-    except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
+    except (RuntimeError, OSError) as error:  # stores of torch raise RuntimeError
         raise WorkerError(
             f"this rank cannot communicate with the others: {error}",
             site=site,

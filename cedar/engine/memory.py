@@ -1,7 +1,7 @@
-"""The memory that a run may take: how far it reads ahead, what its cache may keep, and who holds what.
+"""Memory limits of a run: how far it reads ahead, what its cache may hold, and which process holds what.
 
-What is held is measured, of the whole tree of processes, and what follows from it is a function of that: how many tasks
-are in progress, and whether rows are kept or computed again, shows in no result.
+The memory of the whole process tree is measured, and limits follow from that. They only change how many tasks are in
+progress and whether rows are cached or computed again, so they do not affect results.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from cedar.core import buffers, memory
 from cedar.core.sizes import size_text
 from cedar.executors import processes
 
-_PART = 8  # of what is free, a stage may have so little in progress: stages follow each other, and a task holds more
-_RARELY = 50  # a look takes a fiftieth of the time, at most
-_NEAR = 7 / 8  # of the bound, from where on memory that lies idle is given back
-_STAYS = 1.0  # seconds beyond the bound before a warning
+_PART = 8  # a stage may use 1/8 of the free memory: there are several stages, and tasks need memory of their own
+_RARELY = 50  # measuring takes at most 1/50 of the time
+_NEAR = 7 / 8  # fraction of the limit above which unused memory is returned to the system
+_STAYS = 1.0  # seconds above the limit before a warning
 _log = logging.getLogger("cedar")
 
 
 @dataclass(frozen=True)
 class MemoryAllowance:
-    """What may be had of the memory.
+    """How much memory parts of a run may use.
 
     Args:
-        ahead: bytes of results that each stage may have in progress, next to one task.
+        ahead: bytes of results that each stage may have in progress, in addition to one task.
         cache: bytes that ``cache()`` may hold in this process.
-        idle: memory that lies idle may stay.
+        idle: whether freed memory may be kept for reuse.
     """
 
     ahead: int
@@ -42,7 +42,7 @@ class MemoryAllowance:
 
 
 def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
-    """What a run may have, where so much is held, of it by its cache.
+    """Return the allowance for a limit, the bytes in use, and the part of them that the cache holds.
 
     Examples:
         >>> allowed(1000, 600, 200)
@@ -56,14 +56,14 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
 
 
 class MemoryBound:
-    """One for each loader whose budget says how much memory there is; asked by any code that submits tasks.
+    """Memory limit of a loader whose budget gives one; code that submits tasks asks it how far to read ahead.
 
     Args:
-        limit: bytes of this process and all below it.
-        cache: what is kept of rows in this process.
-        queued: bytes of results that nothing has taken yet.
-        measure: as ``cedar.core.memory.by_process``.
-        clock: seconds.
+        limit: bytes for this process and its descendants.
+        cache: the row cache of this process.
+        queued: returns the bytes of results that are not taken yet.
+        measure: see ``cedar.core.memory.by_process``.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class MemoryBound:
         self.limit = limit
         self._cache, self._queued, self._measure, self._clock = cache, queued, measure, clock
         self._next = 0.0
-        self._beyond: float | None = None  # since when
+        self._beyond: float | None = None  # when memory use exceeded the limit
         self._told = False
         self._allowed = MemoryAllowance(limit // _PART, limit, True)
         self.peak = 0
-        self.parts: dict[str, int] = {}  # when most was held, beyond the limit
+        self.parts: dict[str, int] = {}  # bytes by holder at the peak, if that was above the limit
 
     def ahead(self, most: int, size: int) -> int:
-        """How many tasks to keep in flight, of at most ``most``, whose results have so many bytes each; 0: unknown."""
+        """Return how many tasks to keep in flight, up to ``most``, with ``size`` bytes per result; 0 if unknown."""
         self._look()
         return max(1, min(most, self._allowed.ahead // size if size else 2))
 
@@ -115,7 +115,7 @@ class MemoryBound:
             _log.warning("%s; the run continues with one task at a time for each stage", self.note())
 
     def note(self) -> str:
-        """For a report: how much was held at most, and beyond the limit by whom."""
+        """Return a line for reports: the peak, and which parts held it if it exceeded the limit."""
         allows = f"of Budget(memory={size_text(self.limit)!r})"
         if self.peak <= self.limit:
             return f"memory: at most {size_text(self.peak)} {allows}"
@@ -123,7 +123,7 @@ class MemoryBound:
 
 
 def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
-    """What is held, by whom: this process, what is known of what it holds, its workers, other processes, libraries.
+    """Return bytes by holder: this process, known parts of it, its workers, other processes, and shared files.
 
     Examples:
         >>> named({4: 10, memory.FILES: 2}, 0, 0)["files"]
@@ -140,5 +140,5 @@ def named(sizes: Mapping[int, int], cached: int, queued: int) -> dict[str, int]:
 
 
 def describe(parts: Mapping[str, int]) -> str:
-    """The parts in a line, the largest first."""
+    """Format the parts in one line, largest first."""
     return ", ".join(f"{name} {size_text(size)}" for name, size in sorted(parts.items(), key=lambda part: -part[1]))

@@ -1,4 +1,4 @@
-"""What a run counts."""
+"""Counters and measurements of a run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cedar.executors.recovery.deaths import Deaths
 from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
 
-_RECENT = 32  # calls of an operator that its figures come from: they follow a run whose rows change
-_FEW = 2  # calls of which the first may have loaded something: what was known before still counts
+_RECENT = 32  # recent calls of an operator that its measurements use, so that they follow changes in the data
+_FEW = 2  # up to this many calls, earlier measurements are used: the first call may have loaded a model
 
 
 class CallTimes:
-    """The calls of one operator: the first by itself, the recent ones, and how many there were.
+    """The measured calls of one operator: the first, the recent ones, and their number.
 
     Args:
-        former: figures that hold until there are calls enough.
+        former: earlier measurements, used until there are enough calls.
     """
 
     def __init__(self, former: OperatorProfile | None = None) -> None:
@@ -36,13 +36,13 @@ class CallTimes:
 
     @property
     def wall(self) -> float:
-        """Seconds of all calls, about."""
+        """Approximate seconds of all calls."""
         seen = [*([self.first] if self.first else []), *self.recent]
         rows = sum(o.rows_in for o in seen)
         return sum(o.wall for o in seen) * self.rows_in / rows if rows else 0.0
 
     def add(self, observation: Observation) -> None:
-        """One more call; one on no rows tells nothing."""
+        """Add one call; calls on no rows are ignored."""
         if not observation.rows_in:
             return
         if self.first is None:
@@ -54,7 +54,7 @@ class CallTimes:
         self.rows_out += observation.rows_out
 
     def figures(self, label: str) -> OperatorProfile:
-        """Medians of the recent calls; rows and what is kept of them over all calls."""
+        """Return medians of the recent calls; row counts and selectivity are over all calls."""
         if self.former is not None and self.calls <= _FEW:
             return self.former
         figures = OperatorProfile.of(label, [*([self.first] if self.first else []), *self.recent])
@@ -63,7 +63,7 @@ class CallTimes:
 
 
 class SkippedFile(NamedTuple):
-    """What was skipped of a damaged file: why, and how many rows; None if unknown."""
+    """What was skipped in a damaged file: the error, and the number of rows; None if unknown."""
 
     error: str
     rows: int | None
@@ -78,71 +78,71 @@ class Metrics:
 
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
-    carried: int = 0  # batches of an epoch before, which opened the next
-    left_out: Counter[str] = field(default_factory=Counter)  # by unit: no rank was given them, as they fill no step
+    carried: int = 0  # batches of the previous epoch that were delivered at the start of the next
+    left_out: Counter[str] = field(default_factory=Counter)  # by unit: not delivered, since they do not fill a step
     rows_read: int = 0
-    bytes_read: int = 0  # decoded, as metadata tell
-    rows_kept: int = 0  # of splits that a cache gave
-    rows_cached: int = 0  # that one was given
+    bytes_read: int = 0  # decoded bytes, according to metadata
+    rows_kept: int = 0  # rows of splits that a cache returned
+    rows_cached: int = 0  # rows added to a cache
     rows: int = 0
     batches: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     skipped_files: dict[str, SkippedFile] = field(default_factory=dict)  # by URL
     labels: dict[int, str] = field(default_factory=dict)  # operator ordinal to label
-    words: Callable[[], Mapping[int, str]] | None = None  # the same as people wrote them, looked up once
-    seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # by ordinal; from tasks asked for details
+    words: Callable[[], Mapping[int, str]] | None = None  # returns labels as the user wrote them; computed once
+    seen: dict[int, CallTimes] = field(default_factory=dict, repr=False)  # by ordinal; from tasks that time operators
     storage: Use = field(default_factory=Use)
     fell_back: int = 0  # blocks that were run again in the order as written
-    audited: int = 0  # pieces of what is delivered
-    differences: list[str] = field(default_factory=list)  # that audits found
-    deaths: Deaths = field(default_factory=Deaths)  # of workers
-    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of a stage's last one, by its label
-    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows delivered, and held, of each
+    audited: int = 0  # pieces of the delivered data that an audit checked
+    differences: list[str] = field(default_factory=list)  # differences that audits found
+    deaths: Deaths = field(default_factory=Deaths)  # workers that died
+    results: dict[str, int] = field(default_factory=dict, repr=False)  # bytes of each stage's last result, by label
+    groups: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)  # rows delivered, and rows stored
     history: list[tuple[float, int, float, int]] = field(default_factory=list)  # see ``Report``
-    bound: MemoryBound | None = None  # of the memory, where the plan has one
-    queued: Callable[[], int] = int  # bytes of results that nothing has taken; of a run that is watched
+    bound: MemoryBound | None = None  # the memory limit, if the plan has one
+    queued: Callable[[], int] = int  # returns the bytes of results not taken yet; set where memory is watched
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def grouped(self, names: tuple[str, ...], rows: int, stored: int) -> None:
-        """A batch of a group of columns is delivered."""
+        """Count the rows of one feature group in a batch: delivered and stored."""
         before = self.groups.get(names, (0, 0))
         self.groups[names] = before[0] + rows, before[1] + stored
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
-        """Rows per row held, of each group."""
+        """Delivered rows per stored row, for each feature group."""
         return {names: rows / max(stored, 1) for names, (rows, stored) in list(self.groups.items())}
 
     @property
     def weights(self) -> dict[int, float]:
-        """What each operator took where they were measured one by one."""
+        """Seconds that each operator took, from tasks that measured operators separately."""
         return {i: seen.wall for i, seen in self.seen.items()}
 
     @property
     def display_labels(self) -> Mapping[int, str]:
-        """The labels of operators, for people."""
+        """Labels of operators for display."""
         return self.labels if self.words is None else self.words()
 
     @property
     def bottleneck(self) -> tuple[str, str]:
-        """What limits the run, and why."""
+        """The name of what limits the run's speed, and the reason."""
         filling = self.rows_cached > self.rows_kept
         with self._lock:
             return self.time.bottleneck(self.display_labels, cores(), filling)
 
     def __str__(self) -> str:
-        """How fast the run is, and what limits it."""
+        """Summarize the run's speed and its bottleneck in one line."""
         name, why = self.bottleneck
         rate, limit = f"{self.time.rate(self.rows):,.0f} rows/s", f"{name} ({why})" if why else name
         return f"{rate}; waited for data {self.time.stall:.0%} of the time; bottleneck: {limit}"
 
     @property
     def rows_entered(self) -> int:
-        """Rows that were read, or given by a cache."""
+        """Rows that were read from sources or returned by a cache."""
         return self.rows_read + self.rows_kept
 
     def add(self, timing: Timing, source: int | None = None, extra: bool = False) -> None:
-        """What one finished task did, which read the source where one is given; ``extra`` as of ``timed``."""
+        """Add a finished task that read ``source`` if given; ``extra`` as in ``timed``."""
         with self._lock:
             self.time.add(timing, extra)
             self.tasks += 1
@@ -158,16 +158,16 @@ class Metrics:
                     self.observe(source, _reading(timing, source))
 
     def timed(self, timing: Timing, extra: bool) -> None:
-        """Count the time of a task; ``extra``: where it ran in this process, no worker did."""
+        """Count the time of a task; ``extra``: it ran in this process while the run's workers are elsewhere."""
         with self._lock:
             self.time.add(timing, extra)
 
     def observe(self, operator: int, observation: Observation) -> None:
-        """One call of an operator."""
+        """Add one call of an operator."""
         self.seen.setdefault(operator, CallTimes()).add(observation)
 
     def renew(self) -> None:
-        """What was measured so far counts until there is something newer: a plan, or a function's cost, changed."""
+        """Keep measurements only until newer ones exist, since a plan or a function's cost changed."""
         with self._lock:
             self.seen = {i: CallTimes(seen.figures(self.labels.get(i, ""))) for i, seen in self.seen.items()}
 
@@ -180,9 +180,9 @@ class Metrics:
         executor: str = "threads",
         seconds: float | None = None,
     ) -> Profile:
-        """The figures of the tasks that were asked for details; operators that never ran are left out.
+        """Return the profile of the operators that ran, from tasks that measured them separately.
 
-        ``seconds`` is the wall time that they come from, that of the run by default.
+        ``seconds`` is the wall time of these measurements; by default the elapsed time of the run.
         """
         with self._lock:
             ran = [(i, seen) for i, seen in sorted(self.seen.items()) if seen.calls or seen.former]
@@ -198,7 +198,7 @@ class Metrics:
 
 
 def _reading(timing: Timing, source: int) -> Observation:
-    """What a task's reading took; bytes as if the filters of a scan had left all rows."""
+    """Return what a task's reading took; bytes are scaled up to the rows before the scan's filters."""
     rows = timing.rows_read
     scale = rows / max(timing.rows_left, 1)
     columns = {name: int(size * scale) for name, size in timing.read_columns.items()}

@@ -1,4 +1,4 @@
-"""What a run asks of nodes."""
+"""Facts about nodes that a run needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedar.plan.physical import Physical
 
 
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
-    """What a stream operator costs several ranks."""
+    """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
     if operator.over_ranks:
         return "each rank computes what is below for all ranks, and what is above for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.shares:
@@ -28,7 +28,7 @@ def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
 def pictured(
     nodes: Sequence[Node], splits: Callable[[Node], SplitTable], physical: Physical, executor: str
 ) -> list[tuple[str, ...]]:
-    """What a picture says below the label of each operator as written: its columns; its rows, and where it runs."""
+    """Return what a diagram shows below each operator as written: its columns, row count, and where it runs."""
     places: dict[int, str] = {}
     for stage in physical.stages:
         linked = [i for each in stage.segments for i in (each.source, *each.links) if isinstance(i, int)]
@@ -44,7 +44,7 @@ def pictured(
                 f"{name} {kind}" for name, kind in islice(known.items(), 12)
             )
         place = places.get(ordinal, "moved into the reader")
-        with suppress(CedarError):  # of storage that cannot be listed: the run itself says so
+        with suppress(CedarError):  # storage that cannot be listed: the run itself raises the error
             if not node.inputs and splits(node).counted:
                 place = f"{splits(node).known_rows:,} rows, {place}"
         described.append((columns, place))
@@ -52,12 +52,12 @@ def pictured(
 
 
 def over_ranks(nodes: Iterable[Node]) -> Node | None:
-    """The one that moves rows between the batches that ranks get at a step, if there is one."""
+    """Return the first node that moves rows between the batches of different ranks at a step; None if none does."""
     return next((n for n in nodes if isinstance(n.operator, StreamOperator) and n.operator.over_ranks), None)
 
 
 def endless(root: Node) -> bool:
-    """The rows of a pipeline have no end."""
+    """Whether the pipeline never runs out of rows."""
     known: dict[int, bool] = {}
     for node in walk(root):
         below = [known[id(child)] for child in node.inputs]
@@ -66,7 +66,7 @@ def endless(root: Node) -> bool:
 
 
 def rows_per_unit(node: Node) -> int:
-    """The size of the nearest ``batch`` below; the largest of a ``bucket_by_length``; 1 without one."""
+    """Return the size of the nearest ``batch`` at or below a node, or the largest of ``bucket_by_length``; else 1."""
     current = node
     while current.inputs:
         if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
@@ -76,7 +76,7 @@ def rows_per_unit(node: Node) -> int:
 
 
 def last_mode(node: Node) -> str | None:
-    """How the epoch ends: the mode of what makes the batches, nearest below; "keep" without any."""
+    """Return how the epoch ends: the ``last`` mode of the nearest batching operator; "keep" if there is none."""
     current = node
     while current.inputs:
         if isinstance(current.operator, StreamOperator) and current.operator.most_rows is not None:
@@ -86,8 +86,9 @@ def last_mode(node: Node) -> str | None:
 
 
 def deal_mode(node: Node) -> str | None:
-    """The same for ranks that share the units: None if these are as they were created, and can be cut again; elsewhere
-    the units that do not fill a step on all ranks are left out.
+    """Return the ``last`` mode for units that ranks share; None if the units can be cut again by another batch size.
+
+    Without such a mode, units that do not fill a step on all ranks are left out ("drop").
     """
     current, last = node, last_mode(node)
     while last is None and current.inputs:
@@ -99,9 +100,9 @@ def deal_mode(node: Node) -> str | None:
 
 
 def warn_of_cuts(root: Node, epoch: int) -> None:
-    """A warning for each ``take`` or ``skip`` above a shuffle, once the rows that it leaves are others than before.
+    """Warn about each ``take`` or ``skip`` above a shuffle once it selects different rows than in an earlier epoch.
 
-    Looking at a few rows of one epoch is not disturbed.
+    A single epoch, such as a look at a few rows, causes no warning.
     """
     streams = [(node, node.operator) for node in walk(root) if isinstance(node.operator, StreamOperator)]
     repeated = {id(below) for node, operator in streams if operator.repeats for below in walk(node)}

@@ -1,4 +1,4 @@
-"""Figures of a run, as far as plans are made and judged by them: the rest of it, its speed, and its profile."""
+"""Measurements of a run that the planner uses: rows remaining, speed, and the profile of operators."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from cedar.profile import Machine, Profile
 from cedar.profile.queueing import lock_share
 from cedar.tasks import clocks
 
-_AHEAD = 2  # splits read ahead of what is worked on, for each worker
-_BUSY = 0.8  # of the cores kept busy by threads: nothing waits for the GIL
+_AHEAD = 2  # splits that each worker reads ahead of the one it works on
+_BUSY = 0.8  # above this fraction of cores kept busy by threads, the GIL is not the bottleneck
 
 
 class Counters(NamedTuple):
-    """Of a run at one moment, or of a while of it.
+    """Totals of a run up to one moment, or the differences between two moments.
 
     Args:
-        entered, delivered, deliveries: rows that were read, or given by a cache; rows delivered, and how often.
-        elapsed, waited: wall seconds, and those in which something waited for a delivery.
+        entered, delivered, deliveries: rows read from sources or caches; rows delivered; number of deliveries.
+        elapsed, waited: wall seconds, and the part of them during which the caller waited for a delivery.
         own: CPU seconds of the loader's thread.
-        work, around: CPU seconds of operators and of reading, and of tasks around these.
-        pool, crowded: seconds of the threads that run tasks: with a core, and waiting for one that others had.
+        work, around: CPU seconds of operators and reading, and of the task overhead around them.
+        pool, crowded: seconds that task threads had a core, and seconds that they waited for a core in use elsewhere.
     """
 
     entered: float = 0.0
@@ -56,28 +56,28 @@ class Counters(NamedTuple):
 
 
 class RunFigures:
-    """Of one loader.
+    """Measurements of one loader's run.
 
     Args:
         binding: the bound operators of the pipeline as written.
-        metrics: the loader's.
+        metrics: the counters of the loader.
     """
 
     def __init__(self, binding: Binding, metrics: Metrics) -> None:
         self.workers, self.executor = 1, "threads"
-        self.processes = 1  # of the pool that a plan may use
-        self.share = 1.0  # of the rows, that this rank reads
+        self.processes = 1  # size of the process pool that a plan may use
+        self.share = 1.0  # fraction of the source rows that this rank reads
         self._binding = binding
         self._metrics = metrics
         self._runner: Runner | None = None
-        self._earlier = (0.0, 0)  # rows read, and delivered, in earlier epochs
-        self._begun: Counters | None = None  # when the plan made its first delivery in this epoch
-        self._kept = Counters()  # of the plan, in earlier epochs
-        self.opening = 0.0  # seconds that the first delivery of the latest iteration took
-        self._started: float | None = None  # seconds of the run when one began that has none yet
+        self._earlier = (0.0, 0)  # rows read and rows delivered in earlier epochs
+        self._begun: Counters | None = None  # totals when the plan made its first delivery in this epoch
+        self._kept = Counters()  # totals of the current plan in earlier epochs
+        self.opening = 0.0  # seconds until the first delivery of the latest iteration
+        self._started: float | None = None  # elapsed seconds when an iteration began that has not delivered yet
 
     def start(self, runner: Runner) -> None:
-        """An iteration begins, under the plan before: what it took until its first delivery is not of the plan."""
+        """Begin an iteration under the current plan; the time until its first delivery is not counted for the plan."""
         self._kept, self._begun = self.seen, None
         self._runner, self.executor, self.workers = runner, runner.name, runner.workers
         self.processes = runner.others.workers if runner.others is not None else runner.workers
@@ -85,14 +85,14 @@ class RunFigures:
         self._started = self._metrics.time.elapsed
 
     def renew(self, again: bool) -> None:
-        """Another plan takes over, which reads ``again`` what was read ahead, or another number of threads."""
+        """Switch to another plan or thread count; ``again``: rows that were read ahead will be read again."""
         self._kept, self._begun = Counters(), None
         if again and self._rows is not None:
             ahead = self._metrics.rows_entered - self._earlier[0] - self._done()
             self._earlier = (self._earlier[0] + ahead, self._earlier[1])
 
     def delivers(self) -> None:
-        """To be called between two deliveries: the first one of a plan begins what is measured of it."""
+        """Record that a delivery is about to happen; measurement of a plan starts at its first delivery."""
         if self._begun is None:
             self._begun = self._now(of_threads=True)
             if self._started is not None:
@@ -100,8 +100,8 @@ class RunFigures:
 
     @property
     def seen(self) -> Counters:
-        """Since the first delivery of the plan; nothing of its threads."""
-        begun = self._begun  # plans are made next to the run, which may end its epoch meanwhile
+        """Totals since the plan's first delivery, without the times of its threads."""
+        begun = self._begun  # read once: planning runs concurrently with the run, which may end its epoch meanwhile
         return self._kept if begun is None else self._now().minus(begun).plus(self._kept)
 
     def _now(self, of_threads: bool = False) -> Counters:
@@ -117,38 +117,38 @@ class RunFigures:
 
     @property
     def crowded(self) -> float:
-        """How many times as long everything takes as it would if other programs had none of our cores."""
+        """The slowdown caused by other programs on the same cores: 1.0 means none."""
         begun = self._begun
         seen = Counters() if begun is None else self._now(of_threads=True).minus(begun)
         return (
             1 + max(seen.crowded, 0.0) / seen.pool if seen.pool > 0 else 1.0
-        )  # there are no figures of threads that ended
+        )  # threads that have ended report no times
 
-    # ---- what is left ------------------------------------------------------------------------------------------------
+    # ---- rows remaining ----------------------------------------------------------------------------------------------
 
     def remaining(self) -> float | None:
-        """Rows of this epoch that this rank is still to read and work on, where metadata tells."""
+        """Return the rows of this epoch that this rank has not processed yet; None if metadata has no row counts."""
         total = self._rows
         if total is None:
             return None
         return max(0.0, total * self.share - self._done()) if total else math.inf
 
     def rest(self) -> float | None:
-        """Rows that are still to be delivered: in this epoch, and in as many more as there were."""
+        """Estimate the rows still to be delivered: in this epoch, plus as many as earlier epochs delivered."""
         remaining, done = self.remaining(), self._done()
         if remaining is None or done <= 0:
             return None
         return self._earlier[1] + (self._metrics.rows - self._earlier[1]) / done * remaining
 
     def _done(self) -> float:
-        """Rows of this epoch that were worked on; of the splits that were read last, half is taken to be done."""
+        """Estimate the rows processed in this epoch; half of the rows that were read ahead count as processed."""
         read, splits = self._metrics.rows_entered - self._earlier[0], sum(map(len, self._splits))
         ahead = _AHEAD * self.workers * (self._rows or 0) / max(splits, 1)
         return read - min(read, ahead) / 2
 
     @cached_property
     def _machine(self) -> Machine:
-        return machine(measure=False)  # in its files there is nothing new while a run continues
+        return machine(measure=False)  # cached: the stored figures do not change during a run
 
     @cached_property
     def _splits(self) -> list[SplitTable]:
@@ -162,10 +162,10 @@ class RunFigures:
     # ---- the profile -------------------------------------------------------------------------------------------------
 
     def profile(self, local: bool) -> Profile:
-        """What was measured of the tasks, and around them.
+        """Return the profile measured from tasks, including the overhead around them.
 
         Args:
-            local: everything ran on threads of this process.
+            local: all tasks ran on threads of this process.
         """
         here = self._machine
         if processes.ready(self.processes):
@@ -185,14 +185,14 @@ class RunFigures:
 
 
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
-    """What runs Python for every row is taken to hold the GIL, so that who waits for it waits for nothing else;
-    threads that keep several cores busy hold it for a part of the time only.
+    """Add to a profile the fraction of time that each operator holds the GIL.
 
-    Cores that idle say nothing: that may be an import, or storage.
+    Operators that run Python for every row are assumed to hold it all the time, unless threads keep several cores busy:
+    then each holds it only part of the time. Idle cores prove nothing, since an import or storage may cause them.
 
     Args:
-        nodes: of the pipeline as written.
-        busy: how many cores threads kept busy, so many of which were at work.
+        nodes: the nodes of the pipeline as written.
+        busy: the average number of cores that ``workers`` threads kept busy.
     """
     cores = profile.machine.cores
     work = {i: time.seconds(i) for i in profile.operators}

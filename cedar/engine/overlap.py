@@ -1,4 +1,4 @@
-"""What a rank reads beyond its batches where counts are known: shuffle windows that others read as well."""
+"""Measure the rows that a rank reads beyond its batches where counts are known: windows shared with other ranks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import numpy as np
 from cedar.engine.streams.assigned import AssignedStream
 from cedar.engine.streams.splits import SplitStream
 
-_MOST = 1.15  # rows read over rows needed; more is said
+_MOST = 1.15  # report ratios of rows read to rows needed above this
 
 
 def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tuple[float, int] | None:
-    """Rows that a rank reads over those that it needs, and the windows of an epoch.
+    """Return the ratio of rows that a rank reads to rows that it needs, and the number of windows of an epoch.
 
     Args:
-        splits: the one source, whose windows are read as a whole.
+        splits: the only source, whose windows are read as a whole.
         assigned: the rank's units.
         unit_rows: rows of a unit.
 
     Returns:
-        None if units are not just the rows of the source, in runs of so many.
+        None if units are not consecutive runs of ``unit_rows`` source rows.
     """
     layout = splits.layout(0)
     if layout.before is None or not splits.windowed or assigned.share.turns:
@@ -37,14 +37,14 @@ def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tu
 
 
 def told_by_key(labels: str, world: int) -> str:
-    """What to say of sources that all of so many ranks read; "" if there are none."""
+    """Describe the sources that every rank reads completely; "" if there are none."""
     if not labels:
         return ""
     return f"each of the {world} ranks reads {labels} whole, which has fewer splits, and keeps rows by their keys"
 
 
 def describe(measured: tuple[float, int] | None, world: int) -> str:
-    """What to say of it; "" if it is little."""
+    """Describe the extra rows read, with a hint; "" if they are few."""
     if measured is None or measured[0] <= _MOST:
         return ""
     return (

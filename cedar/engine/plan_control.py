@@ -1,4 +1,4 @@
-"""Plans: reports observations of a run to the controller, and carries out its decisions."""
+"""Plans: report observations of a run to the controller, and carry out its decisions."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from cedar.plan.splits import Splits
 from cedar.profile import Profile
 
 _log = logging.getLogger("cedar")
-_AUDITS = 0.03  # of the time: what is delivered is computed again as written, now and then
-_STALLED = 0.1  # of the time: where the trainer waits less than this, its own speed is all that shows
-_WHOLE = "all of it"  # of a rule that is refused altogether
+_AUDITS = 0.03  # fraction of the time for audits, which compute delivered rows again as written
+_STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput shows only the trainer's speed
+_WHOLE = "all of it"  # subject of a decision that rejects a rule entirely
 
 
 class Plans:
-    """Of one loader.
+    """The plans of one loader.
 
     Args:
-        planner: makes plans; None keeps the first.
+        planner: creates plans; None keeps the first.
         first: the plan to start with.
         binding: the bound operators of the pipeline as written.
-        metrics: the loader's.
-        world: ranks that share the run.
+        metrics: the counters of the loader.
+        world: number of ranks that share the run.
         patience: how long to wait for a call that hangs.
     """
 
@@ -63,72 +63,72 @@ class Plans:
     ) -> None:
         self.planner = planner
         self.current = first
-        self.history: list[str] = []  # what was changed while running, and why
+        self.history: list[str] = []  # changes during the run, with reasons
         self.settings = ControllerSettings()
         self._figures = RunFigures(binding, metrics)
         self._binding = binding
         self._metrics = metrics
         self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
-        self._admitted = False  # the first plan was compared with the pipeline as written
+        self._admitted = False  # whether the first plan was compared with the pipeline as written
         self._one_pass = any(getattr(_source(node), "one_pass", False) for node in binding.sources)
         self._lock = threading.Lock()
-        # What runs, and what comes next.
+        # The running plan and the next one.
         self._watcher = Watcher()
         self._runner: Runner | None = None
-        self._calls: Calls | None = None  # of the run in progress
+        self._calls: Calls | None = None  # calls of user functions for planning in the current run
         self._next: Plan | None = None
-        self._settled = False  # an error, or an audit, decided: no other plan is taken
-        self._broken = False  # the optimizer failed: it is not asked again
-        # What the controller knows, and what is done for it.
-        self._default = 0  # tasks at once, where a plan leaves that to the run
-        self._known: list[Plan] = []  # plans by their key
-        self._key = ""  # once it is admitted
+        self._settled = False  # after an error or a failed audit the plan is final
+        self._broken = False  # the optimizer failed and is not used again
+        # State of the controller, and of the work that it requested.
+        self._default = 0  # number of concurrent tasks if the plan leaves that to the run
+        self._known: list[Plan] = []  # a plan's key is its index
+        self._key = ""  # key of the current plan, once it is admitted
         self._state = State(self._key)
         self._since, self._rows_before = 0.0, 0  # when the plan took over, and the rows delivered by then
         self._polled = -math.inf
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
-        self._renewed = 0  # tasks done when older figures were put aside
-        self._looked = 0.0  # CPU seconds of looks and checks
+        self._renewed = 0  # number of finished tasks when older measurements were set aside
+        self._looked = 0.0  # CPU seconds of searches and checks
         self._candidates: tuple[Candidate, ...] | None = None
         self._warming = Warming()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
         # Audits.
-        self.audits = _AUDITS  # a share of the time; 1 and more is always
-        self._audited = (0.0, 0.0)  # seconds that audits of this plan took, and what the next one should take
-        self._opened = 0.0  # the current plan's streams, by time.perf_counter()
+        self.audits = _AUDITS  # fraction of the time for audits; 1 or more audits everything
+        self._audited = (0.0, 0.0)  # seconds spent on audits of this plan, and seconds that the next should take
+        self._opened = 0.0  # ``time.perf_counter()`` when the current plan's streams were opened
 
     @property
     def listed(self) -> Splits:
-        """What is known of the sources."""
+        """Known properties of the sources and their splits."""
         return self._binding.listed
 
     @property
     def factors(self) -> dict[tuple[str, ...], float]:
-        """Rows per row held, of each group of columns in the batches delivered."""
+        """Delivered rows per stored row, for each group of columns."""
         return self._metrics.factors
 
     @property
     def rewrites(self) -> bool:
-        """The current plan is not the pipeline as written."""
+        """Whether the current plan differs from the pipeline as written."""
         return self.current.root is not self._binding.root
 
     def watcher(self, runner: Runner) -> Watcher:
-        """For the streams of the current plan, or of the next one where that is ready."""
+        """Return the watcher for the streams of the current plan; switches to the next plan first if one is ready."""
         self._admit()
         with self._lock:
             if self._next is not None:
                 self._take(self._next)
             live = self.planner is not None
             self._runner = runner
-            self._resize()  # an epoch's runner has as many workers as the first had
+            self._resize()  # each epoch's runner starts with the default number of workers
             self._watcher = Watcher(DETAILS if live and not self._state.looks else 0, EVERY if live else 0)
             self._opened, self._audited = time.perf_counter(), (0.0, 0.0)
             return self._watcher
 
     def _admit(self) -> None:
-        """The first plan runs once it is compared with the pipeline as written; until then, that does."""
+        """Compare the first plan with the pipeline as written, once; run as written what fails the comparison."""
         if self._admitted:
             return
         self._admitted = True
@@ -136,7 +136,7 @@ class Plans:
         try:
             if self.first_rows.rewrites(plan):
                 self.current = self._admitted_of(plan)
-        except Exception as error:  # noqa: BLE001 - the pipeline as written always runs
+        except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
             self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
         self._state = State(self._key)
@@ -159,7 +159,7 @@ class Plans:
         self._renew()
 
     def _renew(self) -> None:
-        """What was measured so far counts until there is something newer."""
+        """Keep measurements so far only until there are newer ones."""
         self._metrics.renew()
         self._renewed = self._metrics.tasks
 
@@ -169,7 +169,7 @@ class Plans:
         self._figures.renew(again)
 
     def _resize(self) -> None:
-        """As many tasks at once as the plan wants; to be called by the thread that submits."""
+        """Set the number of concurrent tasks that the plan wants; called by the thread that submits tasks."""
         wanted, figures = self.current.workers or self._default, self._figures
         if self.planner is None or self._runner is None or wanted == figures.workers:
             return
@@ -178,7 +178,7 @@ class Plans:
             self._metrics.time.lanes = self._runner.lanes
 
     def _key_of(self, plan: Plan) -> str:
-        """Equal for plans that do the same in the same places with as many workers."""
+        """Return a plan's key: equal for plans with the same stages, places and number of workers."""
         for i, known in enumerate(self._known):
             if (plan.workers or self._default) == (known.workers or self._default) and self._same_stages(plan, known):
                 return str(i)
@@ -191,16 +191,16 @@ class Plans:
     # ---- while running -----------------------------------------------------------------------------------------------
 
     def start(self, runner: Runner) -> None:
-        """An iteration begins, with its own executor."""
+        """Begin an iteration, which has its own executor."""
         self._runner, self._polled, self._default = runner, -math.inf, runner.workers
         self._figures.start(runner)
 
     def reads(self, share: float) -> None:
-        """The share of the rows that this rank reads, 0 to 1."""
+        """Set the fraction of the rows that this rank reads, 0 to 1."""
         self._figures.share = share
 
     def poll(self) -> None:
-        """Called by the run between deliveries: tells the controller of them, now and then; cheap."""
+        """Report deliveries to the controller now and then; called by the run between deliveries, so it is cheap."""
         if self._calls is not None:
             self._calls.serve()
         self._figures.delivers()
@@ -210,7 +210,7 @@ class Plans:
         self._polled = now
         try:
             self._step(now)
-        except Exception:  # noqa: BLE001 - a plan is never worth a run
+        except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
 
     def _step(self, now: float) -> None:
@@ -232,9 +232,9 @@ class Plans:
         )  # fmt: skip
 
     def _enough(self) -> bool:
-        """Each operator was seen often enough; those that no row reaches are sought for a while."""
+        """Whether each operator was measured often enough; operators that no row reaches are awaited for a while."""
         if kernels.under_way():
-            self._renew()  # what stands in for them tells nothing of them
+            self._renew()  # measurements of the substitute kernels do not apply to the operators
             return False
         calls = self._calls_seen()
         seeking = frozenset(i for i, number in calls.items() if number < CALLS)
@@ -243,27 +243,27 @@ class Plans:
         return bool(calls) and (not seeking or (max(calls.values()) > 0 and tasks >= CALLS * 4))
 
     def _calls_seen(self) -> dict[int, int]:
-        """Of each operator that tasks run."""
+        """Return the number of measured calls of each operator that tasks run."""
         seen = self._metrics.seen
         return {i: seen[i].calls if i in seen else 0 for i in self._in_tasks}
 
     @cached_property
     def _in_tasks(self) -> list[int]:
-        """The operators that tasks run."""
+        """The ordinals of the operators that tasks run."""
         binding = self._binding
         return [binding.index[id(n)] for n in binding.nodes if isinstance(n.operator, (RowOperator, Read))]
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
             self._jobs.append(self._look)
-            if self._state.looks:  # what was measured led to nothing: the next one sees newer figures
+            if self._state.looks:  # the last search did not help: give the next one newer measurements
                 self._renew()
                 self._watcher.closely(DETAILS)
         elif isinstance(action, Prepare):
             self._jobs.append(partial(self._prepare, action.key))
         elif isinstance(action, Switch):
             plan = self._known[int(action.key)]
-            if self._same_stages(plan, self.current):  # as many tasks at once are others
+            if self._same_stages(plan, self.current):  # only the number of concurrent tasks differs
                 with self._lock:
                     self.current = replace(self.current, workers=plan.workers)
                 self._resize()
@@ -272,11 +272,11 @@ class Plans:
             else:
                 self._change(plan, action.why)
 
-    # ---- next to the run
+    # ---- in the background
     # ----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """One thing at a time, in a thread that nothing waits for."""
+        """Start the next job in a background thread, unless one is still running."""
         if not self._jobs or (self._thread is not None and self._thread.is_alive()):
             return
         if self._jobs[0] == self._look and not self._enough():
@@ -290,8 +290,8 @@ class Plans:
         try:
             job(calls)
         except RunOver:
-            self._jobs.appendleft(job)  # the next epoch may see the end of it
-        except Exception:  # noqa: BLE001 - a plan is never worth a run
+            self._jobs.appendleft(job)  # retry it in the next epoch
+        except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
         finally:
             self._looked += time.thread_time() - began
@@ -301,31 +301,31 @@ class Plans:
         _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
 
     def _look(self, _: Calls) -> None:
-        """Ask the cost model for plans."""
+        """Search for plans with the cost model."""
         assert self.planner is not None
         profile, runs, current = self.profile(), self._key, self.current
         plans, running = [], current
         for plan in self.planner.candidates(profile):
             if self.planner.most_workers is None:
-                plan = replace(plan, workers=None)  # their number is the user's
+                plan = replace(plan, workers=None)  # the user fixed the number of workers
             key = self._key_of(plan)
-            if key == runs:  # with more to tell
+            if key == runs:  # the running plan, with newer decisions
                 running = replace(plan, root=current.root, sweeps=current.sweeps, workers=current.workers)
             else:
                 self._known[int(key)] = plan
                 plans.append((key, plan))
-        running = self.planner.foretell(running, profile)  # with all figures of the running plan
+        running = self.planner.foretell(running, profile)  # with the latest measurements
         with self._lock:
             if self._key == runs and not self._settled:
                 self.current = running
         if running.prediction is not None:
             plans.append((runs, running))
-        # Of the whole run: since a plan's first delivery, none may have entered for those that were ahead.
+        # Over the whole run: since the plan's first delivery, delivered rows may all have been read earlier.
         entered = self._metrics.rows_entered / max(self._metrics.rows, 1) * self._figures.crowded
         self._candidates = tuple(self._candidate(key, plan, running, profile, entered) for key, plan in plans)
 
     def _candidate(self, key: str, plan: Plan, running: Plan, profile: Profile, entered: float) -> Candidate:
-        """What is expected of a plan in the seconds that the controller counts: per row delivered."""
+        """Return a plan's expected cost, in seconds per delivered row as the controller measures them."""
         assert plan.prediction is not None
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
         alike = not (self._away(plan) or self._away(running))
@@ -340,7 +340,7 @@ class Plans:
         return any(is_remote(node.place) for node in graph.walk(plan.root))
 
     def _prepare(self, key: str, calls: Calls) -> None:
-        """Compare a plan on the first rows, and start its processes."""
+        """Compare a plan with the pipeline as written on the first rows, and start its processes."""
         assert self.planner is not None
         plan, profile = self._known[int(key)], self.profile()
 
@@ -357,7 +357,7 @@ class Plans:
             return
         self._known[int(key)] = self.planner.foretell(sound, profile)
         if sound.in_processes:
-            self._warming.begin(key, sound, self._figures.processes)  # threads may be more, where they wait, or one
+            self._warming.begin(key, sound, self._figures.processes)  # not the thread count, which may differ
         else:
             self._ready |= {key}
 
@@ -373,20 +373,20 @@ class Plans:
     # ---- audits ------------------------------------------------------------------------------------------------------
 
     def audit_due(self, opening: float) -> bool:
-        """Whether what is delivered next should be computed as written, too.
+        """Whether the next delivery should also be computed as written.
 
         Args:
-            opening: seconds that the first rows took, which an audit takes at least.
+            opening: seconds that the first rows took, a lower bound of an audit's duration.
         """
         if self.current.root is self._binding.root or self._settled or not self._auditable:
             return False
-        again = math.inf if self._streams else max(self._audited[1], opening)  # no place in a stream is found at once
+        again = math.inf if self._streams else max(self._audited[1], opening)  # streams cannot seek quickly
         spent = time.perf_counter() - self._opened
         return self.audits >= 1 or spent * self.audits - self._audited[0] >= again
 
     @property
     def audit_seconds(self) -> float:
-        """What an audit may take now."""
+        """Seconds that an audit may take now."""
         if self.audits >= 1:
             return math.inf
         return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
@@ -397,17 +397,19 @@ class Plans:
 
     @cached_property
     def _auditable(self) -> bool:
-        """Rows can be read again, and are the same then: not those of iterators, nor objects that functions change."""
+        """Whether rows can be read again unchanged; rows of iterators and objects that functions modify cannot."""
         if self._one_pass:
             return False
         holders = [n for n in self._binding.sources if getattr(_source(n), "holds_objects", False)]
         return not any(OBJECT in self._binding.types(n).values() for n in holders)
 
     def audit(self, seconds: float, why: str | None, *, done: bool = True) -> None:
-        """What an audit took and found; if there is a difference, the rest of the run is as written.
+        """Record an audit; after a difference, the rest of the run is as written.
 
         Args:
-            done: False if it was given up, as it took too long: the next one may take twice as long.
+            seconds: duration of the audit.
+            why: the difference; None if there is none.
+            done: False if it was stopped because it took too long: the next one may take twice as long.
         """
         self._metrics.audited += done
         self._audited = (self._audited[0] + seconds, seconds if done else 2 * seconds)
@@ -419,11 +421,11 @@ class Plans:
             "and the plan is given up; earlier rows may be concerned",
             why,
         )
-        plan = self._refused(self.current, why, "audit", "the plan")  # an audit cannot tell which of the rules did it
+        plan = self._refused(self.current, why, "audit", "the plan")  # which rule is to blame is unknown
         self._change(plan, f"an audit found a difference: {why}", last=True)
 
     def failed(self, error: Exception) -> bool:
-        """Continue with the pipeline as written, where the error is raised again if it is one; False if that runs."""
+        """Continue with the pipeline as written, which raises the error again if it is real; False if that runs."""
         if not self.rewrites:
             return False
         with self._lock:
@@ -433,26 +435,26 @@ class Plans:
         return True
 
     def close(self) -> None:
-        """The run ends: a plan that is being made calls none of the user's functions any more."""
+        """End the run: planning calls none of the user's functions any more."""
         if self._calls is not None:
             self._calls.end()
             self._calls = None
 
-    # ---- what is known -----------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def describe(self) -> Plan:
-        """The current plan, with what the latest figures say of it."""
+        """Return the current plan with predictions from the latest measurements."""
         current, planner = self.current, self.planner
         if planner is None or self._broken or self._settled or not min(self._calls_seen().values(), default=0):
             return current
         try:
             return planner.foretell(current, self.profile())
-        except Exception:  # noqa: BLE001 - it was asked for news, not for trouble
+        except Exception:  # noqa: BLE001 - a report must not fail because a prediction does
             _log.warning("the optimizer failed to predict the plan", exc_info=True)
             return current
 
     def notes(self) -> list[str]:
-        """What a report says of plans: changes, and what checks found."""
+        """Return lines for a report: plan changes, and what checks and audits found."""
         m = self._metrics
         counted = [(m.fell_back, "run again in the order as written"), (m.audited, "audited")]
         reported = [f"{number} task(s) {outcome}" for number, outcome in counted if number]
@@ -463,17 +465,17 @@ class Plans:
         ]
 
     def run(self) -> str:
-        """What the run did so far, in a line."""
+        """Summarize the run so far in one line; "" before the first batch."""
         return str(self._metrics) if self._metrics.batches else ""
 
     def measured(self) -> float | None:
-        """Rows read per second under the current plan, where that says something of it."""
+        """Rows read per second under the current plan; None if the trainer is the limit or there is too little data."""
         seen = self._figures.seen
         waits = seen.waited >= _STALLED * seen.elapsed
         return seen.entered / seen.elapsed if waits and seen.elapsed >= self.settings.slot else None
 
     def profile(self) -> Profile:
-        """What was measured so far, and what follows from it."""
+        """Return the profile from measurements so far."""
         return self._figures.profile(not self.current.in_processes)
 
 

@@ -1,4 +1,4 @@
-"""Profile a pipeline: run it as written for a while, and measure every operator in every task."""
+"""Profile a pipeline: run it as written for a limited time, and measure every operator in every task."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from cedar.profile import Profile
 from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.copying import own_copy
 
-_ALONE = 0.75  # of the time is for operators one by one; the rest for threads, which tell who holds the GIL
-_LEAST = 0.1  # seconds of threads that tell something
-_CALLS = 3  # of one row: the shortest is what a call costs
+_ALONE = 0.75  # fraction of the time for operators one by one; the rest is for threads, which show who holds the GIL
+_LEAST = 0.1  # seconds that threads must run to be used
+_CALLS = 3  # calls on one row; the fastest gives the cost of a call
 
 
 def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip | None = None) -> Profile:
     """Run a pipeline as written, in this thread, from the beginning of an epoch, and time each operator.
 
-    Random operators draw what they would in a run with that seed; a ``cache()`` neither keeps nor gives anything, and
-    rows that are skipped are neither counted against budgets nor quarantined.
+    Random operators draw as in a run with that seed. A ``cache()`` neither stores nor returns rows, and skipped rows
+    are neither counted against budgets nor quarantined.
 
     Args:
         root: the pipeline's last node.
-        seconds: when to stop, within a task or two; the end of the epoch comes first for a small pipeline.
-        seed: of the run.
-        on_error: a default for every operator.
+        seconds: when to stop, within a task or two; a small pipeline may reach the end of the epoch first.
+        seed: the seed of the run.
+        on_error: the default skip policy of operators.
 
     Raises:
-        PipelineError: ``seconds`` is not a time.
-        CedarError: whatever the pipeline itself raises.
+        PipelineError: ``seconds`` is not a positive finite number.
+        CedarError: the pipeline itself raised it.
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds < math.inf:
@@ -60,7 +60,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
         work.alone(began + _ALONE * seconds)
         took = time.perf_counter() - began
         measured = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
-        # Time for this is there also when the run took longer than it should.
+        # The threads get their time even if the first part took longer than planned.
         return work.threads(measured, (1 - _ALONE) * seconds) if here.cores > 1 else measured
     except CedarError as error:
         account.locate(error)
@@ -68,7 +68,7 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
 
 
 class _ProfilePass:
-    """One measurement."""
+    """One measurement of a pipeline."""
 
     def __init__(self, root: Node, seed: int, on_error: Skip | None) -> None:
         self._env = Env(seed, 0, Instances(), numeric=NumericEnvironment.of_caller())
@@ -76,9 +76,9 @@ class _ProfilePass:
         self.metrics = Metrics(labels=dict(self.binding.subject.labels))
 
     def _epoch(self, runner: Runner, metrics: Metrics, watcher: Watcher) -> bool:
-        """True if the epoch ended before the time."""
+        """Run an epoch; return True if it ended before the time was up."""
         root, binding = self.binding.root, self.binding
-        # As if there were no ``cache()``: what an operator costs is asked, not what a cache saves.
+        # Without ``cache()``: the cost of an operator is wanted, not what a cache saves.
         listed = binding.listed
         choice = Choice(on_error=binding.on_error, splits=listed, caches=False, settled=listed.settled)
         physical = lower(root, choice)
@@ -98,7 +98,7 @@ class _ProfilePass:
     # ---- operators one by one ----------------------------------------------------------------------------------------
 
     def alone(self, until: float) -> None:
-        """Each operator, until the time is up or the epoch ends, and once more: the first call may load a model."""
+        """Measure each operator until the time is up or the epoch ends; run single calls again, as models load then."""
         ended = self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
         counted = {i: (seen.rows_in, seen.rows_out) for i, seen in self.metrics.seen.items()}
         rows = self.metrics.rows_read
@@ -114,7 +114,7 @@ class _ProfilePass:
             self._as_if_ended()
 
     def _sampled(self, i: int, node: Node) -> None:
-        """Called on the rows of the sample, where a run called it once or never."""
+        """Call an operator on sample rows until it was called twice: a run called it less often."""
         seen = self.metrics.seen.setdefault(i, CallTimes())
         step = KernelStep(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
         for _ in range(2 - seen.calls):
@@ -127,7 +127,7 @@ class _ProfilePass:
                 seen.add(timed)
 
     def _as_if_ended(self) -> None:
-        """Count the rows that were read but not worked on, as they would have come through."""
+        """Scale row counts up to all rows that were read, since the run stopped before processing some of them."""
         rows: dict[int, float] = {}
         for i, node in enumerate(self.binding.nodes):
             entering = [rows[id(child)] for child in node.inputs]
@@ -144,7 +144,7 @@ class _ProfilePass:
     # ---- all of them on threads --------------------------------------------------------------------------------------
 
     def threads(self, measured: Profile, seconds: float) -> Profile:
-        """With who holds the GIL, as threads show that run for a while, and what a call of an expression costs."""
+        """Add to the profile who holds the GIL, from a run on threads, and the cost of expression calls."""
         began, worked, cores = time.perf_counter(), time.process_time(), measured.machine.cores
         if measured.operators:
             self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
@@ -157,7 +157,7 @@ class _ProfilePass:
         return with_gil(measured, self.binding.nodes, self.metrics.time, worked / took, cores)
 
     def _call(self, i: int) -> float:
-        """Seconds of a call of an operator on one row."""
+        """Return the seconds of one call of an operator on one row."""
         node, durations = self.binding.nodes[i], []
         block = self.binding.sample(node.inputs[0])
         if self.binding.batched[id(node.inputs[0])] or not block.slots:

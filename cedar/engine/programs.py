@@ -1,4 +1,4 @@
-"""Programs: what the tasks of a chain do, in the order of a plan and in the order as written."""
+"""Programs: what the tasks of a chain run, in the plan's order and in the order as written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.tasks.scanning import scan_reader
 
 @dataclass(frozen=True)
 class BranchKernel:
-    """The kernel that gives rows the branch of their input of a concat."""
+    """The kernel that sets in row keys the number of the concat input that rows come from."""
 
     index: int
 
@@ -30,11 +30,11 @@ class BranchKernel:
 
 @dataclass(frozen=True)
 class Programs:
-    """Makes the programs of one physical plan.
+    """Creates the programs of one physical plan.
 
     Args:
         binding: the bound operators of the pipeline as written.
-        physical: what runs.
+        physical: the physical plan that runs.
     """
 
     binding: Binding
@@ -43,12 +43,12 @@ class Programs:
     def of(
         self, links: Sequence[Link], first: Sequence[KernelStep] = (), last: Sequence[KernelStep] = (), scan: int = -1
     ) -> Program:
-        """The program of a chain.
+        """Return the program of a chain.
 
         Args:
-            links: its operators, lowest first.
-            first, last: steps below and above them.
-            scan: the source right below, whose filters count as part of the chain where it has some.
+            links: the operators of the chain, lowest first.
+            first, last: kernel steps below and above them.
+            scan: the source directly below, whose pushed-down filters count as part of the chain.
         """
         nodes = [link if isinstance(link, Branch) else self.physical.nodes[link] for link in links]
         nodes = [n for n in nodes if isinstance(n, Branch) or n.operator.storage is None]
@@ -63,7 +63,7 @@ class Programs:
         return Program(steps, tuple(fuse_steps([*first, *map(self._step, written), *narrow, *last])))
 
     def scan(self, operator: Operator, plain: Reader) -> Any:
-        """The reader of a source: the plain one, or one that reads less."""
+        """Return the reader of a source: the plain one, or one that reads fewer columns and rows for a scan."""
         if not isinstance(operator, Scan):
             return plain
         where = [self._step(n) for n in operator.where]
@@ -79,13 +79,13 @@ class Programs:
         return KernelStep(self.binding.kernel(link), operators, self.binding.label(link), link.site, on_error=policy)
 
     def _in_order(self, links: Sequence[Node | Branch]) -> bool:
-        """No operator is before one that the user wrote earlier."""
+        """Whether all operators are in the order that the user wrote."""
         numbers = [self._number(n) for n in links if isinstance(n, Node)]
         numbers = [n for n in numbers if n >= 0]
         return numbers == sorted(numbers)
 
     def _written(self, links: Sequence[Node | Branch]) -> list[Node | Branch]:
-        """The operators in the order as written, without what an optimizer put in; branches of a concat stay apart."""
+        """Sort operators as written and drop the optimizer's own; none crosses a branch of a concat."""
         runs: list[list[Node | Branch]] = [[]]
         for link in links:
             if isinstance(link, Branch):
@@ -98,7 +98,7 @@ class Programs:
         return 0 if isinstance(link, Branch) else self.binding.ordinal(link)
 
     def _narrow(self, source: Node | None, links: Sequence[Node | Branch], end: int) -> list[KernelStep]:
-        """What leaves the columns that the plan's order leaves."""
+        """Return a step that keeps only the columns that the plan's order keeps, if that is needed."""
         drops = any(self._number(n) < 0 for n in links)
         drops = drops or (source is not None and getattr(source.operator, "columns", None) is not None)
         names = self.physical.works[end].schema if drops and end >= 0 else None
@@ -111,7 +111,7 @@ def _as_written(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class _ProjectKernel:
-    """The kernel that leaves some of the columns that are there, and of structs the fields that a scan leaves."""
+    """The kernel that selects columns that exist in the block, and the struct fields that a scan reads."""
 
     types: dict[str, ColumnType]
 

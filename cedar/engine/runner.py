@@ -1,4 +1,4 @@
-"""Runner: submits tasks to an executor, and knows how many to keep in flight."""
+"""Runner: submit tasks to an executor, and decide how many to keep in flight."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from cedar.tasks.reading import Hand, read_split
 from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
-_AHEAD_BYTES = 128 << 20  # of results on their way, next to two for each core, in this process
-_MOST_HERE = 32  # threads next to a cluster
+_AHEAD_BYTES = 128 << 20  # limit on bytes of results in flight in this process, with at least two tasks per core
+_MOST_HERE = 32  # threads of this process when tasks run on a cluster
 _AT_ONCE = InlineExecutor()
-_LOOKED_AT = 64  # results noted, before those that were taken are forgotten
+_LOOKED_AT = 64  # number of recorded results before collected ones are removed
 T = TypeVar("T")
 
 
 class Arrivals:
-    """Tells one thread that waits when some future is done.
+    """Notifies one waiting thread when any of several futures is done.
 
     Examples:
         >>> arrivals, read = Arrivals(), Future()
@@ -62,23 +62,23 @@ class Arrivals:
         self._another: Future[None] = Future()
 
     def notes(self, future: Future[T]) -> Future[T]:
-        """One of those that are waited for."""
+        """Add a future to wait for."""
         future.add_done_callback(self._done)
         return future
 
     def another(self) -> Future[None]:
-        """Done once one of them is that is not yet; for the one thread that waits for them."""
+        """Return a future that is done when the next of the added futures is; for one waiting thread only."""
         if self._another.done():
             self._another = Future()
         return self._another
 
     def _done(self, _: Future[Any]) -> None:
-        with suppress(InvalidStateError):  # for another one, in another thread
+        with suppress(InvalidStateError):  # another thread has just set it
             self._another.set_result(None)
 
 
 class UntakenResults(Arrivals):
-    """Results of tasks that are there, and that nothing has taken yet.
+    """Results of finished tasks that no code has taken yet.
 
     Examples:
         >>> untaken, done = UntakenResults(), Future()
@@ -93,7 +93,7 @@ class UntakenResults(Arrivals):
         super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
-        """One that will be taken; who takes its result releases it."""
+        """Record a future whose result will be taken; taking it also releases it."""
         self.notes(future)
         self._futures.append(weakref.ref(future))
         if len(self._futures) > self._enough:
@@ -102,7 +102,7 @@ class UntakenResults(Arrivals):
         return future
 
     def nbytes(self) -> int:
-        """Bytes of their rows; anyone may ask, at any time."""
+        """Return the bytes of the recorded results; thread-safe."""
         size = 0
         for each in self._futures:
             future = each()
@@ -112,18 +112,18 @@ class UntakenResults(Arrivals):
 
 
 class Runner:
-    """One for each run of an epoch; closed with it.
+    """Runs the tasks of one epoch; closed with it.
 
     Args:
-        executor: a name, or any ``concurrent.futures.Executor``, which is then not shut down here.
-        workers: how many tasks run at once; None takes the cores there are.
-        deaths: where the deaths of workers are written down.
-        patience: how long to wait for what does not make progress.
-        watched: the caller iterates; it is warned if a task in its own thread makes no progress.
-        untaken: where results are noted until they are taken; None does not.
-        reads: the counter of splits that were read; None creates one.
-        alone: no task is to wait behind another where a worker could take it that has none.
-        bound: says how far to read ahead, where a budget says how much memory there is.
+        executor: a name, or any ``concurrent.futures.Executor``, which is not shut down here.
+        workers: number of concurrent tasks; None uses the number of cores.
+        deaths: where the deaths of workers are recorded.
+        patience: how long to wait for tasks that make no progress.
+        watched: warn the caller, which iterates, if a task in its own thread makes no progress.
+        untaken: records results until they are taken; None records nothing.
+        reads: notifies when a split was read; None creates one.
+        alone: no task may wait behind another task while a worker is idle.
+        bound: says how far to read ahead under a memory budget.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Runner:
     ) -> None:
         self.untaken, self.bound, self.alone = untaken, bound, alone
         self.reads = reads or Arrivals()
-        self._cluster = names_cluster(executor)  # of others: it is as large as it is
+        self._cluster = names_cluster(executor)  # a cluster's size is not controlled here
         self.owned = isinstance(executor, str) or self._cluster
         name = "threads" if executor == "auto" else executor
         self.name = "dask" if self._cluster else name if isinstance(name, str) else type(executor).__name__
@@ -151,23 +151,23 @@ class Runner:
         given = getattr(self.executor, "_max_workers", None)
         self.workers = 1 if name == "inline" else workers or given or self.cores
         self.inline = isinstance(self.executor, InlineExecutor)
-        # Threads share our memory; anything else gets pickled code and gathered blocks.
+        # Threads share memory with this process; other executors get pickled code and gathered blocks.
         self.local = self.inline or isinstance(self.executor, ThreadPoolExecutor)
         self._ahead = 1 if self.inline else 2 * self.workers
-        self.others: Runners | None = None  # of other places, where a plan may want some
-        # For work on what stays here; a pool of threads starts none before it is asked to.
+        self.others: Runners | None = None  # runners of other places that a plan may use
+        # For work that stays in this process; a thread pool starts threads only when needed.
         self._here = self.executor if self.local else own_threads(min(self.workers, _MOST_HERE))
-        self._former: list[Executor] = []  # of other sizes; they finish what they have
+        self._former: list[Executor] = []  # executors of earlier sizes, which finish their tasks
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
         _stops.add(self._stop)
         self._running = LocalTasks(patience, _named)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
-        if self.inline and patience.timeout is not None:  # a thread can be left behind, and the caller's own one cannot
+        if self.inline and patience.timeout is not None:  # a hanging pool thread can be abandoned, the caller's cannot
             self.executor = self._here = ThreadPoolExecutor(1, thread_name_prefix="cedar-inline")
         self._shipped: dict[tuple[int, ...], Code] = {}
-        self._kept: list[Any] = []  # what was shipped, so that no other code gets its id
+        self._kept: list[Any] = []  # keeps shipped code alive, so that its id is not reused
 
     def _open(self, executor: str | Executor, workers: int | None) -> Executor:
         opened: Any = open_executor(executor, workers, self.patience.timeout or PATIENCE)
@@ -176,13 +176,13 @@ class Runner:
         return opened  # type: ignore[no-any-return]
 
     def resize(self, workers: int, ahead: int | None = None) -> bool:
-        """Run so many tasks at once from now on; those submitted continue. False for an executor whose size is fixed.
+        """Change the number of concurrent tasks; submitted tasks continue. False if the executor's size is fixed.
 
         Args:
             workers: threads or processes; above 0.
-            ahead: tasks to keep in flight; None is twice the workers.
+            ahead: tasks to keep in flight; None means twice the workers.
 
-        To be called by the thread that submits.
+        Must be called by the thread that submits.
         """
         if not self.owned or self.inline or self._cluster:
             return False
@@ -196,19 +196,19 @@ class Runner:
 
     @property
     def lanes(self) -> int:
-        """How many tasks can run at once, here and in the other places of the run."""
+        """Number of tasks that can run at once, here and in the other places of the run."""
         return self.workers if self.others is None else sum(runner.workers for runner in self.others)
 
     @property
     def ahead(self) -> int:
-        """Tasks to keep in flight; they grow with a cluster."""
+        """Tasks to keep in flight; on a cluster the number follows its size."""
         return getattr(self.executor, "ahead", 0) or self._ahead
 
     def ahead_of(self, size: int) -> int:
-        """Tasks to keep in flight whose results have so many bytes each: no more than fit into memory.
+        """Return how many tasks with results of ``size`` bytes to keep in flight, so that they fit into memory.
 
         Args:
-            size: 0 if unknown yet.
+            size: bytes per result; 0 if unknown.
         """
         ahead: int = getattr(self.executor, "ahead", 0) or self._ahead
         if self.bound is not None:
@@ -218,19 +218,19 @@ class Runner:
         return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 
     def submit(self, fn: Callable[..., Any], *args: Any, hurry: bool = False) -> Future[Any]:
-        """Work on rows that are already here; ``hurry`` as for ``run``."""
+        """Run a function on rows in this process; ``hurry`` as for ``run``."""
         return self._guard(_AT_ONCE if hurry else self._here, fn, *args)
 
     def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
         """Gather the rows and run the program.
 
         Args:
-            hurry: a caller waits for nothing else; behind other tasks in the queue it would wait for those.
+            hurry: run it at once in this thread, since the caller waits for it and the queue may be long.
         """
         stays = not program.operates
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
-            # Nothing that could wait or hang; and no task's worth, or nothing else to do it.
+            # Cheap work that cannot block or hang: run it at once.
             return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
         if self.local or stays:
             return self._guard(self._here, _gather_and_run, program, rows, env)
@@ -244,10 +244,10 @@ class Runner:
     def read(
         self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
     ) -> Future[Result]:
-        """Read a split, from row number ``first`` on, and run the program.
+        """Read a split from row number ``first`` on, and run the program.
 
         Args:
-            hand: is given the blocks as they are created, or some of them, where that is done in this process.
+            hand: receives blocks as they are created if the split is read in this process.
         """
         if self.local:
             return self.reads.notes(
@@ -257,7 +257,7 @@ class Runner:
 
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             own = replace(env, marks=marks)
-            keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share what cache() keeps
+            keeper: Any = getattr(submit, "__self__", None)  # a cluster, on which jobs may share cached rows
             kept = keeper.read_kept(code, own, split, lap, first, reader) if hasattr(keeper, "read_kept") else None
             return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
 
@@ -265,12 +265,12 @@ class Runner:
         return self.reads.notes(self._noted(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
-        """Until one of them is done; says so in the log when that takes long.
+        """Wait until one of the futures is done; log if that takes long.
 
         Raises:
-            WorkerError: nothing made progress for too long.
+            WorkerError: no task made progress for too long.
         """
-        meter = getattr(self.executor, "meter", None)  # a cluster's, which follows how its trainers wait
+        meter = getattr(self.executor, "meter", None)  # of a cluster, to measure how long its trainers wait
         if meter is None:
             self._waiting.wait(futures, awaited)
         else:
@@ -278,7 +278,7 @@ class Runner:
                 self._waiting.wait(futures, awaited)
 
     def result(self, future: Future[T], awaited: str) -> T:
-        """A task's result; says so in the log when it lets itself be waited for.
+        """Return a task's result; log if it takes long.
 
         Raises:
             WorkerError: the worker died, or the executor was shut down.
@@ -302,11 +302,11 @@ class Runner:
         return [*self._running.at_work(), *self._recovery.at_work()]
 
     def _watch_own(self) -> None:
-        """The caller's own thread works: the thread that watches says so if that lasts."""
+        """Warn, from the watching thread, if work in the caller's own thread takes too long."""
         self._watches, still = False, StallTimer(self.patience.clock, self.patience.look)
 
         def look() -> None:
-            if self._running.busy:  # else the caller has the last result, and does what it wants to
+            if self._running.busy:  # otherwise the caller is busy with the last result
                 self._waiting.look(still, "its own thread")
 
         self._recovery.watch(look)
@@ -323,7 +323,7 @@ class Runner:
         return future if self.untaken is None else self.untaken.add(future)
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
-        """Code travels by value, pickled once; workers keep it under its key."""
+        """Return code pickled by value, once; workers cache it by its key."""
         key = tuple(id(part) for part in code)
         if key not in self._shipped:
             self._shipped[key] = Code.of(code)
@@ -333,8 +333,8 @@ class Runner:
     _finalizing = staticmethod(sys.is_finalizing)
 
     def close(self) -> None:
-        """Drop what has not started; threads end at the row that they are at, and worker processes stay warm."""
-        if self._finalizing():  # threads have ended by then, and the modules that pools need may be gone
+        """Cancel tasks that have not started; threads stop after their current row, and worker processes stay warm."""
+        if self._finalizing():  # threads have ended, and modules that pools need may be unloaded
             return
         self._recovery.close()
         self._stop.set()
@@ -348,20 +348,20 @@ _stops: weakref.WeakSet[Stop] = weakref.WeakSet()
 
 
 def _end() -> None:
-    """The program ends: threads end behind the rows that they are at, before they are waited for."""
+    """Stop threads after their current row when the program ends, before the interpreter joins them."""
     for stop in list(_stops):
         stop.set()
 
 
-threading._register_atexit(_end)  # type: ignore[attr-defined] # as concurrent.futures does; the last one comes first
+threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before the hook of concurrent.futures
 
 
 class Runners:
-    """The runners of a run: one by default, others where a plan places work elsewhere; closed together.
+    """The runners of a run: a default one, and others for work that a plan places elsewhere; closed together.
 
     Args:
-        default: where everything runs that is not placed.
-        workers: of the others; None takes as many as the default has, or the cores there are.
+        default: runs all work without a place.
+        workers: workers of each other runner; None uses the default runner's number, or the cores.
     """
 
     def __init__(self, default: Runner, workers: int | None = None) -> None:
@@ -371,14 +371,14 @@ class Runners:
 
     @property
     def workers(self) -> int:
-        """Of the other runners, wherever the number is not the place's own."""
+        """Workers of the other runners, except where a place has its own number."""
         return self._workers or self.default.cores
 
     def of(self, place: str) -> Runner:
-        """The runner of an executor's name, made when first asked for; the default one for ``""`` and its own name.
+        """Return the runner for an executor's name, created on first use; the default one for ``""`` and its own name.
 
         Raises:
-            PlanError: there is no such executor.
+            PlanError: the executor does not exist.
         """
         place, _ = of_fork(place, None) if place else (place, None)
         if place in ("", "auto") or (self.default.owned and place == self.default.name):
@@ -400,27 +400,27 @@ class Runners:
         return iter([self.default, *self._others.values()])
 
     def close(self) -> None:
-        """End all; they cannot be used again."""
+        """Close all runners; they cannot be used again."""
         for runner in self:
             runner.close()
 
 
 def _url(reader: Any, split: Split) -> str:
-    """What a split is of, for people."""
+    """Return the URL that a split is read from, for messages."""
     try:
         return str(reader.source.url(getattr(split, "file", 0)))
-    except Exception:  # noqa: BLE001 - a source of the user's; this is for a message only
+    except Exception:  # noqa: BLE001 - the user's own source may raise, and this is only for a message
         return "a split"
 
 
 def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any) -> T:
-    """A task of this process, whose waits for storage end with the run."""
+    """Run a task of this process; its waits for storage end with the run."""
     with StopScope(stop):
         return running.run(stop, fn, *args)
 
 
 def _named(args: tuple[Any, ...]) -> str:
-    """What a call in this process is at work on, for people."""
+    """Describe what a call in this process works on, for messages."""
     program = next((a for a in args if isinstance(a, Program)), None)
     split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)
     activity = (program.label if program is not None else "") or ("reading" if split else "putting batches together")

@@ -1,4 +1,4 @@
-"""Tasks: what a run gives its streams, to have work done."""
+"""Tasks: the services that a run offers its streams to have work done."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ T = TypeVar("T")
 
 
 def is_remote(place: str) -> bool:
-    """Whether a place is in other processes, here or on a cluster."""
+    """Whether a place means other processes, on this machine or on a cluster."""
     return place in ("processes", "dask") or names_cluster(place)
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What a run gives its streams."""
+    """Submits the work of a run's streams, and records what it took."""
 
     runner: Runner
     env: Env
     metrics: Metrics
     watcher: Watcher = field(default_factory=Watcher)
-    others: Runners | None = None  # of the run's default runner: those of other places, made when asked for
-    begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # what operators had done before
+    others: Runners | None = None  # runners of the run's other places, created on first use
+    begun: set[tuple[int, Callable[..., Any]]] = field(default_factory=set)  # (operator, function) submitted before
 
     def on(self, place: str) -> Tasks:
-        """The same on another executor; threads and the caller's own are the run's."""
+        """Return these tasks on another executor; threads and the user's own executor are already the run's."""
         if self.others is None or place == self.runner.name or not is_remote(place):
             return self
         return replace(self, runner=self.others.of(place))
 
     def submit(self, operator: int, fn: Callable[..., T], *args: Any) -> Future[T]:
-        """Work on rows that are here, for an operator with its own stream; the first is waited for, and done at
-        once: behind the splits that are read it would come after those.
+        """Run a function for an operator with its own stream, on rows that are in this process. The first call runs
+        at once, since the run waits for it; in the queue it would wait for splits being read.
         """
         hurry = (operator, fn) not in self.begun
         self.begun.add((operator, fn))
@@ -60,14 +60,14 @@ class Tasks:
             self.metrics.timed(timing, not self.runner.local)
 
     def done(self, timing: Timing, source: int | None = None, blocks: Sequence[Block] = ()) -> None:
-        """A task has ended, which read these blocks of the source where one is given."""
+        """Record a finished task, and the source and blocks that it read, if any."""
         if blocks and self.metrics.time.recording is not None:
             first = blocks[0].keys.ends
             timing.ends = first if len(blocks) == 1 else first[:3] + blocks[-1].keys.ends[3:]  # type: ignore[assignment]
         self.metrics.add(timing, source, not self.runner.local)
 
     def task_env(self, program: Program, source: int = -1) -> Env:
-        """What the next task of a program is to know, and of the source that it reads, if it does."""
+        """Return the environment of the next task of a program that reads ``source``, if given."""
         seeking = self.watcher.seeking
         sought = bool(seeking) and (source in seeking or not seeking.isdisjoint(program.ordinals))
         watch = self.watcher.next(id(program), program.fused, sought)

@@ -1,4 +1,4 @@
-"""Which operator makes row counts unknown, and whether reading the columns of filters first would make them known."""
+"""Find the operator that makes row counts unknown, and whether ``counts="exact"`` would make them known."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ONLY_A_RUN = "how many rows come out of it is known only after a run"
 
 
 def counted_if_read(binding: Binding) -> tuple[Binding, tuple[Node, str] | None]:
-    """A pipeline as if the rows behind its filters were counted; and what leaves counts unknown even so, and why."""
+    """Return a binding as if rows after filters were counted, and the node that leaves counts unknown, and why."""
     asked = Binding(binding.root, binding.on_error, Env(sampling=True), counts=lambda _, splits, __: splits.rows)
     compiler = Compiler(asked.written, asked, Tasks(Runner("inline", 1), Env(), Metrics()), Store())
     return asked, None if compiler.assigned.count is not None else _culprit(compiler)
 
 
 def offer(binding: Binding) -> str:
-    """What to say of ``counts="exact"`` where counts are unknown; "" if it would not make them known."""
+    """Describe what ``counts="exact"`` would read; "" if counts would still be unknown."""
     asked, culprit = counted_if_read(binding)
     if culprit is not None:
         return ""
@@ -36,7 +36,7 @@ def offer(binding: Binding) -> str:
 
 
 def share(binding: Binding) -> float:
-    """Of the bytes of sources, how much is read to count rows."""
+    """Return the fraction of the source bytes that are read to count rows."""
     part = whole = 0
     for source in binding.sources:
         assert isinstance(source.operator, Read)
@@ -55,7 +55,7 @@ def _read_for(source: Node, filters: tuple[Node, ...]) -> int:
 
 
 def columns_of(source: Node, filters: tuple[Node, ...]) -> list[str]:
-    """The columns of a source that filters read, in its order."""
+    """Return the columns of a source that filters read, in the order of the source."""
     reads = frozenset[str]().union(*(each.effects.reads or () for each in filters))
     return [name for name in source.schema or () if name in reads]
 

@@ -1,4 +1,4 @@
-"""Warming: worker processes are made ready for a plan next to the run, so that rows come as soon as it takes over."""
+"""Start worker processes for a plan and load its code before the plan takes over, so that rows come without delay."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from cedar.plan.data import Plan
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import load_shipped
 
-_PATIENCE = 20.0  # seconds for the processes of a plan to start
+_PATIENCE = 20.0  # seconds that the worker processes of a plan may take to become ready
 
 
 class Warming:
-    """Of one run, by the key of each plan.
+    """Prepares the worker processes of a run's candidate plans, by plan key.
 
-    A plan is given a slot of the run, and given up where no row comes in it. What its functions import may take longer
-    than that: workers load them before.
+    A plan gets a limited trial during the run and is rejected if it delivers no row in that time. Importing what its
+    functions need may take longer, so workers import it beforehand.
     """
 
     def __init__(self) -> None:
-        self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # since when, and in each process
-        self._unfit: set[str] = set()  # since it was last asked
+        self._loading: dict[str, tuple[float, list[Future[Any]]]] = {}  # start time, and one future for each process
+        self._unfit: set[str] = set()  # plans found unfit since the last call of ``settled``
 
     def begin(self, key: str, plan: Plan, workers: int) -> None:
-        """Start so many workers, where they are not there, and load what the plan's operators need."""
+        """Start up to ``workers`` worker processes and load what the plan's operators need."""
         operators = [node.operator for node in graph.walk(plan.root) if isinstance(node.operator, RowOperator)]
         try:
             code = Code.of([(type(operator), operator.code()) for operator in operators])
-        except WorkerError:  # threads continue with what no other process can be sent
+        except WorkerError:  # some code cannot be sent to other processes; the run stays on threads
             self._unfit.add(key)
             return
         pool = processes.warm(workers)
         self._loading[key] = time.perf_counter(), [pool.submit(load_shipped, code) for _ in range(workers)]
 
     def settled(self) -> tuple[set[str], set[str]]:
-        """The plans that became ready since this was last asked, and those that cannot run there."""
+        """Return the plans that became ready since the last call, and the plans that cannot run in processes."""
         ready: set[str] = set()
         unfit, self._unfit, now = self._unfit, set(), time.perf_counter()
         for key, (since, loading) in list(self._loading.items()):

@@ -1,4 +1,4 @@
-"""Which tasks look closely, and when reading stops for another plan."""
+"""Decide which tasks measure their operators, and when reading stops for a new plan."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-CALLS = 3  # of each operator before a plan is created: the first may load a model
-DETAILS = 6  # tasks of each stage that measure each operator by itself
-EVERY = 64  # later, one task in so many does
-_GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and what a call costs weighs less in larger ones
-_SHARES = 2  # the task that tells first what operators that run as one take: what comes first loads things
-_SEEKING = 256  # tasks of a stage after which an operator that no row reached is not waited for
+CALLS = 3  # calls of each operator before planning: the first may load a model
+DETAILS = 6  # tasks of each stage that measure each operator separately
+EVERY = 64  # after those, one task in this many does
+_GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and the cost of a call weighs less in larger ones
+_SHARES = 2  # the first task that measures fused operators separately: task 1 may load libraries or models
+_SEEKING = 256  # tasks of a stage after which operators that no row has reached are ignored
 
 
 class TimeUp(Exception):
-    """Ends a run that is measured for a while."""
+    """Ends a run that is measured for a limited time."""
 
 
 @dataclass
 class Watcher:
-    """Of one plan's streams.
+    """Decides for the tasks of one plan what they measure.
 
     Args:
-        details: how many tasks of each stage measure each operator by itself.
-        every: one task in so many measures each operator, after those; 0 is none.
-        fence: True once the windows not yet begun are for another plan.
+        details: number of tasks of each stage that measure each operator separately.
+        every: after those, one task in this many does; 0 means none.
+        fence: True once windows that have not begun are left for another plan.
         whole: every task measures each operator, on all its rows.
-        until: by ``time.perf_counter()``, there are tasks.
-        seeking: operators that were not seen enough: every task with one of them measures.
+        until: ``time.perf_counter()`` after which no task starts.
+        seeking: operators with too few measurements: every task that runs one of them measures.
     """
 
     details: int = 0
@@ -40,24 +40,24 @@ class Watcher:
     whole: bool = False
     until: float = math.inf
     seeking: frozenset[int] = frozenset()
-    _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage so far
-    _since: Counter[int] = field(default_factory=Counter, repr=False)  # of each stage, when it was watched again
+    _tasks: Counter[int] = field(default_factory=Counter, repr=False)  # tasks of each stage so far
+    _since: Counter[int] = field(default_factory=Counter, repr=False)  # task number when a new series began
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def closely(self, details: int) -> None:
-        """From now on, so many more tasks of each stage measure each operator."""
+        """Let the next ``details`` tasks of each stage measure each operator."""
         with self._lock:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
 
     def next(self, stage: int, together: bool = False, sought: bool = False) -> Literal["", "detail", "whole"]:
-        """What the next task of a stage does next to its work.
+        """Return what the next task of a stage measures.
 
         Args:
-            together: operators run as one there, whose shares is unknown without a look.
-            sought: one of them was not seen enough.
+            together: the stage runs operators fused, so that their separate costs must be measured in detail.
+            sought: the task runs an operator with too few measurements.
 
         Raises:
-            TimeUp: the time for this is over; the first task of each stage always runs.
+            TimeUp: the time is over; the first task of each stage always runs.
         """
         with self._lock:
             self._tasks[stage] += 1
@@ -69,9 +69,9 @@ class Watcher:
             return "whole"
         if together and (number == _SHARES or number % EVERY == 0):
             return "detail"
-        if 1 < new <= self.details + 1:  # the first batch is not made to wait
+        if 1 < new <= self.details + 1:  # not the first task, so that the first batch is not delayed
             return "detail"
         if sought and 1 < new <= _SEEKING:
             return "detail"
-        grows = self.details > 0 and number in _GROWING  # figures of an epoch before know of large tasks
+        grows = self.details > 0 and number in _GROWING  # otherwise an earlier epoch has measured large tasks
         return "detail" if self.every and (number % self.every == 0 or grows) else ""

@@ -1,4 +1,4 @@
-"""Words that ranks leave for each other, by name: in a folder, in a store of torch.distributed, or at a service."""
+"""Key-value stores through which ranks exchange strings: a folder, a torch.distributed store, or a service."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from cedar.executors.choose import names_cluster
 
 
 class Words(ABC):
-    """What one rank sets, the others get."""
+    """A key-value store shared by all ranks."""
 
     @abstractmethod
     def set(self, name: str, word: str) -> None:
-        """Leave a word, instead of an earlier one of this name."""
+        """Store a value under a key, replacing an earlier value."""
 
     @abstractmethod
     def get(self, name: str) -> str | None:
-        """The word of this name, if there is one."""
+        """Return the value of a key; None if the key is not set."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """Forget a word, which may be gone already."""
+        """Delete a key if it exists."""
 
 
 class StoreWords(Words):
-    """In a store of torch.distributed."""
+    """Keys and values in a store of torch.distributed."""
 
-    _NONE = "\0"  # no word
+    _NONE = "\0"  # stands for a missing value
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -40,8 +40,8 @@ class StoreWords(Words):
         self._store.set(name, word)
 
     def get(self, name: str) -> str | None:
-        # ``get`` waits for a word that is not there, and one that ``check`` saw may be dropped before it
-        word = self._store.compare_set(name, self._NONE, self._NONE).decode()  # changes nothing, and says what there is
+        # The store's ``get`` blocks on a missing key, and a key seen by ``check`` may be deleted before ``get`` runs.
+        word = self._store.compare_set(name, self._NONE, self._NONE).decode()  # returns the value and changes nothing
         return None if word == self._NONE else word
 
     def drop(self, name: str) -> None:
@@ -49,7 +49,7 @@ class StoreWords(Words):
 
 
 class FolderWords(Words):
-    """In a folder: a file for each word, which is there as a whole or not at all."""
+    """Keys and values in a folder: one file for each key, written atomically."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -74,10 +74,10 @@ class FolderWords(Words):
 
 
 def words_at(place: Any) -> Words:
-    """Words at a place where ranks can talk.
+    """Return the key-value store at the given place.
 
     Raises:
-        CedarError: it names a service, which is none or does not answer.
+        CedarError: the place names a service that is invalid or does not answer.
     """
     if names_cluster(place):
         return extension("cluster.service.meeting").ServiceWords(place)  # type: ignore[no-any-return]
