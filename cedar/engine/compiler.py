@@ -1,8 +1,8 @@
-"""Compile a physical plan into the streams of one rank's epoch: a stream a stage.
+"""Compile a physical plan into the streams of one rank's epoch, one stream per stage.
 
-Everything that fixes rows and their order (windows, permutations, row keys) comes from the pipeline as written here,
-and none of it from the executor. Kernels are bound when a stream is opened: a compiled plan can be counted and shown
-without a call of the user's functions.
+Everything that determines rows and their order (windows, permutations, row keys) comes from the pipeline as written,
+and none of it from the executor. Kernels are bound when a stream is opened, so a compiled plan can be counted and
+displayed without calling the user's functions.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from cedar.plan.physical import Branch, Physical, Stage
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.reading import Reader
 
-_CHUNK_WINDOWS = 8  # a rank's run covers so many windows, so that its two cut windows weigh little
+_CHUNK_WINDOWS = 8  # windows in a rank's run: the two that it shares with its neighbor ranks then cost little
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What became of mixtures since a pipeline was written, by their numbers.
+    """How mixtures changed since the pipeline was written, by mixture number.
 
     Args:
-        weights: that count from now on.
-        left: of each input, the numbers of its units that are left, where these are counted.
-        step: of the loader, when the first of the units was drawn.
-        drawn: where counts are unknown, from which of its units on a mixture is drawn by which weights.
+        weights: the current weights.
+        left: the unit numbers that remain of each input, where counts are known.
+        step: the loader's step when the first of the units was drawn.
+        drawn: where counts are unknown, pairs of a unit number and the weights that apply from it on.
     """
 
     weights: dict[str, Any] = field(default_factory=dict)
@@ -67,17 +67,17 @@ class Mixing:
 
 
 class Compiler:
-    """Makes the streams of one epoch.
+    """Creates the streams of one epoch.
 
     Args:
-        physical: what runs.
-        binding: the bound operators of the pipeline as written: windows, keys, draws and labels are its.
+        physical: the physical plan to run.
+        binding: the bound operators of the pipeline as written, which determine windows, keys, random draws and labels.
         tasks: runner, seed and epoch, counters.
         store: where ``cache()`` keeps blocks.
-        slices: (rank, world) when every rank takes its slice of every batch.
-        lane: the part of the epoch that is compiled; None is all of it.
-        share: how units are assigned to ranks, for operators that move rows between those.
-        mixing: what became of mixtures since the pipeline was written.
+        slices: (rank, world) if every rank takes its slice of every batch.
+        lane: the part of the epoch to compile; None compiles all of it.
+        share: how units are assigned to ranks, for operators that move rows between ranks.
+        mixing: how mixtures changed since the pipeline was written.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Compiler:
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
         self._parted = self._parts(*physical.stages[physical.deal].inputs)
-        self.streams: list[Stream] = []  # by the number of their stage
+        self.streams: list[Stream] = []  # by stage number
         self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
         spot = ready_spot(physical) if binding.any_order else -1
@@ -115,12 +115,12 @@ class Compiler:
 
     @property
     def assigned(self) -> Stream:
-        """What ranks share."""
+        """The stream whose units are assigned to ranks."""
         return self.streams[self.physical.stages[self.physical.deal].inputs[0]]
 
     @property
     def counted(self) -> bool:
-        """Any unit of it is found at once, as all rows before it are counted."""
+        """Whether the position of any unit is known immediately, since all rows before it are counted."""
         repeats = [stage for stage in self.physical.stages if stage.kind == "stream" and self._repeats(stage)]
         found = all(self.streams[stage.inputs[0]].count is not None for stage in repeats)
         return self.assigned.count is not None and (self.assigned.count != math.inf or found)
@@ -130,10 +130,10 @@ class Compiler:
         return isinstance(operator, StreamOperator) and operator.repeats
 
     def mixture_below(self, left: Sequence[Interval]) -> tuple[str, Stream, list[Interval]]:
-        """The mixture right below, by its number, its stream, and these units as its own.
+        """Return the number of the mixture directly below, its stream, and ``left`` converted to its units.
 
         Raises:
-            PipelineError: they do not follow from that.
+            PipelineError: an operator in between prevents the conversion.
         """
         (number,) = self.physical.stages[self.physical.deal].inputs
         runs = list(left)
@@ -158,18 +158,18 @@ class Compiler:
             (number,) = stage.inputs
 
     def left_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
-        """The rest of the inputs of the mixture below, of which these units are left on all ranks together."""
+        """Return the remaining inputs of the mixture below, if ``left`` are the units that remain on all ranks."""
         number, stream, runs = self.mixture_below(left)
         return self._mixing.left | {number: _left_of_inputs(stream, runs)}
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
     def top(self, share: Share, finish: Sequence[KernelStep] = ()) -> tuple[Stream, AssignedStream]:
-        """The stream that a rank's loader pulls, and the assigned stream below it; their units correspond."""
+        """Return the stream that a rank's loader pulls, and the assigned stream below it; their units correspond."""
         stages, deal = self.physical.stages, self.physical.deal
         assigned = AssignedStream(self.assigned, share)
         assigned.cuts = self._cuts
-        if self.ready is not None:  # ranks that take turns need one order
+        if self.ready is not None:  # ranks that take turns need the same order
             self.ready.free = self._slices is None and (assigned.whole or assigned.in_runs)
         top: Stream = assigned
         for number in range(deal + 1, len(stages)):
@@ -178,7 +178,7 @@ class Compiler:
         return top, assigned
 
     def _last(self, stage: Stage, share: Share, finish: Sequence[KernelStep]) -> Sequence[KernelStep]:
-        """What a rank does with its units at the end."""
+        """Return the kernel steps that finish a rank's units."""
         if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
             return finish
         root = self.physical.root
@@ -241,7 +241,7 @@ class Compiler:
         return stream
 
     def _steps(self, batched: bool) -> Callable[[int], int]:
-        """The step of the loader in which a unit of a mixture comes, if nothing above joins or drops units."""
+        """Return a function from a mixture's unit to the loader's step, if nothing above joins or drops units."""
         root = self.physical.root.logical
         rows = rows_per_unit(root) if root.batched and not batched else 1
         units, first = rows * (1 if self._alone else self._share.world), self._mixing.step
@@ -256,7 +256,7 @@ class Compiler:
             site=node.site,
             submit=partial(self.tasks.submit, self.binding.ordinal(node)),
             row_bytes=self._unit_bytes(node.inputs[0]) if node.inputs else 0.0,
-            types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # that tell them
+            types=lambda: next(filter(None, map(self.binding.types, node.inputs)), {}),  # of the first known input
             refills=self.physical.works[i].refills,
             parts=self.binding.parts,
         )
@@ -264,7 +264,7 @@ class Compiler:
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def _window(self, stage: Stage) -> tuple[Window, int | None]:
-        """A window's size as the user gave it, and the seed of the permutation of splits, if there is one."""
+        """Return a window's size as the user gave it, and the seed of the permutation of splits or None."""
         operator = self._node(stage.windows).operator if stage.windows >= 0 else None
         mixing = operator.mixing if isinstance(operator, StreamOperator) else None
         if mixing is None:
@@ -282,7 +282,7 @@ class Compiler:
     def _read(self, stage: Stage, lane: Lane | None) -> Stream:
         window, permute = self._window(stage)
         tasks = self._tasks_on(stage)
-        own: list[KernelStep] = []  # that leave the lane's rows, in the task that reads
+        own: list[KernelStep] = []  # steps that keep only the lane's rows, run in the reading task
         made = tuple(self._segment(segment, lane, own) for segment in stage.segments)
         stream = SplitStream(made, window, permute, stage.keeps_units, tasks, lane, windowed=stage.windows >= 0)
         if lane is None:
@@ -292,7 +292,7 @@ class Compiler:
         stream.tells = by_key is None and reported
         if by_key is None:
             return stream
-        if stream.streaming:  # chunks come as they are read
+        if stream.streaming:  # chunks are passed on as they are read
             return StageStream(stream, lambda: Program((KernelStep(by_key),)), False, False, tasks)
         own.append(KernelStep(by_key))
         return stream
@@ -301,13 +301,13 @@ class Compiler:
         node = self._node(segment.source)
         assert isinstance(node.operator, Read)
         index, splits = self.binding.ordinal(node), self.binding.splits(node)
-        whole = lane is None or rows_may_fail(node.operator.source)  # nothing that may fail weighs nothing
+        whole = lane is None or rows_may_fail(node.operator.source)  # a source whose rows may fail ignores conditions
         conditions = () if whole else tuple(self._conditions(node.logical))
         counted = self.binding.listed.rows(node)
         return Segment(partial(self._readers, segment, own), node.operator.source, index, splits, conditions, counted)
 
     def _readers(self, segment: plans.Segment, own: Sequence[KernelStep]) -> tuple[Any, Program]:
-        """The reader of a segment, and what its blocks go through."""
+        """Return the reader of a segment, and the program that its blocks run through."""
         reader = self._reader(segment)
         kept, links = segment.kept, segment.links
         if not kept:
@@ -330,7 +330,7 @@ class Compiler:
         )  # fmt: skip
 
     def keeper(self, segment: plans.Segment, reader: Any = None, program: Program | None = None) -> KeptReader:
-        """What keeps the rows of a segment below its ``cache()``; without a reader only to be described."""
+        """Return the reader that caches a segment's rows below its ``cache()``; without a reader only for display."""
         links = segment.links[: segment.kept]
         top = next(link for link in reversed(links) if isinstance(link, int))
         cache = self._node(segment.cache).operator
@@ -343,7 +343,7 @@ class Compiler:
         )  # fmt: skip
 
     def _conditions(self, node: Node) -> Iterator[Any]:
-        """By which rows of a source are kept, as far as these ask for its own columns."""
+        """Yield conditions of filters above a source that depend only on its own, unchanged columns."""
         written: frozenset[str] = frozenset()
         while len(above := self._above.get(id(node), [])) == 1:
             node = above[0]
@@ -356,7 +356,7 @@ class Compiler:
 
     @cached_property
     def _above(self) -> dict[int, list[Node]]:
-        """Who draws from each operator of the pipeline as written."""
+        """Consumers of each operator of the pipeline as written."""
         consumers: dict[int, list[Node]] = {}
         for node in self.binding.nodes:
             for child in node.inputs:
@@ -366,7 +366,7 @@ class Compiler:
     # ---- lanes -------------------------------------------------------------------------------------------------------
 
     def _parts(self, number: int) -> set[int]:
-        """The stages where lanes part: those that read, and the units of what counts rows, above all that it needs."""
+        """Return the stages where rows are assigned to lanes: read stages, and operators that need all their input."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator if stage.kind == "stream" else None
         if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
@@ -374,19 +374,19 @@ class Compiler:
         return set().union(*map(self._parts, stage.inputs))
 
     def _told(self, number: int) -> bool:
-        """Whether units say how much of a lane was begun for them: one source, and nothing above that does not tell."""
+        """Whether units report which splits were begun for them: one source, with only reporting operators above."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
         tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "tells_begun", False))
         return stage.kind == "read" or (tells and self._told(*stage.inputs))
 
     def unshared(self, world: int) -> str:
-        """Why so many ranks cannot have their own lanes; "" if they can. Asked of a pipeline as written."""
+        """Return why ``world`` ranks cannot have their own lanes; "" if they can. For a pipeline as written only."""
         works = self.physical.works
         for number in sorted(self._parted):
             stage, stream = self.physical.stages[number], self.streams[number]
             if stage.kind == "read":
-                continue  # by splits, or by the keys of rows
+                continue  # shared by splits, or by row keys
             if stream.count is None:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
@@ -396,7 +396,7 @@ class Compiler:
         return ""
 
     def by_key(self, world: int) -> str:
-        """The sources that all of so many ranks read, and share by the keys of rows; as of ``unshared``."""
+        """Return the labels of sources that all ranks read and share by row keys, since they have too few splits."""
         labels = []
         for number in sorted(self._parted):
             stage, stream = self.physical.stages[number], self.streams[number]
@@ -406,30 +406,30 @@ class Compiler:
         return " and ".join(labels)
 
     def _under(self, numbers: Collection[int]) -> set[int]:
-        """The stages below these."""
+        """Return the stages below the given ones."""
         below = {i for number in numbers for i in self.physical.stages[number].inputs}
         return below | self._under(below) if below else below
 
-    # ---- what is asked of operators ----------------------------------------------------------------------------------
+    # ---- facts about operators ---------------------------------------------------------------------------------------
 
     def _node(self, i: int) -> Node:
         return self.physical.nodes[i]
 
     def _below(self, stage: Stage) -> plans.Work:
-        """What a stage of one operator draws from."""
+        """Return the work that feeds a stage of one operator."""
         works = self.physical.works
         return works[works[stage.out].inputs[0]]
 
     def _tasks_on(self, stage: Stage) -> Tasks:
-        """What runs the tasks of a stage: the executor of its place."""
+        """Return the tasks on the executor of a stage's place."""
         return self.tasks.on(stage.place) if stage.place else self.tasks
 
     def _local(self, size: int) -> int:
-        """This rank's rows of a batch."""
+        """Return the number of this rank's rows in a batch."""
         return size // self._slices[1] if self._slices else size
 
     def _pad_steps(self, stage: Stage) -> list[KernelStep]:
-        """What fills the batches of ``last="pad"``: the first step above the batch."""
+        """Return the step that pads batches for ``last="pad"``: the first one above the batch."""
         if stage.pads < 0:
             return []
         size = self._local(self._node(stage.pads).operator.size)  # type: ignore[attr-defined]
@@ -437,12 +437,12 @@ class Compiler:
         return [KernelStep(PadBatch(size, self.binding.types(self._node(below))))]
 
     def _unit_bytes(self, node: Node) -> float:
-        """Estimated bytes of one unit of a node, from the metadata of the sources below: in any plan the same."""
+        """Estimate the bytes of one unit of a node, from source metadata; the same in every plan."""
         return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
 
 
 def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int | None]]]:
-    """The units of each input of a mixture that are in these runs of its own units, or beyond its end."""
+    """Return the units of each input that are in ``runs`` of a mixture's own units, or after the mixture's end."""
     stream = stream.source if isinstance(stream, SharedStream) else stream
     assert isinstance(stream, MixStream)
     left: list[list[Interval]] = [[] for _ in stream.inputs]
@@ -466,7 +466,7 @@ def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int
 
 
 def least_rows(binding: Binding) -> int:
-    """Least rows of a rank's run: several of the largest windows (or row groups) of the sources below."""
+    """Return the minimum rows of a rank's run: several of the largest windows (or row groups) of the sources."""
     most = 1.0
     streams = [node.operator for node in binding.nodes if isinstance(node.operator, StreamOperator)]
     windows = [mixing for operator in streams if operator.windowed and (mixing := operator.mixing)]
@@ -486,7 +486,7 @@ def least_rows(binding: Binding) -> int:
 
 
 def least_run(binding: Binding) -> int:
-    """The same in units of the pipeline; one where ranks take turns."""
+    """Return ``least_rows`` in units of the pipeline; 1 where ranks take turns."""
     if over_ranks(binding.nodes) is not None:
         return 1
     return -(-least_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

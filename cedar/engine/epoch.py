@@ -1,4 +1,4 @@
-"""DataEpoch: one rank's flow through one epoch of the data, from where a state says."""
+"""DataEpoch: one rank's flow through one epoch of the data, starting at the position in a state."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from cedar.tasks.chain import KernelStep
 
 _log = logging.getLogger("cedar")
 Mixed: TypeAlias = tuple[Any, ...]
-_MIXED = {"left": {}, "since": 0, "drawn": {}}  # of an entry, and of one without
-_PAUSE = 0.001  # seconds between two checks whether an audit is ready
+_MIXED = {"left": {}, "since": 0, "drawn": {}}  # fields of an entry for changed mixtures, with their defaults
+_PAUSE = 0.001  # seconds between two checks whether an audit's result is ready
 
 
 @dataclass(frozen=True)
 class Job:
-    """What stays the same over the epochs of a loader."""
+    """What stays the same over all epochs of a loader."""
 
     binding: Binding
     rank: Rank
@@ -63,16 +63,16 @@ class Job:
     plans: Plans
     deal: str = "auto"
     steps: int | None = None
-    place: Callable[[int, int], Any] = lambda _rank, _world: None  # where ranks talk, as of ``meeting_place``
-    shares: Sharing | None = None  # how ranks share an epoch, where that does not follow from who they are
-    encodes: bool = False  # what finishes a batch is work for a task wherever it runs, and what it makes can travel
-    limits: Limits = field(default_factory=Limits.of_environment)  # of what a task holds
-    counts: dict[str, Count] = field(default_factory=dict)  # units of an epoch, of which several ask
-    weights: dict[str, Any] = field(default_factory=dict)  # of mixtures, where they were changed
+    place: Callable[[int, int], Any] = lambda _rank, _world: None  # where ranks communicate; see ``meeting_place``
+    shares: Sharing | None = None  # how ranks share an epoch; None derives it from the pipeline
+    encodes: bool = False  # ``finish`` encodes batches: it runs in tasks anywhere, and its result can be sent
+    limits: Limits = field(default_factory=Limits.of_environment)  # on what a task holds
+    counts: dict[str, Count] = field(default_factory=dict)  # cache of the latest number of units of an epoch
+    weights: dict[str, Any] = field(default_factory=dict)  # changed weights of mixtures, by mixture number
 
     @cached_property
     def sharing(self) -> Sharing:
-        """How ranks share an epoch, by the metadata of the sources."""
+        """How ranks share an epoch, according to the metadata of the sources."""
         world = self.rank.world
         if self.shares is not None:
             return self.shares
@@ -96,7 +96,7 @@ class Job:
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
-        """How the ranks find the end of an epoch, where they end together; ``run`` is the same on all of them."""
+        """Return how the ranks agree on the end of an epoch; None if they need not. ``run`` is equal on all ranks."""
         if not self.sharing.together:
             return None
         rank, world = self.rank.rank, self.rank.world
@@ -114,18 +114,18 @@ class Job:
         written: Plan | None = None,
         mixed: Mixed = (),
     ) -> tuple[Stream, AssignedStream]:
-        """The top stage of this rank, and its assigned stream.
+        """Return the top stream of this rank, and its assigned stream.
 
         Args:
-            dry: they are only counted, as written.
-            written: a plan to compare with: the streams are those of the pipeline as the user wrote it.
-            mixed: the rest of mixtures, and the step, as of ``Mixing``; nothing where they are whole.
+            dry: the streams of the pipeline as written, only for counting.
+            written: a plan to compare with; the streams are those of the pipeline as written.
+            mixed: fields of ``Mixing`` after ``weights``; empty for mixtures that have not changed.
         """
         compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
     def order_told(self) -> str:
-        """Which rows come as they finish, for people."""
+        """Describe which rows are delivered as they finish."""
         lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
         compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
@@ -141,7 +141,7 @@ class Job:
         written: Plan | None = None,
         mixed: Mixed = (),
     ) -> tuple[Compiler, Share]:
-        """The streams below the top, and what this rank has of them."""
+        """Return the compiler of the streams below the top, and this rank's share of the units."""
         alone = self.split_batches or lane is not None
         turn, turns = (lane.turn, lane.turns) if lane is not None else (0, 1)
         last = deal_mode(self.binding.root)
@@ -157,7 +157,7 @@ class Job:
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
 
     def left_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
-        """The rest of mixtures once each rank has taken so many units: see ``Compiler.left_of_mixtures``."""
+        """Return the rest of mixtures after each rank took ``taken`` units: see ``Compiler.left_of_mixtures``."""
         before, mixed = entry["history"], _mixed(entry)
         compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
         history = [*before, [share.world, share.chunk, taken]]
@@ -167,7 +167,7 @@ class Job:
     def drawn_from(
         self, epoch: int, number: str, drawn: dict[str, Any], taken: int, before: list[Any], weights: list[Any]
     ) -> dict[str, Any]:
-        """From which of its units on a mixture is drawn by which weights, once so many units were taken above it."""
+        """Add to ``drawn`` the unit of a mixture from which ``weights`` apply, after ``taken`` units above it."""
         compiler, _ = self._compiled(Runner("inline", 1), epoch, [], dry=True)
         below, _, ((_, first),) = compiler.mixture_below([(0, taken)])
         if below != number:
@@ -176,7 +176,7 @@ class Job:
         return drawn | {number: [*known, [int(first), weights]]}
 
     def reads_beyond(self) -> str:
-        """What this rank reads that others read as well, where that is much."""
+        """Describe what this rank reads that other ranks read as well; "" if that is little."""
         if self.rank.world == 1 or self.split_batches or self.sharing.why:
             return ""
         runner = Runner("inline", 1)
@@ -190,17 +190,17 @@ class Job:
 
     @cached_property
     def _local(self) -> bool:
-        """Ranks may end an epoch apart, as the user said of an operator."""
+        """Whether ranks may end an epoch at different steps, because an operator has ``local=True``."""
         return any(getattr(node.operator, "local", False) for node in self.binding.nodes)
 
     @cached_property
     def endless(self) -> bool:
-        """An epoch of the data has no end."""
+        """Whether an epoch of the data has no end."""
         return endless(self.binding.root)
 
     @cached_property
     def balanced(self) -> bool:
-        """An operator moves rows between the batches that ranks get at a step."""
+        """Whether an operator moves rows between the batches that ranks get at a step."""
         return over_ranks(self.binding.nodes) is not None
 
     def _compiler(
@@ -224,7 +224,7 @@ class Job:
         tasks = Tasks(runner, env, metrics, watcher, getattr(runner, "others", None))
         slices = (self.rank.rank, self.rank.world) if self.split_batches else None
         root = self.binding.root if plain else self.plans.current.root
-        store = self.store if written is None else Store()  # of which a plan made some
+        store = self.store if written is None else Store()  # an audit uses no rows that a plan has cached
         if written is not None and (inexact := tolerated(written.root)):
             root = as_tolerated(self.binding.root, inexact)
         physical = self.binding.lowered(root, runner.name, lambda place: tasks.on(place).runner.workers)
@@ -236,19 +236,19 @@ class Job:
 
 
 def _or_counted(why: str, binding: Binding) -> str:
-    """Why ranks do not share, and another way out, where that is one."""
+    """Return why ranks do not share, and exact counts as an alternative where they would help."""
     alternative = offer(binding)
     return f"{why}; or {alternative}" if alternative else why
 
 
 class DataEpoch:
-    """Opens the flows of a data epoch and keeps the position of what was delivered.
+    """Opens the flows of a data epoch and tracks the position of what was delivered.
 
     Args:
         entry: this epoch's part of a state: {"history", "deal", "lanes", "past", "before", "left", "since"}; None at
-            its beginning. Of these "past" is that of the lanes, "before" what was left over of an epoch before:
-            {"epoch", "entry"}; "left" and "since" are of mixtures that changed: see ``Mixing``.
-        agreement: tells where the epoch ends, where ranks have other numbers of batches.
+            the beginning. "past" holds earlier lanes, and "before" the rest of the previous epoch:
+            {"epoch", "entry"}; "left" and "since" describe mixtures that changed: see ``Mixing``.
+        agreement: finds the end of the epoch where ranks have different numbers of batches.
     """
 
     def __init__(
@@ -265,18 +265,18 @@ class DataEpoch:
         self._lanes: list[list[Any]] | None = entry["lanes"]
         self._past: list[Any] = entry.get("past") or []
         self._mixed = _mixed(entry) if len(entry) > 3 else ()
-        self._ends: dict[int, Position | None] = {}  # of the lanes that were pulled to their end
+        self._ends: dict[int, Position | None] = {}  # end positions of lanes that are exhausted, by index
         left = entry.get("before")
         self._before = None if left is None else DataEpoch(job, runner, left["epoch"], left["entry"])
         self.left_out: Counter[str] = Counter() if self._before is None else self._before.left_out
         self._agreement = agreement if self._lanes is not None else None
-        self._pulled: tuple[DataEpoch, int] | None = None  # where the piece in progress came from: which of its lanes
+        self._pulled: tuple[DataEpoch, int] | None = None  # the epoch and lane that the current piece came from
         self._last: tuple[int, Piece, int] | None = None
-        self._compiled: tuple[Stream, AssignedStream] | None = None  # to be opened first
-        self.moved = False  # something was delivered
+        self._compiled: tuple[Stream, AssignedStream] | None = None  # compiled by ``begin``, to be opened first
+        self.moved = False  # whether anything was delivered
 
     def entry(self) -> dict[str, Any]:
-        """This epoch's part of a state, after what was delivered."""
+        """Return this epoch's part of a state, after what was delivered."""
         self._settle()
         entry = {"history": self._history, "deal": self._deal, "lanes": self._lanes}
         if self._past:
@@ -288,13 +288,13 @@ class DataEpoch:
         return entry
 
     def leave(self) -> None:
-        """Nothing more is asked of it."""
+        """Do nothing; ``AheadEpoch`` stops its thread here."""
 
     def look(self) -> None:
-        """Opens the flows where this one stands, and reads nothing.
+        """Open the flows at the current position without reading, to check that it exists.
 
         Raises:
-            ResumeError: there is no such place.
+            ResumeError: the position does not exist.
         """
         lanes = [LaneState(*lane) for lane in self._lanes or ()]
         for lane in lanes:
@@ -307,16 +307,16 @@ class DataEpoch:
 
     @property
     def left(self) -> bool:
-        """Not all of it was delivered, as the ranks agreed on an end before."""
+        """Whether some units were not delivered, because the ranks agreed on an earlier end."""
         self._settle()
         return self._before is not None or any(not LaneState(*lane).ended for lane in self._lanes or ())
 
     def closed(self) -> dict[str, Any]:
-        """This epoch's part of a state once this rank has all of its units: other ranks may still be in it."""
+        """Return this epoch's part of a state after this rank's last unit; other ranks may still be in the epoch."""
         return self.entry() | {"deal": [[self._taken, None, None], 0]}
 
     def units(self) -> Count:
-        """How many units are still to come on this rank, where that is known."""
+        """Return how many units this rank has still to deliver; None if unknown."""
         if self._lanes is not None:
             return None
         job, key = self._job, repr((self.epoch, self._job.rank.rank, self._history, self._mixed, self._job.weights))
@@ -328,12 +328,12 @@ class DataEpoch:
         return None if count is None else count - self._taken
 
     def begin(self) -> Count:
-        """Compiles the streams that ``pieces`` opens first; how many units are to come, as far as these tell."""
+        """Compile the streams that ``pieces`` opens first; return the number of units to come, None if unknown."""
         if self._lanes is not None:
             return None
         try:
             self._compiled = self._job.streams(self._runner, self.epoch, self._history, mixed=self._mixed)
-        except Exception:  # noqa: BLE001 - it is met again, by who can do without the plan
+        except Exception:  # noqa: BLE001 - ``pieces`` raises it again and can fall back to the pipeline as written
             return self.units()
         count = self._compiled[1].count
         return None if count is None else count - self._taken
@@ -343,7 +343,7 @@ class DataEpoch:
         return 0 if self._deal is None else self._deal[0][0] + self._deal[1]
 
     def pieces(self) -> Iterator[Piece]:
-        """The pieces of this rank, in order. ``delivered`` must be called for what was delivered."""
+        """Yield the pieces of this rank in order. The caller must call ``delivered`` for what it delivers."""
         pulled: Iterator[tuple[Any, Piece]] = self._all()
         if self._agreement is not None:
             pulled = self._agreement.through(pulled, self._padding)
@@ -358,14 +358,14 @@ class DataEpoch:
         self._pass(len(self._lanes or ()))
 
     def _pass(self, lanes: int) -> None:
-        """This rank is through its first lanes."""
+        """Record that this rank has finished its first ``lanes`` lanes."""
         for number in range(lanes):
             assert self._lanes is not None
             lane = LaneState(*self._lanes[number])
             self._lanes[number] = lane.through(self._ends.get(number, lane.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
-        """Each piece, and where it came from."""
+        """Yield each piece with the epoch and the lane that it came from."""
         if self._lanes is not None:
             return self._all_lanes()
         here = zip(repeat((self, 0)), self._drain(None, self._deal))
@@ -386,7 +386,7 @@ class DataEpoch:
             self._ends[number] = end
 
     def _in_turns(self, lanes: list[LaneState]) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
-        """A unit of each lane in turn, as none of them ends: next is the one of which least was taken."""
+        """Yield units of endless lanes in turn; the lane with the fewest units taken comes next."""
         flows = [self._drain(lane.lane(self._past), lane.position) for lane in lanes]
         rest: list[Piece | None] = [None] * len(lanes)
         taken = [(lane.taken, number) for number, lane in enumerate(lanes)]
@@ -398,7 +398,7 @@ class DataEpoch:
             heapq.heappush(taken, (units + 1, number))
 
     def _padding(self) -> tuple[None, Piece]:
-        """A batch of rows that are not real, which moves nothing."""
+        """Return a batch of padding rows, which moves no position."""
         top, _ = self._job.streams(self._runner, self.epoch, [], Lane(0, 1), mixed=self._mixed)
         flow = top.open([[EVERYTHING, None, None], 0])
         try:
@@ -409,9 +409,9 @@ class DataEpoch:
             flow.close()
 
     def _drain(self, lane: Lane | None, position: Position | None) -> Iterator[Piece]:
-        """Plan after plan, each from where the one before it stopped."""
+        """Yield pieces plan by plan; each plan starts where the previous one stopped."""
         plans, audits = self._job.plans, not self._job.binding.any_order
-        last: Piece | None = None  # delivered
+        last: Piece | None = None  # the piece delivered last
         while True:
             flow: Flow | None = None
             try:
@@ -430,7 +430,7 @@ class DataEpoch:
                         if pieces:
                             break
                     plans.poll()
-            except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+            except Exception as error:  # not GeneratorExit: at interpreter exit, names may be gone
                 if not isinstance(error, Fenced) and not plans.failed(error):
                     raise
             finally:
@@ -438,8 +438,8 @@ class DataEpoch:
                     flow.close()
 
     def _audited(self, piece: Piece, lane: Lane | None) -> list[Piece]:
-        """The units of a piece as the pipeline as written has them, where those are others; nothing else of the plan's
-        is taken for this: sources are read whole, and kernels bound, placed and fused as without a plan.
+        """Return the units of a piece as the pipeline as written computes them, if they differ; else []. The comparison
+        uses nothing of the plan: it reads sources completely, and binds and fuses kernels as without a plan.
         """
         job, plans = self._job, self._job.plans
         began = time.perf_counter()
@@ -492,7 +492,7 @@ class DataEpoch:
         return _at(top, position or [assigned.start(), 0])
 
     def delivered(self, piece: Piece, unit: int) -> None:
-        """Unit ``unit`` of a piece is about to be delivered; what that means is computed when a caller asks."""
+        """Record that unit ``unit`` of a piece is about to be delivered; the position is computed only on demand."""
         self.moved = True
         if self._pulled is not None:
             owner, lane = self._pulled
@@ -512,18 +512,18 @@ class DataEpoch:
         if self._lanes is None:
             self._deal = _after(piece, unit)
             return
-        if not self._job.endless:  # else lanes take turns
+        if not self._job.endless:  # endless lanes take turns, so none is finished
             self._pass(lane)
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
 
 
 def _mixed(entry: dict[str, Any]) -> Mixed:
-    """What an entry says of mixtures; nothing where they are whole."""
+    """Return an entry's fields for changed mixtures; empty if no mixture has changed."""
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 
 
 def _after(piece: Piece, unit: int) -> Position:
-    """The position after a unit of a piece."""
+    """Return the position after a unit of a piece."""
     if piece.end is not None and unit == piece.units - 1:
         return piece.end
     taken, below, number = piece.at
@@ -533,7 +533,7 @@ def _after(piece: Piece, unit: int) -> Position:
 
 
 def _at(top: Stream, position: Position) -> Flow:
-    """The stream, opened; a position that a state holds may be anything."""
+    """Open the stream at a position, which may be invalid if it comes from a state."""
     if not top.fits_position(position):
         raise ResumeError(
             "the position in the state does not exist in this pipeline: the state was edited or damaged",

@@ -1,4 +1,4 @@
-"""AheadEpoch: an epoch of the data whose batches are made and copied to a device ahead of the caller."""
+"""AheadEpoch: an epoch of the data whose batches are created and copied to a device ahead of the caller."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cedar.engine.epoch import DataEpoch, Job
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners
 
-AHEAD = 2  # batches on the device besides the one at work: one that is there, one that is on its way
-_LOOK = 60  # seconds between checks whether anyone is still there
-_PATIENCE = 1  # seconds for the thread to end; a user's function may hold it longer, and it ends after that
+AHEAD = 2  # batches on the device in addition to the caller's: one copied, one being copied
+_LOOK = 60  # seconds between checks whether the other thread is still alive
+_PATIENCE = 1  # seconds to wait for the thread to end; a user's function may take longer, and it ends after that
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A batch that is on its way to the device.
+    """A batch that is being copied to the device.
 
     Args:
-        block: what it was made of: its keys, and the rows that were skipped.
-        columns: in their format; None if there is nothing to deliver.
-        begun: for the mover.
-        entry: the state of the data epoch once this is delivered.
-        cpu: seconds of the thread that it took.
+        block: the block that the batch was made of, with its keys and skipped rows.
+        columns: the converted columns; None if there is nothing to deliver.
+        begun: the result of ``Mover.begin``.
+        entry: the state of the data epoch after this batch.
+        cpu: CPU seconds that the copying thread spent on it.
     """
 
     block: Block
@@ -54,15 +54,15 @@ class _FailedBatch:
 
 
 class AheadEpoch:
-    """Is where a ``DataEpoch`` stands: what it says of the position is of what the caller received.
+    """A ``DataEpoch`` that runs ahead; the position that it reports is that of what the caller received.
 
-    One thread pulls the batches and begins their copies, ``AHEAD`` of them before the caller asks. It alone touches the
-    flows; what is counted, judged and remembered for the state happens in the caller's thread, batch by batch.
+    One thread pulls batches and begins their copies, up to ``AHEAD`` of them before the caller asks. Only that thread
+    uses the flows. Counting, budgets and the state are updated in the caller's thread, batch by batch.
 
     Args:
-        job, runner, epoch, entry, agreement: as of ``DataEpoch``; the runner is closed when the caller leaves early.
-        units: makes batches.
-        mover: copies them.
+        job, runner, epoch, entry, agreement: see ``DataEpoch``; the runner is closed when the caller leaves early.
+        units: creates batches.
+        mover: copies batches.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class AheadEpoch:
         agreement: Agreement | None = None,
     ) -> None:  # fmt: skip
         self.epoch = epoch
-        self.moved = False  # something was delivered
+        self.moved = False  # whether anything was delivered
         self._pid, self._getpid = os.getpid(), os.getpid
         self._stopped = threading.Event()
         plans = cast("Plans", _CancellablePlans(job.plans, self._stopped))
         self._data = DataEpoch(replace(job, plans=plans), runner, epoch, copied(entry), agreement)
         self._entry: dict[str, Any] = {}
-        self._left = False  # and the runner is another's
+        self._left = False  # if True, another epoch uses the runner now
         self._agreement = agreement
         self._metrics = job.metrics
         self._runner, self._units, self._mover = runner, units, mover
@@ -85,34 +85,34 @@ class AheadEpoch:
         self._thread = threading.Thread(target=self._work, name="cedar-device", daemon=True)
 
     def begin(self) -> Count:
-        """As ``DataEpoch.begin``; to be asked before ``values``."""
+        """See ``DataEpoch.begin``; must be called before ``values``."""
         return self._data.begin()
 
     def entry(self) -> dict[str, Any]:
-        """This epoch's part of a state, after what was delivered."""
+        """Return this epoch's part of a state, after what was delivered."""
         return self._entry
 
     def closed(self) -> dict[str, Any]:
-        """This epoch's part of a state once all its values were delivered."""
+        """Return this epoch's part of a state after all its values were delivered."""
         return self._data.closed()
 
     @property
     def left(self) -> bool:
-        """As of ``DataEpoch``."""
+        """See ``DataEpoch.left``."""
         return self._data.left
 
     @property
     def left_out(self) -> Counter[str]:
-        """As of ``DataEpoch``."""
+        """See ``DataEpoch.left_out``."""
         return self._data.left_out
 
     # ---- the caller's thread -----------------------------------------------------------------------------------------
 
     def values(self, total: float | None) -> Iterator[Any]:
-        """The batches of the epoch, on the device, in order.
+        """Yield the batches of the epoch in order, on the device.
 
         Raises:
-            CedarError: what the thread met, when all batches before that were delivered.
+            CedarError: the thread failed; raised after all earlier batches were delivered.
         """
         self._thread.start()
         try:
@@ -126,7 +126,7 @@ class AheadEpoch:
                     self._units.leave()
                 self._entry, self.moved = batch.entry, True
                 if columns is not None:
-                    del batch  # what was copied from is not held while the caller works
+                    del batch  # frees the host copy while the caller works
                     yield in_form(columns, self._units.options.format)
                     del columns
         except BaseException:
@@ -148,17 +148,17 @@ class AheadEpoch:
             return outcome
 
     def leave(self) -> None:
-        """Nothing more is asked of it; the runner continues with something else."""
+        """Stop this epoch but keep the runner, which continues with something else."""
         self._left = True
         self._end()
 
     def stop(self) -> None:
-        """End the run in progress; what was copied ahead is let go."""
+        """End the run in progress, and release batches that were copied ahead."""
         if not self._left:
             self._end(self._runner.others or self._runner)
 
     def _end(self, runner: Runner | Runners | None = None) -> None:
-        if self._getpid() != self._pid:  # forked: the thread and the runner are the parent's, whose locks may be held
+        if self._getpid() != self._pid:  # forked: thread and runner belong to the parent, whose locks may be held
             return
         self._stopped.set()
         self._free.release()
@@ -187,7 +187,7 @@ class AheadEpoch:
                     if copy is None:
                         return
                     del copy
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._ready.put(_FailedBatch(error))
 
     def _may_go_on(self) -> bool:
@@ -211,7 +211,7 @@ class AheadEpoch:
 
 
 class _CancellablePlans:
-    """The plans of a loader, for a thread that may outlive its run by a moment: then it changes none of them."""
+    """The plans of a loader for a thread that may outlive its run briefly; after the run they are not changed."""
 
     def __init__(self, plans: Plans, stopped: threading.Event) -> None:
         self._plans, self._stopped = plans, stopped
@@ -236,11 +236,11 @@ def deliver(
     whole: bool,
     agreement: Agreement | None = None,
 ) -> tuple[DataEpoch | AheadEpoch, Iterator[Any]]:
-    """One epoch of the data, and what the caller gets of it; ahead of the caller where a device is to be fed.
+    """Return one epoch of the data and its values for the caller, prefetched if they go to a device.
 
     Args:
-        job, runner, epoch, entry, units, agreement: as of ``AheadEpoch``.
-        whole: the epoch is delivered to its end, so budgets may count on its rows.
+        job, runner, epoch, entry, units, agreement: see ``AheadEpoch``.
+        whole: the epoch is delivered to its end, so budgets may use its number of rows.
     """
     mover = make_mover(units.options.device) if units.batched else None
     data: DataEpoch | AheadEpoch

@@ -1,4 +1,4 @@
-"""What code written for a DataLoader asks of a loader, next to iterating it."""
+"""The parts of the ``DataLoader`` interface, other than iteration, that existing code uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cedar.core.errors import UsageError
 
 
 class Epochs(Protocol):
-    """A loader, as far as its epochs go."""
+    """The part of a loader that deals with epochs."""
 
     epoch: int
     _passes: bool
@@ -19,30 +19,30 @@ class Epochs(Protocol):
 
 
 class EpochSampler:
-    """Is where a DataLoader has its sampler: trainers tell that the epoch that begins.
+    """Stands in for a DataLoader's sampler, on which trainers set the epoch.
 
-    A loader that stands in this epoch stays where it is: it may have been resumed in the middle of it.
+    A loader that is already in that epoch keeps its position, since it may have been resumed in the middle.
 
     Args:
-        loader: whose epochs these are.
+        loader: the loader whose epoch is set.
     """
 
     def __init__(self, loader: Epochs) -> None:
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch ``epoch`` begins, or continues."""
+        """Begin or continue epoch ``epoch``."""
         self._loader._passes = False
         if epoch != self._loader.epoch:
             self._loader.set_epoch(epoch)
 
 
 class ByRank:
-    """The states of a loader's ranks under their own names, each one text: see ``Loader.stateful``.
+    """The states of a loader's ranks under separate names, each a JSON string: see ``Loader.stateful``.
 
     Args:
-        loader: of this rank.
-        world: the ranks of the run that saved; None for this loader's own number.
+        loader: the loader of this rank.
+        world: number of ranks of the run that saved; None for this loader's own number.
     """
 
     def __init__(self, loader: Any, world: int | None = None) -> None:
@@ -52,12 +52,12 @@ class ByRank:
         self._world = world or ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state; next to it, to be loaded over, names for those of the run that saved."""
+        """Return this rank's state; when loading from another world, entries for all ranks that saved."""
         text = json.dumps(self._loader.state_dict())
         return {_name(rank, self._world): text for rank in self._ranks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there; raises as ``Loader.load_state_dict`` does."""
+        """Continue from the saved states; raises as ``Loader.load_state_dict`` does."""
         states = [json.loads(state[_name(rank, self._world)]) for rank in self._ranks]
         self._loader.load_state_dict(states)
 
@@ -67,7 +67,7 @@ def _name(rank: int, world: int) -> str:
 
 
 class DataLoaderLike:
-    """The attributes of ``torch.utils.data.DataLoader`` that trainers look for, and what checkpoints need."""
+    """Attributes of ``torch.utils.data.DataLoader`` that trainers use, and checkpoint support."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise UsageError(
@@ -77,26 +77,26 @@ class DataLoaderLike:
         )
 
     def __getitem__(self: Any, item: object) -> NoReturn:
-        """What a DataLoader around the loader asks for.
+        """Refuse indexing, which a DataLoader around the loader would use.
 
         Raises:
             PipelineError: always; it is a TypeError too.
         """
         raise UsageError(
             "a loader is iterated: it has no items to be asked for",
-            site=self._site,  # of the caller's lines the nearest would be torch's
+            site=self._site,  # the nearest calling line would be torch's
             fix="iterate it in place of a DataLoader, which cannot be put around it: help(cedar.Loader). "
             "loader.read(step) gives one batch",
         )
 
     def stateful(self, world: int | None = None) -> ByRank:
-        """The loader for ``torch.distributed.checkpoint``, which keeps one value of each name over all ranks.
+        """Return the loader for ``torch.distributed.checkpoint``, which keeps one value per name over all ranks.
 
-        ``dcp.save({"loader": loader.stateful()}, ...)`` and ``dcp.load`` likewise. In other checkpoints the loader can
-        stand itself.
+        Use ``dcp.save({"loader": loader.stateful()}, ...)`` and ``dcp.load`` likewise. Other checkpoints can contain
+        the loader itself.
 
         Args:
-            world: when loading, the number of ranks of the run that saved, where it was another one.
+            world: when loading, the number of ranks of the run that saved, if that differs.
 
         Examples:
             >>> import cedar
@@ -108,10 +108,10 @@ class DataLoaderLike:
 
     @property
     def sampler(self: Any) -> EpochSampler:
-        """Takes the epoch from trainers that set it on the sampler, as Lightning does; it samples nothing."""
+        """An object that takes the epoch from trainers that set it on the sampler, as Lightning does."""
         return EpochSampler(self)
 
     @property
     def batch_sampler(self) -> None:
-        """None: batches are cut by the pipeline."""
+        """None, since the pipeline creates the batches."""
         return None

@@ -1,9 +1,9 @@
-"""Elastic: a job whose ranks change while an epoch is in progress.
+"""Elastic: change the ranks of a job while an epoch is in progress.
 
-A change is a resume without a stop. The ranks of the new world meet, those that were there before bring their states,
-and rank 0 makes of these the one state that a resume at another number of ranks makes; each rank takes its part of it.
-A rank that is gone brings none: it counts as having had every step up to the change, as the others have, and where
-that leaves it is read off their states or, where ranks have lanes, found by running its part again up to there.
+A change is a resume without a stop. The ranks of the new world meet; earlier ranks bring their states, and rank 0
+merges these into one state, as for a resume on another number of ranks. Each rank takes its part of it. A lost rank
+brings no state: it counts as having received every step up to the change, like the other ranks. Its position is derived
+from their states or, where ranks have lanes, found by running its part again up to that step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_MEETING = "0"
 
 @dataclass(frozen=True)
 class LostRank:
-    """A rank that is gone, to be run again.
+    """A lost rank whose part is run again.
 
     Args:
-        rank, world: that it had.
+        rank, world: its number, and the number of ranks, before the change.
         state: where its steps count from.
-        steps: that it had since.
-        lanes: it had lanes of its own.
+        steps: number of steps that it received since.
+        lanes: whether it had lanes of its own.
     """
 
     rank: int
@@ -41,16 +41,16 @@ class LostRank:
 
 
 class Elastic:
-    """What a rank keeps and tells for the next change of ranks.
+    """A rank's side of changes of ranks: what it publishes in advance, and the change itself.
 
     Args:
-        name: of the loader, the same on all ranks.
-        place: where ranks talk, by rank and world, as of ``meeting_place``.
-        timeout: seconds for the slowest rank.
-        check: raises where a state is of another pipeline.
-        chunk: least units of a rank's run, as of ``merge``.
-        drifts: how far a rank is in an epoch does not follow from its steps, even where counts are known.
-        run_again: a state of a rank that is gone, after its last step.
+        name: name of the loader, the same on all ranks.
+        place: returns where ranks communicate, from rank and world; see ``meeting_place``.
+        timeout: seconds to wait for the slowest rank.
+        check: raises if a state belongs to another pipeline.
+        chunk: minimum units of a rank's run; see ``merge``.
+        drifts: a rank's position in an epoch does not follow from its steps, even where counts are known.
+        run_again: returns the state of a lost rank after its last step.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Elastic:
     ) -> None:
         self._name, self._place, self._timeout = name, place, timeout
         self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
-        self._deals = 0  # how often the ranks of this one's job changed
-        self.meeting = ""  # where that was last
+        self._deals = 0  # number of changes that this rank took part in
+        self.meeting = ""  # name of the last change
 
     def _words(self, rank: int, world: int, site: Site | None) -> Words | None:
         place = self._place(rank, world)
@@ -79,23 +79,23 @@ class Elastic:
         meeting = self.meeting if meeting is None else meeting
         return f"{self._name}/{meeting or _NO_MEETING}/{kind}/{rank}"
 
-    # ---- what ranks report before any of them ends
+    # ---- what ranks publish in advance
     # -------------------------------------------------------------------------
 
     def tells(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
-        """Whether the others cannot know where this rank began an epoch, unless it tells them."""
+        """Whether this rank must publish where it began an epoch, since other ranks cannot derive it."""
         plain = begun == {"step": 0, "data": epoch, "open": {}}
         return (lanes or self._drifts) and (together or not plain)
 
     def begins(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
-        """Tell where this rank begins an epoch, in case it is gone at the next change."""
+        """Publish where this rank begins an epoch, in case it is lost before the next change."""
         words = self._words(rank, world, site)
         if words is not None:
             with talk(site):
                 words.set(self._at("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
 
     def leave(self, state: State | None, rank: int, world: int, site: Site | None) -> None:
-        """Leave this rank's state to those that continue."""
+        """Publish this rank's last state for the ranks that continue."""
         words = self._words(rank, world, site)
         if words is not None and state is not None:
             with talk(site):
@@ -106,16 +106,16 @@ class Elastic:
     def change(
         self, state: State | None, epoch: int, tells: bool, rank: int, world: int, site: Site | None
     ) -> State | None:
-        """Where all ranks stand together; None if none of them had begun.
+        """Return the merged state of all ranks; None if no rank had begun.
 
         Args:
-            state: of this rank; None if it has begun nothing.
-            epoch: where it stands.
-            tells: as of ``tells``.
-            rank, world: from now on.
+            state: this rank's state; None if it has not begun.
+            epoch: the epoch that this rank is in.
+            tells: the result of ``tells``.
+            rank, world: this rank's number and the number of ranks from now on.
 
         Raises:
-            ResumeError: the ranks do not stand at one step, or in other pipelines.
+            ResumeError: the ranks are at different steps or have different pipelines.
             WorkerError: a rank did not come.
         """
         words = self._words(rank, world, site)
@@ -135,7 +135,7 @@ class Elastic:
         def make(all_said: list[State], going_on: Callable[[], None]) -> State:
             try:
                 return self._made(words, all_said, going_on, site)
-            except CedarError as error:  # all others must hear of it
+            except CedarError as error:  # the other ranks must learn of it
                 return {"error": [error.what, error.fix]}
 
         meeting, made = Meeting(words, self._name, rank, world, self._timeout, site).outcome(said, make)
@@ -146,12 +146,12 @@ class Elastic:
         return made["state"]  # type: ignore[no-any-return]
 
     def _made(self, words: Words, said: Sequence[State], going_on: Callable[[], None], site: Site | None) -> State:
-        """What rank 0 makes of what all said."""
+        """Rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
             _same("epochs", [each["epoch"] for each in said])
             return {"state": None, "deals": deals + 1}
-        # Who missed the last change had its part assigned to the others: it comes as a new rank does.
+        # The part of a rank that missed the last change went to other ranks: it joins like a new rank.
         stood = [each for each in said if each["state"] is not None and each["deals"] == deals]
         meeting = _same("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]
@@ -164,7 +164,7 @@ class Elastic:
         tells = any(each["tells"] for each in stood)
         states += [self._gone(words, meeting, front[0], rank, tells, going_on, site) for rank in gone]
         state = merge(states, self._chunk(), site)
-        with talk(site):  # all who were there last have met again: they ask for nothing of that any more
+        with talk(site):  # all ranks of the last change have met again, and need nothing that they published for it
             for rank in range(world):
                 words.drop(self._at("begun", rank, meeting))
                 words.drop(self._at("left", rank, meeting))
@@ -175,9 +175,9 @@ class Elastic:
         self, words: Words, meeting: str, other: State, rank: int, tells: bool, going_on: Callable[[], None],
         site: Site | None,
     ) -> State:  # fmt: skip
-        """The state of a rank that is gone, after as many steps as another one had."""
+        """Return the state of a lost rank, after as many steps as ``other`` had."""
         lanes = any(entry["lanes"] is not None for entry in other["open"].values())
-        if not lanes and not self._drifts:  # ranks are equally far
+        if not lanes and not self._drifts:  # all ranks have the same position
             return other | {"rank": rank}
         with talk(site):
             begun = self._begun(words, meeting, other, rank, tells)
@@ -190,7 +190,7 @@ class Elastic:
         return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), going_on)
 
     def _begun(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
-        """Where a rank that is gone began this epoch."""
+        """Return where a lost rank began this epoch."""
         shared = words.get(f"{self._name}/{meeting}/outcome") if meeting else None
         state = None if shared is None else json.loads(shared)["state"]
         if state is not None and (state["epoch"], state["step"]) == (other["epoch"], other["begun"]["step"]):
@@ -201,7 +201,7 @@ class Elastic:
         reported = words.get(self._at("begun", rank, meeting))
         entry = None if reported is None else json.loads(reported)
         here = other["epoch"], other["world"], other["begun"]["step"]
-        if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # of an earlier start
+        if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # from an earlier run
             raise ResumeError(
                 f"rank {rank} of {other['world']} ended and did not report where it began epoch {other['epoch']}",
                 fix="continue from the last checkpoint: load_state_dict() with the states of all ranks; with "
@@ -211,7 +211,7 @@ class Elastic:
 
 
 def _same(quantity: str, values: list[Any]) -> Any:
-    """The one value of all ranks."""
+    """Return the value that all ranks have in common; raise ResumeError if they differ."""
     if any(value != values[0] for value in values):
         raise ResumeError(
             f"the ranks stand at different {quantity}: {sorted(set(values))}",

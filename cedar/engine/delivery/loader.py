@@ -1,4 +1,4 @@
-"""Loader: the iterator a trainer holds. Batches out, a small JSON state in and out."""
+"""Loader: the iterator that a trainer uses, with a small JSON state to save and load."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Loader(ByStep, Mixtures, Generic[T]):
         return self._iterate(again)
 
     def _begin_in_fork(self) -> None:
-        """Stand where the loader of the parent stood, with no thread, lock or worker of the parent's."""
+        """Take the position of the parent's loader, without any thread, lock or worker of the parent."""
         stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
         stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation", "_new", "_elastic")}
         stood |= {name: self.__dict__[name] for name in ("_ended", "_passes", "_earlier")}
         weights = self._job.weights
         opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
-        self.__init__(self._binding.root, self._options)  # type: ignore[misc] # nothing else may stay
+        self.__init__(self._binding.root, self._options)  # type: ignore[misc] # everything else is recreated
         self.__dict__.update(stood)
         self._open = opened
         self._job = replace(self._job, weights=weights)
@@ -81,7 +81,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
 
     def _iterate(self, again: bool) -> Iterator[Any]:
         self._generation += 1
-        mine, getpid = self._generation, os.getpid  # closed as Python ends, it may find no module any more
+        mine, getpid = self._generation, os.getpid  # at interpreter exit the module may be gone
         self._stop()
         if again:
             self._restart()
@@ -97,7 +97,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
         deliveries = self._deliveries(runner, self._passes)
-        # A thread of the run may be at work whenever the caller is: what it holds, it holds until the run ends.
+        # Threads of the run work concurrently with the caller, so the numeric settings hold until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
         try:
@@ -128,13 +128,13 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 own.enter()
             own.leave()
             clock.give(time.perf_counter())
-        except Exception as error:  # nothing is looked up for what closes the generator, maybe as Python ends
+        except Exception as error:  # not GeneratorExit: at interpreter exit, names may be gone
             if isinstance(error, CedarError):
                 raise self._account.locate(error)  # noqa: B904 - the same error
             raise
         finally:
-            if getpid() == self._pid:  # in a forked child nothing of the parent's is ended: its locks may be held
-                if self._runner is runner:  # else what it has in common with the next iteration was ended before
+            if getpid() == self._pid:  # a forked child must not end what belongs to the parent: locks may be held
+                if self._runner is runner:  # otherwise a later iteration has already ended the shared parts
                     instances.end()
                 deliveries.close()
                 others.close()
@@ -144,7 +144,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         yield from self._through(handed)
 
     def _through(self, handed: int) -> Iterator[Any]:
-        """An epoch is through; if the state was its last batch's, which only this run could tell, here is the next."""
+        """Finish an epoch; continue with the next if the loaded state proved to be after this one's last batch."""
         passes, self._passes = self._passes, False
         if self._metrics.batches == handed and not passes:
             self._tell_of_none()
@@ -159,7 +159,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._tell()
 
     def _look_anew(self) -> None:
-        """Stand where this one stands with the files as they are, if nothing is left of them as they were saved."""
+        """Read files as they are now, at the same position, if nothing remains to be read as files were when saved."""
         if str(self._data) in self._open:
             return
         data, changed = self._data, self._changed
@@ -168,7 +168,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._mark_beginning()
 
     def _restart(self) -> None:
-        """After a break the epoch starts again, unless all of it was received; after a loaded state it continues."""
+        """Start the epoch again after a break, unless all of it was received; after a loaded state, continue."""
         steps, begun = self._options.steps, self._begun
         if self._step >= steps if steps is not None else self._step > 0 and left(self._here()) == 0:
             self._pass_on()
@@ -189,7 +189,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
-            if entry is None and self._scheduled:  # weights go by the steps of all epochs
+            if entry is None and self._scheduled:  # scheduled weights depend on the steps of all epochs
                 entry = DataEpoch(self._job, runner, self._data, None).entry()
                 entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier + self._step}
             data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
@@ -202,7 +202,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
                     break
                 if steps is not None and self._step >= steps:
                     return
-            if self._dealt:  # what was made ahead is another rank's now
+            if self._dealt:  # after a change of ranks, batches computed ahead belong to other ranks
                 self._dealt = self._resumed = False
                 self._started = True
                 data.leave()
@@ -213,16 +213,16 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 self._close(data)
                 if not passes:
                     return
-                if self._now is not None:  # it is of the files as they are
+                if self._now is not None:  # the next epoch reads the files as they are now
                     self._passes = True
                     return
-                passes = False  # the state was the last batch's, which only this run could tell: here is the next epoch
+                passes = False  # the loaded state was after the last batch, as this run showed: start the next epoch
                 self._begin_next()
                 self._started = True
                 agreement = self._agreement()
                 continue
             idle += 1
-            if idle > self.rank.world:  # by then it has had every lane
+            if idle > self.rank.world:  # by then this rank has had every lane
                 raise PipelineError(
                     f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
                     site=self._site,
@@ -233,7 +233,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
             self._data += 1
 
     def _agreement(self) -> Agreement | None:
-        """How the ranks find the end of the epoch that begins, where they end together."""
+        """Return how the ranks agree on the end of the epoch that begins; None if they need not."""
         self._agreed = None
         if not self._job.sharing.together:
             return None
@@ -244,8 +244,8 @@ class Loader(ByStep, Mixtures, Generic[T]):
         return self._agreed
 
     def _tell_of_none(self) -> None:
-        """An epoch that had no batch ends, unless it was gone through before."""
-        own = self._batched and self._options.encode is None  # pieces of files are not batches of the user's
+        """Warn that an epoch without any batch ends, unless batches were delivered before a resume."""
+        own = self._batched and self._options.encode is None  # encoded pieces of files are not the user's batches
         if own and self._step == self._begun["step"]:
             _log.warning(
                 "epoch %d has no batch for rank %d of %d: no rows are left, or fewer than a batch, or other ranks have "

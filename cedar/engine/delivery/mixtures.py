@@ -1,4 +1,4 @@
-"""A loader whose mixtures change while an epoch is in progress."""
+"""Loader methods that change the weights of mixtures during an epoch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from cedar.operators.mix import Mix, Weight
 
 
 class Mixtures(Resharding):
-    """The rest of a mixture, drawn by other weights."""
+    """Draws the rest of a mixture by other weights."""
 
     def update_mix(
         self, weights: Mapping[str, float] | Sequence[float] | None = None, *, remove: Iterable[str] = ()
     ) -> None:
         """Draw from the inputs of ``mix()`` by other weights from here on; each input continues where it is.
 
-        All ranks call it alike at the same step, between two batches or before a ``for``. The state says it: who loads
-        one that was saved later continues by these weights, as long as those in the pipeline are the same as then. A
-        state that is loaded by a pipeline with other weights continues by those of the pipeline.
+        All ranks must make the same call at the same step, between two batches or before a ``for``. States saved later
+        include the new weights, which apply after loading as long as the pipeline's own weights are unchanged. If a
+        state is loaded by a pipeline with other weights, the pipeline's weights apply.
 
         Args:
-            weights: of inputs, by their names, or by their numbers as text where they have none; or one for each.
-                Others keep theirs.
-            remove: inputs that nothing more is drawn of.
+            weights: new weights by input name, or by input number as a string if inputs have no names; or one weight
+                for each input. Inputs that are not named keep their weights.
+            remove: inputs to stop drawing from.
 
         Raises:
-            PipelineError: no ``mix()`` has such inputs, or several do; a weight that is below zero; or what was had
-                of each input does not follow from the batches that were given.
+            PipelineError: no ``mix()`` or several have such inputs; a weight is negative; or the position in each
+                input cannot be derived from the batches delivered.
 
         Examples:
             >>> import cedar
@@ -62,11 +62,11 @@ class Mixtures(Resharding):
 
     @property
     def _mixes(self) -> dict[str, Mix]:
-        """The mixtures of the pipeline, by their numbers."""
+        """The mixtures of the pipeline, by number."""
         return {number: cast("Mix", node.operator) for number, node in self._binding.mixtures.items()}
 
     def _mixture(self, names: list[str], site: Site | None) -> tuple[str, Mix]:
-        """The mixture that has inputs of these names."""
+        """Return the only mixture that has inputs of these names."""
         mixes = self._mixes
         fit = [number for number, mix in mixes.items() if set(names) <= set(mix.inputs_named)]
         if len(fit) != 1:
@@ -80,7 +80,7 @@ class Mixtures(Resharding):
         return fit[0], mixes[fit[0]]
 
     def _draw_by(self, number: str, weights: Sequence[Weight]) -> None:
-        """The rest of a mixture is drawn by these weights."""
+        """Draw the rest of a mixture by these weights."""
         if any(map(callable, weights)):
             raise PipelineError(
                 "update_mix(): the mixture has weights that are functions", fix="give a number for each of its inputs"
@@ -96,12 +96,12 @@ class Mixtures(Resharding):
         self._mark_beginning()
 
     def _replay_anew(self) -> None:
-        """Batches are read again by the weights that count."""
+        """Close open replays, so that batches are read again by the current weights."""
         self._replays.close()
         self._replays, self._locator = Replays(self._job, self._options, self._site), None
 
     def _anew(self, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
-        """An epoch of the data of which the rest is drawn by these weights."""
+        """Return the entry of a data epoch whose rest is drawn by these weights."""
         job = self._job
         alone = self.rank.world == 1 or job.split_batches
         before = job.weights.get(number) or list(self._mixes[number].weights)
@@ -139,7 +139,7 @@ class Mixtures(Resharding):
         )
 
     def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
-        """Stand where a state says, by the weights that count: see ``update_mix``."""
+        """Apply the weights of a loaded state, or the pipeline's own if those differ: see ``update_mix``."""
         mixes = self._mixes
         saved = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
         others = {
@@ -169,5 +169,5 @@ class Mixtures(Resharding):
 
 
 def _same(written: Sequence[float | None], mine: Sequence[float | None]) -> bool:
-    """Whether the weights of a state are a pipeline's; one is a schedule where they say None, and code tells those."""
+    """Whether a state's weights equal the pipeline's. None stands for a schedule; its code is compared elsewhere."""
     return len(written) == len(mine) and all(a == b for a, b in zip(written, mine, strict=True))

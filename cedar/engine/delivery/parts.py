@@ -1,4 +1,4 @@
-"""What a loader is made of, and where its tasks run."""
+"""The components of a loader, and where its tasks run."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from cedar.tasks.chain import KernelStep
 
 
 class Parts(DataLoaderLike):
-    """What a loader is made of.
+    """Creates and holds the components of a loader.
 
     Args:
-        root: of the pipeline.
-        options: as the user gave them.
+        root: the last node of the pipeline.
+        options: the arguments that the user gave.
     """
 
-    url: str | None = None  # of its status, where it is served
+    url: str | None = None  # address of the status page, if there is one
 
     def __init__(self, root: Node, options: Options) -> None:
         site = user_site()
@@ -101,7 +101,7 @@ class Parts(DataLoaderLike):
         self._agreed: Agreement | None = None
 
     def _watch(self, memory: int | None) -> None:
-        """A caller watches the run, or its memory is bound: what is queued is known then."""
+        """Record queued results if an observer watches the run or its memory is limited."""
         observer = self._options.observer
         if observer is not None or memory is not None:
             self._untaken = self._untaken or UntakenResults()
@@ -125,7 +125,7 @@ class Parts(DataLoaderLike):
         return self._identity_of
 
     def _environment(self) -> NumericEnvironment:
-        """That of a run that begins here and now: the caller's, or that of a plan or state."""
+        """Return the numeric environment of a run that begins now: the caller's, or that of a plan or state."""
         caller = NumericEnvironment.of_caller()
         return caller if self._kept is None else self._kept.again(caller)
 
@@ -138,7 +138,7 @@ class Parts(DataLoaderLike):
             )
 
     def _new_runner(self) -> tuple[Runner, Runners]:
-        """Where the tasks of an iteration run, and those of the other places of its plans."""
+        """Create the runner of an iteration, and the runners of other places for its plans."""
         runner = self._runner = Runner(
             *of_fork(self._options.executor, self._options.workers),
             self._metrics.deaths,
@@ -153,11 +153,11 @@ class Parts(DataLoaderLike):
         return runner, others
 
     def _stop(self) -> None:
-        """End an iteration, which a caller may still hold, such as the traceback of an error in the loop."""
+        """End an iteration even if the caller still holds it, for example in the traceback of an error in the loop."""
         self._job.instances.end()
         if self._agreed is not None:
             self._agreed.stop()
-        if (stop := getattr(self._deliverer, "stop", None)) is not None:  # no class: there may be none as Python ends
+        if (stop := getattr(self._deliverer, "stop", None)) is not None:  # no isinstance: classes may be gone at exit
             stop()
         if self._runner is None:
             return
@@ -168,9 +168,9 @@ class Parts(DataLoaderLike):
             self._options.observer.ended()
 
     def close(self) -> None:
-        """End what runs; the loader can still be asked for its state and report."""
+        """Stop what runs; the loader can still return its state and report."""
         self._generation += 1
-        if os.getpid() != self._pid:  # forked: what runs is the parent's
+        if os.getpid() != self._pid:  # forked: what runs belongs to the parent
             return
         self._replays.close()
         if self._locator is not None:
@@ -187,6 +187,6 @@ class Parts(DataLoaderLike):
 
 
 def _words(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
-    """The labels of operators by their ordinals, as people wrote them."""
+    """Return the labels of operators by ordinal, as the user wrote them."""
     labels = binding.labels if words is None else words(binding.root, binding.labels)
     return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}

@@ -1,4 +1,4 @@
-"""Replay: any batch of an epoch again, for trainers that retry a step."""
+"""Replay: deliver any batch of an epoch again, for trainers that retry a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cedar.executors.choose import of_fork
 from cedar.executors.recovery import Patience
 from cedar.plan.data import Plan
 
-_OPEN = 4  # flows kept open, so that steps read one after the other are not looked up again
+_OPEN = 4  # flows kept open, so that reading consecutive steps needs no new search
 
 
 class Replay:
@@ -34,8 +34,8 @@ class Replay:
         epoch: the loader's epoch.
         begun: where its steps count from: {"step", "data", "open"}.
         steps: the epoch's fixed length, or None.
-        site: for errors.
-        runner: to run it on; closed with it.
+        site: the user's line, for errors.
+        runner: runs the tasks; closed with the replay.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Replay:
         self._committed = -1
         self._flows: dict[
             int, tuple[int, Piece | None, Iterator[Piece]]
-        ] = {}  # of a rank: (next step, its piece, later ones)
+        ] = {}  # by rank: (next step, the piece that contains it, later pieces)
 
     def commit(self, step: int) -> None:
-        """Forget the steps up to this one."""
+        """Mark steps up to ``step`` as consumed: they cannot be read again."""
         self._committed = max(self._committed, step)
 
     def unit(self, step: int, rank: int) -> Piece:
-        """The unit that ``rank`` gets at ``step``.
+        """Return the unit that ``rank`` gets at ``step``.
 
         Raises:
-            PipelineError: the step is committed, before the epoch's beginning or past its end.
+            PipelineError: the step is committed, before the epoch's start or after its end.
         """
         self._check(step, rank)
         place, rest, pieces = self._flows.pop(rank, (0, None, None))
@@ -77,10 +77,10 @@ class Replay:
         raise PipelineError(f"step {step}: the epoch of rank {rank} has {place} steps", site=self.site)
 
     def all(self, rank: int) -> Iterator[tuple[int, Piece]]:
-        """All that ``rank`` gets in the epoch: pieces of one or more units, and the step of each one's first.
+        """Yield all that ``rank`` gets in the epoch: pieces of one or more units, each with the step of its first.
 
         Raises:
-            PipelineError: only that rank knows, or there is no end.
+            PipelineError: only that rank knows its position, or the epoch has no end.
         """
         self._check_rank(rank)
         place, pieces = self._open(self.begun["step"], rank)
@@ -110,7 +110,7 @@ class Replay:
             raise PipelineError(f"step {step}: the epoch has {self._steps} steps", site=self.site)
 
     def _check_rank(self, rank: int) -> None:
-        """What a rank gets is known here."""
+        """Raise PipelineError if this rank cannot know what ``rank`` gets."""
         world = self._job.rank.world
         if not 0 <= rank < world:
             raise PipelineError(f"rank {rank}: ranks are 0 to {world - 1}", site=self.site)
@@ -129,7 +129,7 @@ class Replay:
             )
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
-        """Pieces from the wanted step on where counts allow a jump, else from the beginning."""
+        """Return a step and the pieces from it on: the wanted step if counts allow a jump, else an earlier one."""
         job = replace(self._job, rank=replace(self._job.rank, rank=rank))
         place = self.begun["step"]
         data = self.begun["data"]
@@ -166,13 +166,13 @@ class Replay:
             self._flows.pop(next(iter(self._flows)))
 
     def close(self) -> None:
-        """Release the open flows."""
+        """Close the open flows and the runner."""
         self._flows.clear()
         self.runner.close()
 
 
 def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
-    """An epoch's entry for another rank: its place below is not ours."""
+    """Return an epoch's entry for another rank, without this rank's position below the assigned units."""
     if entry is None or own or entry["deal"] is None:
         return entry
     (taken, _, _), skip = entry["deal"]
@@ -180,27 +180,27 @@ def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
 
 
 class Replays:
-    """The replay of the epoch that a loader stands in.
+    """The replay of a loader's current epoch.
 
     Args:
-        job: of the loader; batches are rebuilt as the pipeline was written, whatever the plan.
-        options: of the loader: batches are made where it makes them, as a row that ends processes must not meet ours,
-            but in the caller's thread where that is in this process.
-        site: for errors.
-        plans: another way to make them.
+        job: the loader's job; batches are recomputed by the pipeline as written, not by the current plan.
+        options: the loader's options. Batches are computed in other processes if the loader's are, so that a row that
+            crashes workers does not crash this process; otherwise in the caller's thread.
+        site: the user's line, for errors.
+        plans: plans to use instead of the pipeline as written.
     """
 
     def __init__(self, job: Job, options: Options, site: Site | None, plans: Plans | None = None) -> None:
         self._current: Replay | None = None
-        self._pid, self._getpid = os.getpid(), os.getpid  # there may be no module as Python ends
+        self._pid, self._getpid = os.getpid(), os.getpid  # the module may be gone at interpreter exit
         written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job = replace(job, plans=written)
         self._options = options
         self._site = site
 
     def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
-        """Of an epoch whose steps count from ``begun``."""
-        if self._pid != os.getpid():  # forked: what is open is the parent's, and not to be closed here
+        """Return the replay of an epoch whose steps count from ``begun``."""
+        if self._pid != os.getpid():  # forked: open flows belong to the parent and must not be closed here
             _parents.append(self._current)
             self._current, self._pid = None, os.getpid()
         current = self._current
@@ -220,13 +220,13 @@ class Replays:
         )
 
     def close(self) -> None:
-        """Release what is open."""
+        """Close the current replay."""
         if self._current is not None and self._pid == self._getpid():
             self._current.close()
             self._current = None
 
     def __del__(self) -> None:
-        self.close()  # a loader that is forgotten leaves no thread
+        self.close()  # leaves no thread behind when a loader is garbage-collected
 
 
-_parents: list[Replay | None] = []  # kept, so that nothing of them is collected here as if it were ours
+_parents: list[Replay | None] = []  # kept alive, so that garbage collection in this process does not close them

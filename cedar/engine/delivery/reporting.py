@@ -1,4 +1,4 @@
-"""What a loader tells of itself: its length, its plan and what it did so far."""
+"""What a loader reports about itself: its length, its plan and its progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Reporting(LoaderPosition):
-    """What is known of a loader's epochs and of its run."""
+    """Reports on a loader's epochs and its run."""
 
     def __repr__(self) -> str:
         label, rank = one_line(self._binding.root.operator.label()), self.rank
@@ -35,27 +35,27 @@ class Reporting(LoaderPosition):
         )
 
     def units(self) -> float | None:
-        """Units of an epoch on this rank from metadata alone: infinity without end, None if only a run can tell."""
+        """Return the units of an epoch on this rank, from metadata alone: infinity without end, None if unknown."""
         try:
             return DataEpoch(self._job, Runner("inline", 1), self.epoch, None).units()
-        except CedarError as error:  # a sample may have met a row that fails
+        except CedarError as error:  # a row of the sample may fail
             self._account.locate(error)
             raise
 
     def sample(self) -> Block:
-        """Up to 64 rows as they come out of the pipeline."""
+        """Return up to 64 rows of the pipeline's output."""
         return self._binding.sample(self._binding.root)
 
     @property
     def skips(self) -> bool:
-        """Some operator may drop rows that fail."""
+        """Whether some operator may drop rows that fail."""
         return self._account.skips
 
     def __len__(self) -> int:
-        """Units of an epoch on this rank.
+        """Return the units of an epoch on this rank.
 
         Raises:
-            TypeError: only a run can tell, or there is no end.
+            TypeError: the number is known only after a run, or the epoch has no end.
         """
         if self._options.steps is not None:
             return self._options.steps
@@ -66,7 +66,7 @@ class Reporting(LoaderPosition):
         return int(units)
 
     def position(self) -> tuple[int, int | None]:
-        """How many units of this epoch were delivered, batches or rows, and how many there are, where that is known.
+        """Return the number of units (batches or rows) of this epoch delivered so far, and in total or None.
 
         Examples:
             >>> import cedar
@@ -82,7 +82,7 @@ class Reporting(LoaderPosition):
         return self._step, self._total[1]
 
     def report(self) -> Report:
-        """What was done so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
+        """Report on the run so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         made: Report = extension("watch.report").make_report(
             self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
@@ -100,7 +100,7 @@ class Reporting(LoaderPosition):
 
     @property
     def skipped(self) -> Mapping[str, int]:
-        """How many rows each operator dropped so far because they failed, by its label."""
+        """Number of rows that each operator has dropped because they failed, by operator label."""
         return self._metrics.skipped
 
     def _unsteady(self) -> list[str]:
@@ -109,7 +109,7 @@ class Reporting(LoaderPosition):
     def _graph(self) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
         index, labels, nodes = self._binding.index, self._metrics.display_labels, self._binding.nodes
         details: list[tuple[str, ...]] = [()] * len(nodes)
-        if self._workers:  # before a run, storage is not listed for a report
+        if self._workers:  # before the first run, a report does not list storage
             physical = self._binding.lowered(self._plans.current.root, self._ran_on)
             details = pictured(nodes, self._binding.splits, physical, self._ran_on)
         inputs = (tuple(index[id(child)] for child in node.inputs) for node in nodes)
@@ -131,11 +131,11 @@ class Reporting(LoaderPosition):
 
     @property
     def plan(self) -> Plan:
-        """The plan that runs, or will; ``plan.save(path)`` keeps it."""
+        """The current plan; ``plan.save(path)`` writes it to a file."""
         return replace(self._plans.describe(), numeric=self._binding.numeric)
 
     def explain(self) -> str:
-        """The plan that runs and why, with what was measured so far."""
+        """Explain the current plan and the reasons for it, with measurements so far."""
         explainer, sharing = self._options.explainer, self._job.sharing
         beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
         top = f"RANKS  {beyond}\n" if beyond else ""

@@ -1,7 +1,7 @@
-"""What a state holds, field by field: read once, where it comes in, so that all else may take it as it is.
+"""Validate a state field by field when it is loaded, so that all other code can rely on its structure.
 
-A state is JSON that anyone may have written. Positions inside it are of the operators' own making: whether one fits a
-pipeline is asked of its streams (``Stream.fits``), here only that they are lists of counts.
+A state is JSON from an untrusted source. The positions in it belong to operators: ``Stream.fits`` checks whether one
+fits a pipeline; here they are only checked to be nested lists of counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cedar.engine.streams.lane_states import END
 from cedar.engine.streams.lanes import DONE
 
 Test: TypeAlias = Callable[[Any], bool]
-_DEPTH = 100  # lists in each other in a position
+_DEPTH = 100  # maximum nesting of lists in a position
 _SHOWN = 60
 
 
@@ -52,7 +52,7 @@ def _fields(tests: dict[str, Test]) -> Test:
 
 
 def _position(value: Any) -> bool:
-    """``[at, skip]``, where ``at`` is an operator's."""
+    """Check ``[at, skip]``, where ``at`` is an operator's position."""
     return is_list(value, 2) and _at(value[0], 0) and _number(value[1])
 
 
@@ -63,7 +63,7 @@ def _at(value: Any, depth: int) -> bool:
 
 
 def _deal(value: Any) -> bool:
-    """``[[taken, position below or None, number or None], skip]``."""
+    """Check ``[[taken, position below or None, number or None], skip]``."""
     if not _position(value) or not is_list(value[0], 3):
         return False
     taken, below, number = value[0]
@@ -71,7 +71,7 @@ def _deal(value: Any) -> bool:
 
 
 def _turn(value: Any) -> bool:
-    """``[world, chunk, what each rank of it took]``."""
+    """Check ``[world, chunk, units taken by each rank]``."""
     return (
         is_list(value, 3)
         and all(map(_number, value[:2]))
@@ -86,20 +86,20 @@ def _some_weights(value: Any) -> bool:
 
 
 def _weights(value: Any) -> bool:
-    """``[as written, as changed]``; None of what is a function, or was not changed."""
+    """Check ``[as written, as changed]``: None stands for a weight that is a function, or for no change."""
     if not is_list(value, 2) or not _list_of(_some(lambda each: isinstance(each, (int, float))))(value[0]):
         return False
     return value[1] is None or _some_weights(value[1])
 
 
 def _drawn(value: Any) -> bool:
-    """From which of its units on a mixture is drawn by which weights, by the numbers of mixtures."""
+    """Check, by mixture number, the list of ``[unit from which weights apply, weights]``."""
     turn = lambda each: is_list(each, 2) and _number(each[0]) and _some_weights(each[1])  # noqa: E731
     return _dict_of(lambda turns: _list_of(turn)(turns) and bool(turns) and turns[0][0] == 0)(value)
 
 
 def _lane(value: Any) -> bool:
-    """``LaneState``, as a list."""
+    """Check a ``LaneState`` as a list."""
     if not is_list(value, 9) and not (is_list(value, 10) and _drawn(value[9])):
         return False
     if not all(map(_number, [*value[:3], *value[4:6]])):
@@ -116,14 +116,14 @@ def _lane(value: Any) -> bool:
 
 
 def _dealt(value: Any) -> bool:
-    """``[lanes, what each of them keeps]``; see ``lanes.Past``."""
+    """Check ``[lanes, what each of them keeps]``; see ``lanes.Past``."""
     if not is_list(value, 2) or not _number(value[0]):
         return False
     return is_list(value[1], value[0]) and value[0] > 0 and all(k == DONE or _number(k) for k in value[1])
 
 
 def _interval(value: Any) -> bool:
-    """``[from, to]`` units of an input; to its end where it says None."""
+    """Check ``[from, to]``, units of an input; ``to`` is None for no end."""
     return is_list(value, 2) and _number(value[0]) and (value[1] is None or _number(value[1]))
 
 
@@ -136,7 +136,7 @@ _ENTRY = _fields({"history": _list_of(_turn), "deal": _some(_deal), "lanes": _so
 
 
 def _entry(value: Any) -> bool:
-    """A data epoch in progress; before it, what was left over of another."""
+    """Check a data epoch in progress, and the rest of the epoch before it, if any."""
     for _ in range(_DEPTH):
         if not _ENTRY(value):
             return False
@@ -154,12 +154,12 @@ def _entry(value: Any) -> bool:
 
 
 def _open(value: Any) -> bool:
-    """The data epochs in progress, by their number."""
+    """Check the data epochs in progress, by number."""
     return _dict_of(_entry)(value) and all(k.isascii() and k.isdecimal() and len(k) < 19 for k in value)
 
 
 def _marks(value: Any) -> bool:
-    """Stamps and contents of runs of files, a text a run."""
+    """Check stamps and content hashes of runs of files, one string per run."""
     return is_list(value, 2) and all(map(_list_of(_text), value)) and len(value[0]) == len(value[1])
 
 
@@ -171,7 +171,7 @@ _STATE: dict[str, Test] = {
 }  # fmt: skip
 
 
-_OPTIONAL: dict[str, tuple[Test, Any]] = {  # and what stands for it
+_OPTIONAL: dict[str, tuple[Test, Any]] = {  # with default values
     "files": (_list_of(_some(_marks)), []), "counts": (_some(_text), None),
     "order": (lambda value: value == "any", "any"), "operators": (_list_of(_text), []),
     "listings": (_list_of(_some(_text)), []), "mix": (_dict_of(_weights), {}),
@@ -180,7 +180,7 @@ _OPTIONAL: dict[str, tuple[Test, Any]] = {  # and what stands for it
 
 
 def fault_of(state: dict[str, Any]) -> str | None:
-    """Why a state is none, or None if it is whole: which field is missing or holds what it cannot.
+    """Return why a state is invalid, or None if it is valid: which field is missing or has an invalid value.
 
     Examples:
         >>> fault_of({"cedar": "1"})

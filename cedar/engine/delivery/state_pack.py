@@ -1,7 +1,7 @@
-"""Packed states: what grows with ranks and sources in a state, compressed where it would make the state a large one.
+"""Packed states: compress the parts of a state that grow with ranks and sources, if the state would be large.
 
-``open`` and ``begun`` hold a number for each rank before a change, and a position for each source of a mix; ``mix``, if
-there is one, its weights. A state of more than 4 KiB has ``packed`` instead of these: ``[length, text]``, where
+``open`` and ``begun`` hold a number for each earlier rank and a position for each source of a mix; ``mix``, if present,
+holds weights. A state of more than 4 KiB has ``packed`` instead of these: ``[length, text]``, where
 ``text`` is the base64 of the Zstandard frame of their JSON, and ``length`` the bytes of that JSON.
 """
 
@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from cedar.core.stream import is_list
 
-SMALL = 4096  # characters that a state may have as it is
+SMALL = 4096  # characters of the largest state that is not packed
 PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
-_ALSO = "mix"  # of a state with mixtures
-_LEVEL = 19  # some milliseconds for 100 KB, and a quarter less than level 3 leaves of it
-_MOST = 16 << 20  # bytes: 4,096 ranks that changed 200 times; a few bytes of damage must not fill the memory
+_ALSO = "mix"  # only in states with mixtures
+_LEVEL = 19  # takes some milliseconds for 100 KB; the result is a quarter smaller than at level 3
+_MOST = 16 << 20  # limit in bytes, enough for 4,096 ranks that changed 200 times; damaged lengths must not fill memory
 
 
 def packed(state: dict[str, Any]) -> dict[str, Any]:
-    """The state, with ``packed`` if it would be a large one.
+    """Return the state, packed if it is large.
 
     Examples:
         >>> from cedar.engine.delivery.state_pack import packed, unpacked
@@ -46,10 +46,10 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(state: dict[str, Any]) -> dict[str, Any]:
-    """The state without ``packed``, which anyone may have written.
+    """Return the state without ``packed``, whose content is not trusted.
 
     Raises:
-        ValueError: what is wrong with ``packed``.
+        ValueError: ``packed`` is invalid.
     """
     if "packed" not in state:
         return state
@@ -62,7 +62,7 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
     try:
         frame = base64.b64decode(text, validate=True)
         members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
-    except (ValueError, OSError, RecursionError) as error:  # what arrow cannot decompress is an OSError
+    except (ValueError, OSError, RecursionError) as error:  # arrow raises OSError for invalid frames
         raise ValueError("'packed' cannot be read") from error
     if not isinstance(members, dict) or {*members} - {_ALSO} != {*_NAMES} or any(name in state for name in members):
         raise ValueError("'packed' holds what it cannot")

@@ -1,4 +1,4 @@
-"""Units: what the caller gets for the pieces of an epoch, counted and within budget."""
+"""Units: what the caller gets from the pieces of an epoch, counted against skip budgets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Units:
     """Delivers rows, batches or blocks.
 
     Args:
-        account: counts rows, and those that were skipped.
-        options: of the loader.
-        batched: the unit is the batch.
-        finish: the steps that bring a batch into its format, where the tasks have not run them.
-        rows: of a batch.
-        leave: the caller is about to go to work, which may wait; then the position moves, with nothing to wait for.
+        account: counts delivered and skipped rows.
+        options: the loader's options.
+        batched: the unit is a batch.
+        finish: steps that convert a batch to its format; run here if tasks ran elsewhere.
+        rows: rows of a batch.
+        leave: called right before a value is yielded, after which the caller may take arbitrarily long.
     """
 
     account: DeliveryCounter
@@ -42,13 +42,13 @@ class Units:
     leave: Callable[[], None] = lambda: None
 
     def total(self, units: Count) -> float | None:
-        """The rows of an epoch of which so many units are still to come."""
+        """Return the total rows of an epoch with ``units`` still to come; None if unknown or infinite."""
         if units is None or units == math.inf:
             return None
         return float(units * (self.rows if self.batched else 1)) + self.account.budgets.seen
 
     def values(self, data: DataEpoch, runner: Runner, total: float | None) -> Iterator[Any]:
-        """What the caller gets for an epoch of the data, in order; ``data`` knows of each that it is delivered."""
+        """Yield what the caller gets for an epoch of the data; reports each unit to ``data`` before yielding it."""
         whole = self.batched or self.options.as_blocks
         for piece in data.pieces():
             block = piece.rows.gather()
@@ -66,24 +66,24 @@ class Units:
                     yield value
 
     def _rows(self, block: Block, total: float | None) -> Iterator[tuple[int, Any]]:
-        """(unit, row) for each row of a piece; None for the row where all that is left was skipped."""
+        """Yield (unit, row) for each row of a piece; the row is None if only skipped rows remain."""
         counted = 0
         block = block.only_columns({name: writeable(column) for name, column in block.columns.items()})
         for slot, row in zip(block.live_slots().tolist(), block.rows(), strict=True):
             self.account.add(block, range(counted, slot + 1), 1, total)
             counted = slot + 1
             yield slot, tuple(row.values()) if self.options.format == "tuple" else row
-        if counted < block.slots:  # rows skipped after the last one
+        if counted < block.slots:  # skipped rows after the last live one
             self.account.add(block, range(counted, block.slots), 0, total)
             yield block.slots - 1, None
 
     def count(self, block: Block, total: float | None) -> None:
-        """A whole block is about to be delivered; raises beyond a budget."""
+        """Count a whole block that is about to be delivered; raise beyond a skip budget."""
         slots = len(block.keys.row)
         self.account.add(block, range(slots), slots - len(block.dead), total)
 
     def value(self, block: Block, runner: Runner) -> Any:
-        """A batch as the caller gets it, or a block for a sink."""
+        """Return a batch as the caller gets it, or the block itself for a sink."""
         if self.options.as_blocks:
             return block
         columns = block.columns if runner.local else self.columns(block, runner)
@@ -91,7 +91,7 @@ class Units:
         return in_form(columns, self.options.format)
 
     def columns(self, block: Block, runner: Runner) -> dict[str, Any]:
-        """A batch in its format; counts nothing, so any thread may ask, ahead of the caller."""
+        """Return the columns of a batch in its format; counts nothing, so it may run in any thread."""
         if not runner.local:
             for step in self.finish:
                 block = step.kernel(block, Env())
@@ -99,12 +99,12 @@ class Units:
 
 
 def replaced(block: Block) -> bool:
-    """All rows were skipped, and others take their place."""
+    """Whether all rows of a block were skipped, and other rows take their place."""
     return bool(block.dead) and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
 
 
 def left(data: DataEpoch) -> Count:
-    """Units still to come, as far as metadata tell."""
-    with suppress(CedarError):  # a sample may have met a row that fails
+    """Return the number of units still to come; None if metadata do not say."""
+    with suppress(CedarError):  # a row of the sample may fail
         return data.units()
     return None
