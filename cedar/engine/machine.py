@@ -33,8 +33,7 @@ def machine(measure: bool = True) -> Machine:
 
     Args:
         measure: measure the cost of worker processes if it is not stored yet: about two seconds, once for each machine
-            and set of versions. False never measures or waits: stored figures are used, else
-            the defaults.
+            and set of versions. False never measures or waits: stored figures or defaults are used.
 
     Examples:
         >>> machine(measure=False).cores > 0

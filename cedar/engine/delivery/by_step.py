@@ -1,4 +1,4 @@
-"""Batches again: read, and rows looked up, by their step."""
+"""Loader methods that read batches again, and look up rows, by step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cedar.operators.take import whole
 
 
 class ByStep(Reporting):
-    """Batches of an epoch by their step, run again where that must be."""
+    """Reads batches of an epoch by their step, recomputing them if necessary."""
 
     def read(self, step: int, rank: int | None = None) -> Any:
-        """Batch ``step`` of this epoch again, of this rank or another, until ``commit``.
+        """Return batch ``step`` of this epoch again, of this rank or another, until ``commit``.
 
         Raises:
-            PipelineError: the step is committed, past the epoch's end, or negative.
+            PipelineError: the step is committed, after the epoch's end, or negative.
         """
         replay = self._replay()
         replay.site = user_site()
@@ -43,13 +43,13 @@ class ByStep(Reporting):
         return in_form(mover.end(mover.begin(self._units.columns(block, replay.runner))), self._options.format)
 
     def locate(self, step: int, i: int = 0) -> Located:
-        """Where row ``i`` of batch ``step`` of this epoch came from; of a pipeline without batches, row ``step``.
+        """Return where row ``i`` of batch ``step`` of this epoch came from; without batches, row ``step``.
 
-        Files and functions are run again only where they decide which rows there are (filters, rows that may be
-        skipped, batches by length); the result says so. From a state: ``load_state_dict`` and then this.
+        Files and functions run again only if they determine which rows exist (filters, rows that may be skipped,
+        batches by length); the result says so. For a saved state, call ``load_state_dict`` first.
 
         Raises:
-            PipelineError: there is no such step, or no such row in it.
+            PipelineError: the step does not exist, or has no such row.
 
         Examples:
             >>> import cedar
@@ -71,7 +71,7 @@ class ByStep(Reporting):
         source, *above = path(binding.root, keys.ref(i).source)
         labels = tuple(binding.labels[id(node)] for node in above)
         reported = f"{binding.labels[id(source)]}, {source.site}"
-        epoch = self.epoch if self._options.steps is None else None  # such an epoch may hold parts of several
+        epoch = self.epoch if self._options.steps is None else None  # with steps=, an epoch spans parts of several
         of, parts = keys.each()
         row, *rows = (
             replace(self._account.named(ref), epoch=epoch)
@@ -80,15 +80,15 @@ class ByStep(Reporting):
         return Located(step, i, row, reported, labels, self._plans.current.method, locator.ran, tuple(rows))
 
     def where(self, file: str, row: int) -> list[Location]:
-        """Where row ``row`` of ``file`` is delivered in this epoch, rank and step; the inverse of locate.
+        """Return where row ``row`` of ``file`` is delivered in this epoch, by rank and step; the inverse of locate.
 
-        Every rank is inspected where row counts are known, else this one alone: ask each. What is run again is as of
-        ``locate``. An empty list says that the row is in no batch: filtered out, left out at the end of the epoch, or
-        of no file that is read.
+        If row counts are known, all ranks are searched; otherwise only this one, so call it on each. Files and
+        functions run again as in ``locate``. An empty list means that the row is in no batch: filtered out, left out
+        at the end of the epoch, or in no file that is read.
 
         Args:
-            file: a URL of a source, or how it ends: ``"clicks/part-3.parquet"``.
-            row: its number in the file, from 0; the byte offset of a line of text.
+            file: the URL of a source, or its last part: ``"clicks/part-3.parquet"``.
+            row: its number in the file, from 0; for text, the byte offset of the line.
 
         Raises:
             PipelineError: the epoch has no end.
@@ -118,14 +118,14 @@ class ByStep(Reporting):
         return places
 
     def _found(self, method: str) -> Locator:
-        """Who looks rows up."""
+        """Return the locator, created on first use."""
         self._check_steps(method)
         if self._locator is None:
             self._locator = Locator(self._job, self._options, self._account.skips, self._replays)
         return self._locator
 
     def commit(self, step: int) -> None:
-        """Batches up to and including ``step`` of this epoch are consumed: they need not be read again."""
+        """Mark batches up to and including ``step`` of this epoch as consumed: they need not be read again."""
         self._replay().commit(whole(step, "commit(step)"))
 
     def _replay(self) -> Replay:
@@ -133,7 +133,7 @@ class ByStep(Reporting):
         return self._replays.of(self.epoch, self._begun)
 
     def _check_steps(self, method: str) -> None:
-        """A step is known before it is run."""
+        """Raise PipelineError if steps cannot be known before they are run."""
         self._check_exact(method, user_site())
         if not self._batched and self._account.skips:
             raise PipelineError(f"{method} of rows that may be skipped", site=user_site(), fix="use batch()")

@@ -1,8 +1,8 @@
-"""Movers: how the tensors of a batch get to a device.
+"""Movers: copy the tensors of a batch to a device.
 
 A copy has two halves. ``begin`` runs in the loader's copying thread, ahead of the caller; ``end`` runs in the caller's
-thread when it takes the batch. On CUDA ``begin`` copies to page-locked memory and from there, on its own stream,
-to the device; ``end`` makes the caller's stream wait for that, not the caller. Other devices copy in ``begin``.
+thread when it takes the batch. On CUDA, ``begin`` copies to page-locked memory and from there to the device, on its own
+stream; ``end`` makes the caller's stream wait for that copy, but not the caller. For other devices, ``begin`` copies.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Mover(Protocol):
     """Copies batches to a device; one for each iteration of a loader."""
 
     def begin(self, columns: dict[str, Any]) -> Any:
-        """Start to copy a batch: what ``end`` needs. Called in the copying thread.
+        """Start to copy a batch; return what ``end`` needs. Called in the copying thread.
 
         Raises:
-            PipelineError: a column that the device cannot hold.
+            PipelineError: the device cannot hold a column.
         """
 
     def end(self, begun: Any) -> dict[str, Any]:
-        """The batch on the device, ready for what the caller does next. Called in the caller's thread."""
+        """Return the batch on the device, ready for use. Called in the caller's thread."""
 
 
 def check_device(device: Any, format: str, site: Site | None) -> None:
-    """Raises PipelineError for what is not a device, or none that is here."""
+    """Raise PipelineError if ``device`` is not a device or is not available."""
     if device is None:
         return
     if format not in ("torch", "tuple"):
@@ -51,9 +51,9 @@ def check_device(device: Any, format: str, site: Site | None) -> None:
 
 
 def make_mover(device: Any) -> Mover | None:
-    """For an iteration that the calling thread begins; None if tensors are on the device already.
+    """Return the mover of an iteration that the calling thread begins; None if tensors need no copy.
 
-    "cuda" without a number is the calling thread's current device: another thread may have another one.
+    "cuda" without a number means the calling thread's current device, since other threads may have other ones.
     """
     if device is None:
         return None
@@ -82,7 +82,7 @@ def _device(device: Any, site: Site | None) -> Any:
 
 @dataclass(frozen=True)
 class PlainMover:
-    """``tensor.to(device)``, done when ``begin`` returns: for "mps", "xpu", "meta" and similar.
+    """Copies by ``tensor.to(device)``, complete when ``begin`` returns: for "mps", "xpu", "meta" and similar.
 
     Args:
         device: a torch.device.
@@ -98,12 +98,12 @@ class PlainMover:
 
 
 class CudaMover:
-    """Through page-locked memory, on its own stream.
+    """Copies through page-locked memory, on a CUDA stream of its own.
 
-    torch keeps page-locked memory for the batches that follow, and gives it out again when the copy from it is done.
+    torch reuses page-locked memory for later batches once the copy from it is done.
 
     Args:
-        index: of the device.
+        index: number of the device.
     """
 
     def __init__(self, index: int) -> None:
@@ -132,7 +132,7 @@ class CudaMover:
         theirs = torch.cuda.current_stream(self._device)
         theirs.wait_event(copied)
 
-        def used(tensor: Any) -> Any:  # so that its memory is not given out again before that stream is through
+        def used(tensor: Any) -> Any:  # torch reuses the memory only after the caller's stream is done with it
             tensor.record_stream(theirs)
             return tensor
 
@@ -141,20 +141,20 @@ class CudaMover:
 
 
 def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -> dict[str, Any]:
-    """The columns with ``fn`` applied once to each tensor in them, however many names or parts share it.
+    """Return the columns with ``fn`` applied once to each tensor, even if several names or parts share it.
 
-    Strings and other objects stay; dicts, lists, tuples, JaggedTensors and groups keep their form.
+    Strings and other objects are kept; dicts, lists, tuples, JaggedTensors and groups keep their structure.
 
     Raises:
-        PipelineError: ``fn`` failed; names the column.
+        PipelineError: ``fn`` failed; the error names the column.
     """
     done: dict[int, Any] = {}
 
     def once(tensor: Any) -> Any:
-        if isinstance(tensor, ndarray):  # of dates or strings, for which torch has no dtype
+        if isinstance(tensor, ndarray):  # dates or strings, for which torch has no dtype
             return tensor
         if id(tensor) not in done:
-            done[id(tensor)] = tensor, fn(tensor)  # the tensor is kept, so that its id stays its own
+            done[id(tensor)] = tensor, fn(tensor)  # holding the tensor keeps its id from being reused
         return done[id(tensor)][1]
 
     moved: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a loader delivers: the last step of a batch."""
+"""Convert batches to the format that a loader delivers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = ("numpy", "torch", "arrow", "jax", "tuple")
 
 
 def check_format(name: str, site: Site | None) -> None:
-    """Raises PipelineError for an unknown format."""
+    """Raise PipelineError for an unknown format."""
     if name not in FORMATS:
         raise PipelineError(f"format={name!r}: it is one of {', '.join(map(repr, FORMATS))}", site=site)
     if name in ("torch", "jax") and find_spec(name) is None:
@@ -31,9 +31,9 @@ def check_format(name: str, site: Site | None) -> None:
 
 
 def in_form(columns: dict[str, Any], format: str) -> Any:
-    """A batch, finished and where it belongs, as the caller gets it: a dict, a tuple or an Arrow table.
+    """Return a finished batch as the caller gets it: a dict, a tuple or an Arrow table.
 
-    What a function returned for the batch is given as it is; of a batch whose rows were all skipped, an empty dict.
+    What a function returned for a batch is delivered unchanged; a batch whose rows were all skipped is an empty dict.
     """
     if format == "jax":
         from jax import numpy as jnp
@@ -48,11 +48,11 @@ def in_form(columns: dict[str, Any], format: str) -> Any:
 
 @dataclass(frozen=True)
 class Finish:
-    """The kernel that converts a batch's columns; its result is for the caller alone.
+    """The kernel that converts a batch's columns; the result shares no memory with the pipeline.
 
     Args:
         format: see ``FORMATS``.
-        marked: says which columns ``dedup()`` marked; each of them leads to the tensor of its group.
+        marked: the groups that ``dedup()`` marked; each of their columns is delivered as the tensor of its group.
     """
 
     format: str
@@ -78,9 +78,9 @@ class Finish:
 
 
 def group_tensors(columns: dict[str, GroupColumn], convert: Callable[..., Any]) -> dict[str, Any]:
-    """The columns of groups as tensors of their group, one object under all of its names.
+    """Return the columns of groups as tensors, one object per group under the names of all its columns.
 
-    A group that cannot be converted is left out: its columns, one by one, then say which row is to blame.
+    A group that cannot be converted is left out: converting its columns one by one then reports the row to blame.
     """
     from cedar.core.inverse import InverseKeyedJaggedTensor
 

@@ -1,4 +1,4 @@
-"""Where a row of a batch came from, found again from a position: without kernels, if nothing depends on them."""
+"""Find where a row of a batch came from, given its position; kernels run only if rows depend on them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from cedar.plan.scan import Scan
 
 @dataclass(frozen=True)
 class Located:
-    """A row that a loader gave, or gives.
+    """A row that a loader delivers, and where it came from.
 
     Args:
-        step, index: batch ``step`` of the epoch, row ``index`` of it; of a pipeline without batches, the row ``step``.
+        step, index: row ``index`` of batch ``step`` of the epoch; without batches, ``step`` is the row's number.
         row: URL of the file and row in it (a byte offset in text), item of a ``flat_map``, repeat and epoch.
-        rows: all rows that it was made of, as the documents of a packed row.
+        rows: all rows that it was made of, such as the documents of a packed row.
         source: the label of the source, and the user's line.
-        operators: the labels of those between the source and the loader, in the order in which they are written.
+        operators: labels of the operators between source and loader, in the order as written.
         plan: how the loader's last plan was found.
-        ran: functions and files were run again to find out, since they decide which rows there are.
+        ran: functions and files were run again to find the row, since they determine which rows exist.
     """
 
     step: int
@@ -68,9 +68,9 @@ class Location:
     """Where a row of a file is delivered.
 
     Args:
-        epoch, rank, step, index: row ``index`` of batch ``step`` that ``rank`` gets in this epoch; of a pipeline
-            without batches, ``step`` is the row's and ``index`` 0.
-        row: the row, as of ``Located``.
+        epoch, rank, step, index: row ``index`` of batch ``step`` of ``rank`` in this epoch; without batches, ``step``
+            is the row's number and ``index`` is 0.
+        row: the row, as in ``Located``.
     """
 
     epoch: int
@@ -84,19 +84,19 @@ class Location:
 
 
 class Locator:
-    """Replays of the keys of rows.
+    """Finds rows by replaying the row keys of an epoch.
 
     Args:
-        job: of the loader.
-        options: of the loader.
+        job: the loader's job.
+        options: the loader's options.
         skips: some operator may drop rows that fail.
-        full: replays all there is, for what depends on values.
+        full: replays complete batches, for pipelines in which rows depend on values.
     """
 
     def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
         bare = None if skips or job.split_batches else _bare(job.binding.root)
         self.ran = bare is None
-        self._last: tuple[Any, Keys] | None = None  # several rows of a step are asked for, one by one
+        self._last: tuple[Any, Keys] | None = None  # cached, since callers look up several rows of a step in turn
         self._replays = full
         if any(isinstance(n.operator, StreamOperator) and n.operator.joins for n in job.binding.nodes):
             binding = copy.copy(job.binding)
@@ -108,7 +108,7 @@ class Locator:
             self._replays = Replays(replace(job, binding=binding, finish=()), options, None, plans)
 
     def keys(self, epoch: int, begun: dict[str, Any], step: int, rank: int) -> Keys:
-        """Those of the rows of a step, in order."""
+        """Return the keys of the rows of a step, in order."""
         asked = epoch, copied(begun), step, rank
         if self._last is None or self._last[0] != asked:
             rows = self._replays.of(epoch, begun).unit(step, rank).rows
@@ -116,7 +116,7 @@ class Locator:
         return self._last[1]
 
     def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
-        """Step, index and key of every row of this number that ``rank`` gets, of whatever file."""
+        """Yield step, index and key of every row with this number, in any file, that ``rank`` gets."""
         for step, piece in self._replays.of(epoch, begun).all(rank):
             places, keys = (piece.rows.gather().live_keys() if self.ran else piece.rows.keys()).each()
             for found in np.flatnonzero(keys.row == row).tolist():
@@ -124,12 +124,12 @@ class Locator:
                 yield (step, i, keys.ref(found)) if piece.batch else (step + i, 0, keys.ref(found))
 
     def close(self) -> None:
-        """Release what is open."""
+        """Close the open replays."""
         self._replays.close()
 
 
 def path(root: Node, ordinal: int) -> Iterator[Node]:
-    """The nodes from source ``ordinal`` to the end."""
+    """Yield the nodes from source ``ordinal`` to the root."""
     on = {id(graph.sources(root)[ordinal])}
     for node in graph.walk(root):
         if id(node) in on or any(id(child) in on for child in node.inputs):
@@ -138,7 +138,7 @@ def path(root: Node, ordinal: int) -> Iterator[Node]:
 
 
 def _bare(root: Node) -> Node | None:
-    """The pipeline without operators that work on values; None if values decide which rows there are."""
+    """Return the pipeline without operators on values; None if values determine which rows exist."""
     for node in graph.walk(root):
         effects = node.effects
         if effects.rows == "stream" and (effects.random or effects.reads is None or effects.reads):
@@ -155,7 +155,7 @@ def _bare(root: Node) -> Node | None:
 
 
 def _without_columns(root: Node) -> Node:
-    """The graph of a plan whose scans read no column."""
+    """Return a plan's graph whose scans read no columns."""
     done: dict[int, Node] = {}
     for node in graph.walk(root):
         operator = Scan(node.operator.source, ()) if isinstance(node.operator, Read) else node.operator

@@ -26,22 +26,22 @@ class Observer:
     """Observes the progress of a run.
 
     Args:
-        position: what of the epoch is done, and all of it or None, in one unit; given by any code that has a loader.
+        position: returns the progress in the epoch and its total or None, in one unit; set by the loader's creator.
     """
 
     position: Callable[[], tuple[int, int | None]] | None = None
 
     def begin(self, metrics: Metrics) -> None:
-        """A loader is created, with these counters."""
+        """Note that a loader was created, with its counters."""
 
     def update(self, metrics: Metrics) -> None:
-        """Rows, or a batch, are about to be delivered."""
+        """Note that rows or a batch are about to be delivered."""
 
     def ended(self) -> None:
-        """An iteration is over, whatever ended it."""
+        """Note that an iteration has ended, for any reason."""
 
     def close(self) -> None:
-        """The loader is closed."""
+        """Note that the loader was closed."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +65,7 @@ class Options:
     steps: int | None = None
     deal: str = "auto"
     counts: str = "auto"
-    agree: Any = None  # a folder, a store of torch.distributed, or a service
+    agree: Any = None  # where ranks communicate: a folder, a store of torch.distributed, or a service
     timeout: float | None = None
     order: str = "exact"  # or "any"
     format: str = "numpy"
@@ -73,19 +73,19 @@ class Options:
     on_error: Skip | None = None
     planner: Planner | None = None
     plan: Plan | None = None
-    plan_for: Callable[[Node], Planner | None] | None = None  # makes the planner of a root with other snapshots
+    plan_for: Callable[[Node], Planner | None] | None = None  # creates the planner for a root with other snapshots
     explainer: Callable[[Node, Plans], str] | None = None
-    as_blocks: bool = False  # for sinks: blocks instead of rows or batches,
-    encode: Kernel | None = None  # of batches, in tasks: what this makes of them
+    as_blocks: bool = False  # for sinks: deliver blocks instead of rows or batches
+    encode: Kernel | None = None  # runs in tasks on each batch; its result is delivered
     observer: Observer | None = None
-    words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # labels, by id, as people wrote them
+    words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None = None  # returns labels as the user wrote them
 
 
 def checked(options: Options, site: Site | None) -> Options:
-    """The options, their integers of type int.
+    """Return validated options, with integer arguments converted to int.
 
     Raises:
-        PipelineError: at ``site``; they are not what they should be.
+        PipelineError: an option is invalid; reported at ``site``.
     """
     options = replace(
         options, **{name: as_int(getattr(options, name)) for name in ("workers", "steps", "seed", "epoch")}
@@ -123,7 +123,7 @@ def checked(options: Options, site: Site | None) -> Options:
 
 
 def _limit(seconds: Any, site: Site | None) -> float | None:
-    """None without a limit; 0 is none, as in torch."""
+    """Return a timeout in seconds; None and 0 mean no limit, as in torch."""
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
@@ -132,10 +132,10 @@ def _limit(seconds: Any, site: Site | None) -> float | None:
 
 
 def check_fits(binding: Binding, options: Options, world: int, site: Site | None) -> None:
-    """Refuse options that the pipeline cannot have.
+    """Reject options that do not fit the pipeline.
 
     Raises:
-        PipelineError: at the operator's line, or the loader's.
+        PipelineError: reported at the operator's line, or the loader's.
     """
     if options.split_batches:
         check_slices(binding, world, site)
@@ -145,7 +145,7 @@ def check_fits(binding: Binding, options: Options, world: int, site: Site | None
 
 
 def _check_counted(binding: Binding, site: Site | None) -> None:
-    """Refuse a pipeline of which counts cannot be known before a run."""
+    """Reject a pipeline whose row counts cannot be known before a run."""
     _, culprit = counted_if_read(binding)
     if culprit is not None:
         node, why = culprit
@@ -158,7 +158,7 @@ def _check_counted(binding: Binding, site: Site | None) -> None:
 
 
 def _check_turns(binding: Binding, options: Options) -> None:
-    """Refuse what lets ranks come to a step of ``balance()`` apart."""
+    """Reject options that let ranks reach the steps of ``balance()`` in different epochs."""
     node = over_ranks(binding.nodes)
     if node is None:
         return

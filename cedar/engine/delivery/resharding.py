@@ -1,4 +1,4 @@
-"""A loader whose ranks change while an epoch is in progress."""
+"""Loader methods that change the ranks during an epoch."""
 
 from __future__ import annotations
 
@@ -19,33 +19,31 @@ from cedar.plan.graph import Node, digest, topology
 
 
 class Resharding(LoaderPosition):
-    """The rest of an epoch, redistributed."""
+    """Redistributes the rest of an epoch to other ranks."""
 
     def __init__(self, root: Node, options: Options) -> None:
         super().__init__(root, options)
         self._elastic = self._make_elastic()
 
     def reshard(self, rank: int | None, world: int) -> None:
-        """Continue as another rank, of another number of ranks: the rest of the epoch is redistributed, every row once.
+        """Continue as another rank of another number of ranks; the rest of the epoch is redistributed without loss.
 
-        All ranks of the new world call it at the same step: those that stay, between two batches, and those that are
-        new, with a loader of the same pipeline and seed that was not iterated. A loop that is in progress continues
-        with
-        this rank's part of the rest; elsewhere the next ``for`` does. Ranks meet through ``loader(agree=)``, the store
-        of torch.distributed where that is initialized for the new ranks, or the service they read through; see
-        docs/ranks.md.
+        All ranks of the new world must call it at the same step: staying ranks between two batches, and new ranks with
+        an unused loader of the same pipeline and seed. A loop in progress continues with this rank's part of the rest;
+        otherwise the next ``for`` does. Ranks communicate through ``loader(agree=)``, torch.distributed's store if it
+        is initialized for the new ranks, or the service that they read through; see docs/ranks.md.
 
-        A rank of the world before that does not come is gone: every batch up to this step counts as delivered to it.
+        A rank of the old world that does not call it is lost: every batch up to this step counts as delivered to it.
 
         Args:
-            rank: this rank's number from now on; None if it leaves: it tells the others where it stood, which
-                saves them to work that out, and its loader is closed.
-            world: how many ranks there are from now on.
+            rank: this rank's number from now on; None if it leaves. A leaving rank publishes its state, so that other
+                ranks need not recompute it, and its loader is closed.
+            world: the number of ranks from now on.
 
         Raises:
-            PipelineError: a rank outside its world, or ranks that cannot talk.
-            ResumeError: the ranks stand at different steps, or are of different pipelines.
-            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This one is where it stood.
+            PipelineError: a rank is outside its world, or ranks cannot communicate.
+            ResumeError: the ranks are at different steps, or have different pipelines.
+            WorkerError: a rank did not come within ``loader(timeout=)``, or 600 s. This rank keeps its position.
 
         Examples:
             >>> import cedar
@@ -89,7 +87,7 @@ class Resharding(LoaderPosition):
     def _make_elastic(self) -> Elastic:
         options, root = self._options, self._binding.root
         name = f"cedar/{digest([topology(root), options.seed, 'reshard'])[:16]}"
-        check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - not before it is needed
+        check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - computes the identity lazily
         return Elastic(name, self._job.place, options.timeout, check, self._chunk, self._drifts, self._run_again)
 
     def _tells(self) -> bool:
@@ -99,17 +97,17 @@ class Resharding(LoaderPosition):
         return self._elastic.tells(self._begun, self.epoch, lanes, sharing.together)
 
     def _tell(self) -> None:
-        """Leave word of where this rank begins, in case it is gone when ranks change."""
+        """Publish where this rank begins, in case it is lost before ranks change."""
         if self.rank.world > 1 and self._tells():
             self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
 
     def _run_again(self, gone: LostRank, going_on: Callable[[], None]) -> dict[str, Any]:
-        """The state of a rank that is gone, after its last step."""
+        """Return the state of a lost rank after its last step."""
         options = replace(
             self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,
             device=None,
         )  # fmt: skip
-        other: Any = type(self)(self._binding.root, options)  # a whole loader, that can be iterated
+        other: Any = type(self)(self._binding.root, options)  # a complete loader, which can be iterated
         with other:
             other._job = replace(other._job, shares=replace(other._job.sharing, lanes=gone.lanes, together=False))
             other._stand(gone.state)

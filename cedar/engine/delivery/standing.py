@@ -1,4 +1,4 @@
-"""Where a loader stands, and the state that says so."""
+"""A loader's position in its epoch, and the state that saves it."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
-_CLOSED = 8  # epochs of the data that a rank may be ahead of another when their states are merged
+_CLOSED = 8  # number of data epochs that a rank may be ahead of another when their states are merged
 
 
 class LoaderPosition(Parts):
-    """Where a loader stands in its epoch, as of what the caller received."""
+    """Tracks a loader's position, according to what the caller received."""
 
     def __init__(self, root: Node, options: Options) -> None:
         super().__init__(root, options)
-        self._left = False  # of the epoch that ended last, something
-        self._new = True  # nothing was asked of it yet
-        self._now: tuple[Node, Options] | None = None  # of files as they are, where they are read as they were saved
-        self._changed: list[str] = []  # what is to be said of these files
-        self._earlier = 0  # steps of the epochs before
+        self._left = False  # whether the epoch that ended last has undelivered units
+        self._new = True  # whether the loader is still unused
+        self._now: tuple[Node, Options] | None = None  # root and options for files as they are now, if read as saved
+        self._changed: list[str] = []  # messages about files that changed
+        self._earlier = 0  # steps of earlier epochs
         mixes = [cast("Mix", node.operator) for node in self._binding.mixtures.values()]
-        self._scheduled = any(callable(weight) for mix in mixes for weight in mix.weights)  # by the step
-        self._dealt = False  # the rest of the epoch, again, under an iteration
+        self._scheduled = any(callable(weight) for mix in mixes for weight in mix.weights)  # weights depend on steps
+        self._dealt = False  # whether the rest of the epoch was redistributed during an iteration
         self._begin_epoch(self._options.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Stand at the beginning of an epoch; with ``steps``, the data continue where they were."""
+        """Move to the beginning of an epoch; with ``steps``, the caller restores where the data continue."""
         self.epoch = epoch
         self._step = 0
-        self._total: tuple[int, int | None] | None = None  # units of an epoch, once asked for
+        self._total: tuple[int, int | None] | None = None  # (epoch, its units), once computed
         self._data = epoch
         self._open: dict[str, Any] = {}
-        self._live: DataEpoch | AheadEpoch | None = None  # the epoch whose entry in ``_open`` is behind
+        self._live: DataEpoch | AheadEpoch | None = None  # epoch in progress; its entry in ``_open`` is outdated
         self._mark_beginning()
         self._resumed = self._started = self._placed = False
-        self._ended: dict[str, Any] | None = None  # the loaded state, where it was an epoch's last: this is the next
-        self._passes = False  # where a loaded state turns out to be an epoch's last, the next epoch comes
+        self._ended: dict[str, Any] | None = None  # the loaded state if it was after an epoch's last batch
+        self._passes = False  # continue with the next epoch if the loaded state proves to be after the last batch
         self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
-        """The entries of the data epochs in progress, as of what the caller received."""
+        """Return the entries of the data epochs in progress, according to what the caller received."""
         if self._live is not None and self._live.moved:
             self._open[str(self._live.epoch)] = self._live.entry()
         return copied(self._open)  # type: ignore[no-any-return]
 
     def _mark_beginning(self) -> None:
-        """Steps count from here: the epoch's beginning, or where it was redistributed to other ranks."""
+        """Count steps from here: from the epoch's beginning, or from where it was redistributed to other ranks."""
         self._begun: dict[str, Any] = {"step": self._step, "data": self._data, "open": self._opened()}
 
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
-        """This rank is through an epoch of the data: other ranks may need to know when their states are merged."""
+        """Record that this rank finished a data epoch, which other ranks may need when states are merged."""
         self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
         self._open[str(data.epoch)] = data.closed()
         self._left = data.left
@@ -88,7 +88,7 @@ class LoaderPosition(Parts):
         self._earlier += self._step
         self._begin_epoch(self.epoch + 1)
         if steps is None:
-            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # others may still be in it
+            self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # other ranks may still be in it
             if self._job.sharing.together and self._left:
                 fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
                 self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}
@@ -98,15 +98,15 @@ class LoaderPosition(Parts):
             self._mark_beginning()
 
     def _here(self) -> DataEpoch:
-        """The epoch of the data that the next batch is of, as of what the caller received."""
+        """Return the data epoch of the next batch, at the position of what the caller received."""
         return DataEpoch(self._job, Runner("inline", 1), self._data, self._opened().get(str(self._data)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Stand at the beginning of epoch ``epoch``, 0 or above; where a state was loaded that stands in it, there.
+        """Move to the beginning of epoch ``epoch``, 0 or above; if a loaded state is in that epoch, keep its position.
 
-        Code written for a DataLoader tells the epoch before each ``for``, also when it was resumed in the middle of it.
-        A state after the last batch of epoch 3 is the beginning of epoch 4; who sets epoch 3 gets the rest of
-        that, which is nothing.
+        Code written for a DataLoader sets the epoch before each ``for``, even after resuming in the middle of it. A
+        state after the last batch of epoch 3 is at the beginning of epoch 4; setting epoch 3 then selects
+        the rest of epoch 3, which is empty.
         """
         epoch = whole(epoch, "set_epoch(epoch)")
         self._generation += 1
@@ -119,12 +119,12 @@ class LoaderPosition(Parts):
             return
         if epoch == self.epoch and (self._resumed or not self._started):
             self._passes = False
-            return  # it is there, maybe with what was left over of the epoch before
+            return  # already there, perhaps with batches left over from the epoch before
         self._read_as_now()
         self._begin_epoch(epoch)
 
     def _place(self, runner: Runner) -> None:
-        """With ``steps``, an epoch that was not reached by running starts where it would."""
+        """With ``steps``, compute where the data of an epoch start if earlier epochs were not run."""
         steps = self._options.steps
         if steps is None or self._placed:
             return
@@ -137,9 +137,9 @@ class LoaderPosition(Parts):
         self._mark_beginning()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after what the caller received: JSON-able, a few KiB, cheap to make.
+        """Return the position after what the caller received: JSON-serializable, a few KiB, cheap to create.
 
-        Save it on every rank: a later run with another number of ranks needs the list of all of them.
+        Save it on every rank: a later run with another number of ranks needs the list of all states.
         """
         self._place(Runner("inline", 1))
         identity = self._identity()
@@ -161,10 +161,10 @@ class LoaderPosition(Parts):
         )  # fmt: skip
 
     def check_state(self, state: Any) -> None:
-        """Whether a state, of any rank, is one of this pipeline, with its code, of its data and its seed.
+        """Check that a state, of any rank, matches this pipeline, its code, its data and its seed.
 
         Raises:
-            ResumeError: it is not.
+            ResumeError: the state does not match.
         """
         site, identity = user_site(), self._identity()
         saved = validated(state, site)
@@ -173,15 +173,15 @@ class LoaderPosition(Parts):
             raise ResumeError("the code of a function or an expression of the pipeline changed", site=site)
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Continue where a state says, at the next ``for``.
+        """Continue from a saved state at the next ``for``.
 
         Args:
-            state: what ``state_dict()`` returned, on this rank. Where row counts are known, that of any rank will do,
-                also for another number of ranks. Elsewhere, after such a change: the list of all states.
+            state: what ``state_dict()`` returned on this rank. Where row counts are known, the state of any rank works,
+                also with another number of ranks. Otherwise, after such a change, give the list of all states.
 
         Raises:
-            ResumeError: the state is damaged, or of another pipeline, data, seed or version; or of another rank, and
-                where this one is does not follow from it.
+            ResumeError: the state is damaged; or of another pipeline, data, seed or version; or of another rank, and
+                this rank's position does not follow from it.
         """
         site = user_site()
         states = [validated(s, site) for s in (state if isinstance(state, (list, tuple)) else [state])]
@@ -205,7 +205,7 @@ class LoaderPosition(Parts):
             self._passes = over is None and self._ends_together
 
     def _read_as(self, state: dict[str, Any], site: Site | None) -> None:
-        """Read files as they were when a state was saved, where they changed since."""
+        """Read files as they were when the state was saved, if they changed since."""
         self._read_as_now()
         self._changed = []
         listings = state.get("listings") or []
@@ -228,35 +228,35 @@ class LoaderPosition(Parts):
             raise ResumeError(what, site=site, done="nothing was loaded", fix=fix) from error
         if made:
             self._now = self._binding.root, self._options
-            options = replace(self._options, planner=None, plan=None)  # those are of the files as they are
+            options = replace(self._options, planner=None, plan=None)  # plans belong to the files as they are now
             self._made_of(graph.replace(self._binding.root, lambda node: made.get(id(node))), options)
             for each in self._changed:
                 _log.warning("%s", each)
 
     def _read_as_now(self) -> None:
-        """Read files as they are: what was left of an epoch when they changed is through, or left."""
+        """Read files as they are now; ends an epoch that was read as files were when saved."""
         if self._now is not None:
             root, options = self._now
             self._now = None
             self._made_of(root, options)
 
     def _made_of(self, root: Node, options: Options) -> None:
-        """Continue as another loader, which is at the beginning of this epoch; a rank stays what it is."""
+        """Reinitialize with another root at the beginning of this epoch; the rank does not change."""
         names = ("_now", "_changed", "_site", "_elastic", "_kept", "_started", "_earlier")
         kept, weights, counted = {name: self.__dict__[name] for name in names}, self._job.weights, self._metrics
         epoch, generation = self.epoch, self._generation
         self.close()
         options = replace(options, rank=self.rank.rank, world=self.rank.world, subgroup=True)
-        self.__init__(root, options)  # type: ignore[misc] # nothing else may stay
+        self.__init__(root, options)  # type: ignore[misc] # everything else is recreated
         self.__dict__.update(kept)
         self._metrics.__dict__.update(counted.__dict__)  # the report continues
         self._generation, self._job = generation + 1, replace(self._job, weights=weights)
         self._begin_epoch(epoch)
 
     def _check_gone(self, site: Site | None) -> None:
-        """Raises ResumeError where a file is gone that was being read, and how much is missing is not known."""
+        """Raise ResumeError if a missing file was being read, so that the number of missing rows is unknown."""
         gone = [source for read in self._binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
-        looks = gone and not _in_order(self._binding.root)  # there a position is where the last row is
+        looks = gone and not _in_order(self._binding.root)  # in order, a position is right after the last row
         try:
             for number, entry in self._open.items() if looks else ():
                 DataEpoch(self._job, Runner("inline", 1), int(number), copied(entry)).look()
@@ -266,20 +266,20 @@ class LoaderPosition(Parts):
             error.fix = f"restore it, or give up the rest of the epoch: set_epoch({self.epoch + 1})"
             raise
         for source in gone:
-            del source.__dict__["gone"]  # from here on, positions count what is there
+            del source.__dict__["gone"]  # from here on, positions count only existing files
 
     def _read_snapshots(self, snapshots: list[int | None], site: Site | None) -> None:
-        """Read those of a state, whatever was written to the tables since, where the pipeline asked for the latest."""
+        """Read the snapshots named in a state, if the pipeline asked for the latest of its tables."""
         root, options = at_snapshots(self._binding.root, snapshots), self._options
         if root is not self._binding.root and self._new and options.plan is None:
             planner = None if options.plan_for is None else options.plan_for(root)
-            self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # nothing was asked of it yet
+            self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # the loader is still unused
         check_snapshots(self._binding.root, snapshots, site)
 
     def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
-        """Whether a rank that had as many steps as the state's is through the epoch; None if only a run can tell.
+        """Whether a rank with as many steps as the state has finished the epoch; None if only a run can tell.
 
-        Of ranks rank 0 has most: it stands for all.
+        Rank 0 has the most steps of all ranks, so it can stand for all of them.
         """
         if self._options.steps is not None:
             return bool(state["step"] >= self._options.steps)
@@ -290,7 +290,7 @@ class LoaderPosition(Parts):
         return units <= 0
 
     def _mixed(self) -> dict[str, Any]:
-        """What a state says of mixtures: their weights as written, and as they were changed."""
+        """Return a state's fields for mixtures: weights as written, and as changed."""
         weights = {
             number: [cast("Mix", node.operator).written(), self._job.weights.get(number)]
             for number, node in self._binding.mixtures.items()
@@ -298,34 +298,34 @@ class LoaderPosition(Parts):
         return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier} if self._scheduled else {})
 
     def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
-        """Stand where a state says, by the weights of mixtures that count."""
+        """Apply the mixture weights of a state; overridden in ``Mixtures``."""
 
     def _pass_on(self) -> None:
-        """From the end of an epoch to the beginning of the next."""
-        if self._options.steps is None:  # else the epoch of the data continues
+        """Move from the end of an epoch to the beginning of the next."""
+        if self._options.steps is None:  # with steps=, the data epoch continues
             self._close(self._here())
         self._finish_epoch()
 
     @property
     def _ends_together(self) -> bool:
-        """Who has no batch left knows that no rank has."""
+        """Whether a rank without batches can conclude that no rank has any left."""
         sharing, alone = self._job.sharing, self.rank.world == 1 or self._options.split_batches
         return alone or sharing.together or (not sharing.lanes and last_mode(self._binding.root) != "keep")
 
     @property
     def _drifts(self) -> bool:
-        """How far a rank is in an epoch does not follow from its steps, even where counts are known."""
+        """Whether a rank's position in an epoch does not follow from its steps, even where counts are known."""
         kept = self._options.steps is not None and last_mode(self._binding.root) == "keep"
         return kept or (self._account.skips and not self._batched)
 
     def _stand(self, chosen: dict[str, Any]) -> None:
-        """Stand where a state of this rank says."""
+        """Take the position of a state of this rank."""
         self._new = False
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
         self._resumed, self._placed = True, True
         self._earlier = chosen.get("earlier", 0)
-        if chosen["begun"] is None:  # merged: steps of this world count from here
+        if chosen["begun"] is None:  # a merged state: steps of this world count from here
             self._mark_beginning()
         else:
             self._begun = chosen["begun"]
@@ -346,7 +346,7 @@ class LoaderPosition(Parts):
 
 
 def _in_order(root: Node) -> bool:
-    """Rows come one after the other, in batches at the end: none is held back, and blocks are of one split."""
+    """Whether rows are delivered in order, batched only at the end, and each block comes from one split."""
     nodes = [node for node in graph.walk(root) if node.inputs]
     streams = [node.operator for node in nodes if isinstance(node.operator, StreamOperator)]
     holding = [each for each in streams if not (each.keeps_windows or each.repeats or each.cuts)]
@@ -355,5 +355,5 @@ def _in_order(root: Node) -> bool:
 
 
 def carries(begun: dict[str, Any]) -> bool:
-    """An epoch began with what was left over of the one before."""
+    """Whether an epoch began with batches left over from the epoch before."""
     return any(entry.get("before") for entry in begun["open"].values())

@@ -1,7 +1,7 @@
 """The state of a loader: a few KiB of JSON, in coordinates of the logical pipeline.
 
-A state says what its rank has received. Each data epoch that is in progress has an entry: who had taken how much of
-it in earlier worlds, and where this rank is. States of N ranks merge into one from which M ranks continue.
+A state records what its rank has received. Each data epoch in progress has an entry: how much ranks of earlier worlds
+took, and where this rank is. The states of N ranks can be merged into one from which M ranks continue.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cedar.engine.streams.lane_states import LaneState, dealt_anew, merged, past
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
-VERSION = 3  # of states that are not packed; 1 and 2 shuffled by the numbers of files in the listing
+VERSION = 3  # version of states that are not packed; versions 1 and 2 shuffled by file numbers in the listing
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
-_TOLD = 32  # operators that a state tells of, so that an error can name the one that differs
-_LISTINGS = 2048  # characters of all listings in a state
+_TOLD = 32  # number of operators that a state lists, so that an error can name the one that differs
+_LISTINGS = 2048  # maximum characters of all listings in a state
 
 
 def snapshots_of(root: Node) -> list[int | None]:
-    """Of each source, the number of the snapshot of a table that it reads; nothing where no source reads any."""
+    """Return the table snapshot number that each source reads, None for other sources; empty if no source has one."""
     sources = [node.operator.source for node in _reads(root)]
     if len(sources) > BUCKETS or not any(isinstance(source, SnapshotSource) for source in sources):
         return []
@@ -44,10 +44,10 @@ def snapshots_of(root: Node) -> list[int | None]:
 
 
 def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
-    """The root, its sources reading these snapshots, where the user left open which.
+    """Return the graph with sources that read these snapshots, except where the user chose a snapshot.
 
     Raises:
-        SourceError: a table has no such snapshot any more.
+        SourceError: a table does not have the snapshot any more.
     """
     numbers = {id(node): number for node, number in zip(_reads(root), snapshots, strict=False)}
 
@@ -62,7 +62,7 @@ def at_snapshots(root: Node, snapshots: Sequence[int | None]) -> Node:
 
 
 def check_snapshots(root: Node, snapshots: Sequence[int | None], site: Site | None) -> None:
-    """Raises ResumeError where a source reads another snapshot than the state is of."""
+    """Raise ResumeError if a source reads another snapshot than the one in the state."""
     for number, (own, other) in enumerate(zip(snapshots_of(root), snapshots, strict=False)):
         if own != other:
             raise ResumeError(
@@ -80,7 +80,7 @@ def _reads(root: Node) -> list[Any]:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a state must fit: topology and parameters, sources, seed; and the code, whose change is only a warning."""
+    """What a state must match: topology and parameters, sources and seed; for changed code there is only a warning."""
 
     pipeline: str
     sources: list[str]
@@ -88,23 +88,21 @@ class Identity:
     seed: int
     split_batches: bool
     steps: int | None
-    operators: list[str]  # the name of each of the first, and the beginning of the digest of its parameters
-    marks: list[Any]  # of each source over files, stamps and contents of runs of them; None of others
-    counts: str | None = None  # stands for the rows that filters leave of each split, where they are counted
-    any_order: bool = False  # rows come as they finish
-    snapshots: list[int | None] = field(default_factory=list)  # that sources read of tables, if one does
-    count: int = field(default=0, compare=False)  # of sources
-    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # that the marks are of
-    listings: list[str | None] = field(
-        default_factory=list, compare=False, repr=False
-    )  # as of ``as_saved.listing_text``
+    operators: list[str]  # for each of the first operators: its name and the start of its parameters' digest
+    marks: list[Any]  # for each source with files: stamps and content hashes of runs of files; None for others
+    counts: str | None = None  # digest of the rows that filters leave of each split, where they are counted
+    any_order: bool = False  # rows are delivered as they finish
+    snapshots: list[int | None] = field(default_factory=list)  # table snapshot of each source; empty if none has one
+    count: int = field(default=0, compare=False)  # number of sources
+    files: list[Sequence[Any]] = field(default_factory=list, compare=False, repr=False)  # files that marks refer to
+    listings: list[str | None] = field(default_factory=list, compare=False, repr=False)  # see ``listing_text``
 
     @staticmethod
     def of(
         root: Node, seed: int, split_batches: bool, steps: int | None, settled: bool = False, counts: str | None = None,
         any_order: bool = False,
     ) -> Identity:  # fmt: skip
-        """That of a pipeline; ``settled``: filters decide which splits there are; others: as of the fields."""
+        """Return the identity of a pipeline; ``settled``: filters decide which splits exist."""
         reads = [n.operator for n in graph.sources(root) if isinstance(n.operator, Read)]
         digests = [graph.digest(operator.parameters()) for operator in reads]
         files = [operator.source.listing.files if hasattr(operator.source, "marks") else () for operator in reads]
@@ -113,7 +111,7 @@ class Identity:
                 list(operator.source.marks()) if each else None for operator, each in zip(reads, files, strict=True)
             ]
             listings = [listing_text(operator.source) for operator in reads]
-        else:  # a state is small, however many sources there are: runs of them are distinguished
+        else:  # with many sources, digests cover groups of them, so that the state stays small
             digests = [graph.digest(run_of(digests, number)) for number in range(BUCKETS)]
             files = [[file for each in files for file in each]]
             marks = [list(marks_of(files[0])) if files[0] else None]
@@ -139,7 +137,7 @@ class Identity:
         )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
-        """Raises ResumeError where a state does not fit; warns where only code changed."""
+        """Raise ResumeError if a state does not match; warn if only code changed."""
         saved = state.get("counts")
         if (self.counts is None) != (saved is None):
             mine, theirs = ("auto" if each is None else "exact" for each in (self.counts, saved))
@@ -212,7 +210,7 @@ def _operators(root: Node) -> list[str]:
 
 
 def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
-    """The first operator that differs, for people; they are counted from 1, inputs first."""
+    """Describe the first operator that differs; operators are numbered from 1, inputs first."""
     if not saved:
         return "its operators, their connections or their parameters differ"
     for number, (now, before) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
@@ -225,7 +223,7 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
 
 
 def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
-    """Raises ResumeError where a file is another than the one of its name and size when the state was saved."""
+    """Raise ResumeError if a file was written again since the state was saved, with the same name and size."""
     if [len(each) for each in mine] != [len(each) for each in saved]:
         raise ResumeError("the state is damaged: 'files'", site=site, fix="use an earlier checkpoint")
     changed = changed_runs(len(files), saved, mine)
@@ -242,16 +240,16 @@ def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None)
 
 
 def seal(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with a checksum, so that an edited one is noticed; packed, if it is large."""
+    """Return the state with a checksum that reveals edits, packed if it is large."""
     state = packed(state)
     return state | {"check": graph.digest(state)}
 
 
 def validated(state: Any, site: Site | None) -> dict[str, Any]:
-    """A state that is whole and of this version, as a copy.
+    """Return a copy of a state after checking that it is complete and of a known version.
 
     Raises:
-        ResumeError: it is not.
+        ResumeError: the state is damaged, edited or of another version.
     """
     if isinstance(state, (str, bytes)):
         try:
@@ -294,12 +292,12 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
 def choose(
     states: Sequence[dict[str, Any]], rank: int, world: int, chunk: Callable[[], int], drifts: bool, site: Site | None
 ) -> dict[str, Any]:
-    """A rank's own state, or its part of all ranks' states, which may follow from one of them.
+    """Return a rank's own state, or its part of the merged states of all ranks, which may be derived from one.
 
-    ``drifts``: how far a rank is does not follow from its steps.
+    ``drifts``: a rank's position does not follow from its number of steps.
 
     Raises:
-        ResumeError: neither can be had from these states.
+        ResumeError: these states are not sufficient.
     """
     ranks = [(state["rank"], state["world"]) for state in states]
     twice = next((each for each in ranks if ranks.count(each) > 1), None)
@@ -327,15 +325,15 @@ def choose(
 
 
 def of_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -> dict[str, Any]:
-    """The state of another rank after as many steps.
+    """Return the state of another rank after the same number of steps.
 
     Raises:
-        ResumeError: that does not follow from this one.
+        ResumeError: it cannot be derived from this state.
     """
     if state["rank"] == rank:
         return state
     entries = [*state["open"].values(), *state["begun"]["open"].values()]
-    if state["split_batches"]:  # each rank has its slice of the same batches
+    if state["split_batches"]:  # each rank has a slice of the same batches
         return state | {"rank": rank}
     if state.get("order") == "any" or (entries and drifts) or any(entry["lanes"] is not None for entry in entries):
         raise ResumeError(
@@ -355,7 +353,7 @@ def of_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -
 
 
 def _deal_of_any(deal: list[Any] | None) -> list[Any] | None:
-    """A place in an epoch, for any rank that took as many units: what is below may be another's run."""
+    """Return a position for any rank that took as many units; a position in one rank's run below is dropped."""
     if deal is None:
         return None
     (taken, below, number), skip = deal
@@ -363,7 +361,7 @@ def _deal_of_any(deal: list[Any] | None) -> list[Any] | None:
 
 
 def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
-    """A rank's part of a state that ``merge`` made."""
+    """Return a rank's part of a state that ``merge`` created."""
     opened = {number: _part_of(entry, rank, world) for number, entry in state["open"].items()}
     return copied(state | {"open": opened})  # type: ignore[no-any-return]
 
@@ -379,10 +377,10 @@ def _part_of(entry: dict[str, Any] | None, rank: int, world: int) -> dict[str, A
 
 
 def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> dict[str, Any]:
-    """One state from those of all ranks: the rest of each data epoch in progress, to be redistributed.
+    """Merge the states of all ranks into one, with the rest of each data epoch in progress to be redistributed.
 
     Raises:
-        ResumeError: ranks are missing, twice there, or of different runs; or rows came in any order.
+        ResumeError: ranks are missing, duplicate or of different runs; or rows were delivered as they finished.
     """
     if any(state.get("order") == "any" for state in states):
         raise ResumeError(
@@ -404,7 +402,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     epoch = min(s["epoch"] for s in states)
     for name, differ in (
         ("world", any(s["world"] != world for s in states)),
-        # A rank that ran out before the others is at the beginning of the next epoch.
+        # A rank that ran out of batches before the others is at the beginning of the next epoch.
         ("epoch", any(s["epoch"] > epoch + (s["step"] == 0) for s in states)),
     ):
         if differ:
@@ -432,7 +430,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
             )
     for number in epochs:
         if number > whole["data"] and "before" in (ahead_of := whole["open"].get(str(number), {})):
-            del ahead_of["before"]  # it is in the entry of its own epoch, in which some rank still stands
+            del ahead_of["before"]  # included in the entry of its own epoch, in which some rank still is
     whole["step"] = min(s["step"] for s in states if s["epoch"] == epoch)
     whole["begun"] = None
     whole["seen"] = sum(s["seen"] for s in states) // world
@@ -442,7 +440,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
 
 
 def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
-    """Some ranks assigned an epoch by lanes, and others by batches."""
+    """Whether some ranks share an epoch by lanes, and others by batches."""
     for number in {number for s in states for number in s["open"]}:
         entries = [s["open"][number] for s in states if number in s["open"]]
         while entries:
@@ -455,7 +453,7 @@ def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
 def _merge_entries(
     number: int, entries: list[dict[str, Any] | None], ahead: list[bool], world: int, chunk: int, sliced: bool
 ) -> dict[str, Any]:
-    """One data epoch as several ranks left it; ``ahead`` ranks have finished it."""
+    """Merge the entries of several ranks for one data epoch; ``ahead`` marks the ranks that have finished it."""
     some = next(e for e in entries if e is not None)
     if some.get("lanes") is not None or any(e and e.get("lanes") is not None for e in entries):
         lanes: list[Sequence[Any]] = []
@@ -472,7 +470,7 @@ def _merge_entries(
         if entry is None or entry["deal"] is None:
             taken.append(EVERYTHING if done else 0)
             if not done:
-                hint = [None, 0]  # something has not begun, so units are left from the first on
+                hint = [None, 0]  # a rank has not begun, so units remain from the first on
             continue
         (units, below, at), skip = entry["deal"]
         taken.append(units + skip)
@@ -488,7 +486,7 @@ def _merge_entries(
 
 
 def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
-    """What several ranks had left over of an epoch before; those that had nothing are through with it."""
+    """Merge what ranks have left of the epoch before; ranks without such an entry have finished it."""
     if not (present := [each for each in left if each]):
         return {}
     number = max(each["epoch"] for each in present)
@@ -497,7 +495,7 @@ def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, slice
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of plain JSON."""
+    """Return a deep copy of plain JSON."""
     if isinstance(value, dict):
         return {k: copied(v) for k, v in value.items()}
     return [copied(v) for v in value] if isinstance(value, list) else value

@@ -24,13 +24,13 @@ class Share:
     """Which part of the units a rank takes.
 
     Args:
-        rank, world: this rank's number and how many there are.
-        chunk: least units of a contiguous run.
-        last: the pipeline's mode at the end, as of ``deal_mode``.
+        rank, world: this rank's number, and the number of ranks.
+        chunk: minimum units of a contiguous run.
+        last: how the epoch ends; see ``deal_mode``.
         history: what earlier worlds had taken when the epoch was redistributed.
-        turns: ranks take turns, unit by unit, though counts may be known: what is below moves rows between the units
-            of a step.
-        apart: ranks may end one unit apart, whatever ``last`` is, as another process sees to their end.
+        turns: ranks take turns unit by unit even if counts are known, since an operator below moves rows between the
+            units of a step.
+        apart: ranks may end one unit apart for any ``last``, since another component ends the epoch on all ranks.
     """
 
     rank: int = 0
@@ -45,12 +45,12 @@ class Share:
 class AssignedStream(Stream):
     """The units of ``source`` that belong to a rank.
 
-    ``at`` is [units taken, a position below, the number of the unit there]; the latter two are None if ranks take
-    runs, because counts are known, and any unit can be found there. In a run whose rows come as they finish there is
+    ``at`` is [units taken, a position below, the number of the unit there]. The latter two are None if ranks take
+    contiguous runs, since any unit can be found by its number then. A run whose rows are delivered as they finish has
     a position below.
 
     Args:
-        alone: it is a lane, of which nothing asks how long it is.
+        alone: the stream is a lane, whose length is not needed.
     """
 
     def __init__(self, source: Stream, share: Share, alone: bool = False) -> None:
@@ -60,7 +60,7 @@ class AssignedStream(Stream):
         self._numbers = Numbers(remaining(source.count, list(share.history), share.last, source.rows_of))
         self._known = source.count is not None
         self._left_out: Counter[str] = Counter()
-        self.cuts: Sequence[Any] = ()  # the streams below that count what they left out
+        self.cuts: Sequence[Any] = ()  # streams below that also count rows they leave out
         self.end = End(0, [], 0)
         if finite := self._numbers.total != math.inf:
             self.end = end_of(self._numbers, self._world, share.last, source.rows_of)
@@ -69,11 +69,11 @@ class AssignedStream(Stream):
 
     @property
     def left_out(self) -> Counter[str]:
-        """What no rank was given, as far as flows came to their end: so many rows, or batches of unknown size."""
+        """What no rank got, for flows that reached their end: rows, or batches of unknown size."""
         return self._left_out + Counter({ROWS: sum(cut.left_out for cut in self.cuts)})
 
     def leave_out(self, units: Iterable[range | None], given: int = 0) -> None:
-        """Count units that do not fill a step, without the rows that were given of them."""
+        """Count units that do not fill a step, except for ``given`` rows that were delivered."""
         for rows in units:
             self._left_out[BATCHES if rows is None else ROWS] += 1 if rows is None else len(rows)
         self._left_out[ROWS] -= given
@@ -91,7 +91,7 @@ class AssignedStream(Stream):
 
     def open_at(self, at: At, lap: int) -> Flow:
         taken, below, number = at
-        if taken == EVERYTHING:  # what comes after all of them
+        if taken == EVERYTHING:  # all units were taken: only padding follows
             return _PaddingFlow()
         if self.in_runs:
             return _RunsFlow(self, taken, below, lap)
@@ -102,18 +102,18 @@ class AssignedStream(Stream):
 
     @property
     def in_runs(self) -> bool:
-        """Ranks take contiguous runs, as counts are known."""
+        """Whether ranks take contiguous runs, since counts are known."""
         return self._known and not self.share.turns
 
     @property
     def whole(self) -> bool:
-        """One rank takes everything, from the beginning."""
+        """Whether one rank takes everything from the beginning."""
         return self._world == 1 and not self.share.history
 
     def spans(self, taken: int) -> Any:
-        """Runs of the epoch's unit numbers from unit ``taken`` of this rank on; None stands for a padding unit."""
+        """Yield runs of the epoch's unit numbers from this rank's unit ``taken`` on; None stands for a padding unit."""
         total = self._numbers.total
-        if self.whole:  # one run: every place where runs are cut is read twice
+        if self.whole:  # one run, since splits at cuts between runs would be read twice
             if taken < total:
                 yield taken, total
             return
@@ -130,24 +130,24 @@ class AssignedStream(Stream):
                 yield None
 
     def owner(self, number: int) -> tuple[int, int] | None:
-        """(round, rank) of the epoch's unit ``number``, where ranks take turns; None when it was taken before."""
+        """Return (round, rank) of the epoch's unit ``number`` where ranks take turns; None if it was taken before."""
         among = self._numbers.rank_of(number)
         return None if among is None else divmod(among, self._world)
 
 
 def _padding(taken: int) -> Piece:
-    """A batch without rows, which ``last="pad"`` fills."""
+    """Return a batch without rows, which ``last="pad"`` fills."""
     return Piece(Rows.of(Block({}, no_keys(), aligned=False)), [taken, None, None], 0, batch=True)
 
 
 def _empty(unit: Piece) -> bool:
-    """A batch of rows that were all skipped, and that no row came to replace: the end of the epoch."""
+    """Whether all rows of a batch were skipped without replacement, at the end of the epoch."""
     counted = unit.rows.counted() if unit.batch else None
     return counted is not None and not counted.any()
 
 
 class _PaddingFlow(Flow):
-    """Padding without end."""
+    """Endless padding batches."""
 
     def pull(self, wait: bool) -> Pulled:
         return _padding(EVERYTHING)
@@ -164,7 +164,7 @@ class _RunsFlow(Flow):
         self._spans = stream.spans(taken)
         self._flow: Flow | None = None
         self._left = 0
-        self._rest: deque[range] | None = None  # rows of the last batch, once the runs are through
+        self._rest: deque[range] | None = None  # rows of the last batch, after the last run
         self._shared: list[Rows] = []
 
     def pull(self, wait: bool) -> Pulled:
@@ -212,11 +212,11 @@ class _RunsFlow(Flow):
         if share.last is None and end.rows and self._taken == end.each:
             self._rest.extend(end.of(share.rank))
         rest = end.rest if share.last in (None, "drop") else []
-        after = stream.source.rows_of(int(stream.source.count or 0))  # what is less than a batch
+        after = stream.source.rows_of(int(stream.source.count or 0))  # rows that do not fill a batch
         stream.leave_out([*rest, after or range(0)], end.rows * share.world)
 
     def _share(self, rest: deque[range], wait: bool) -> Pulled:
-        """The last batch, of rows that are less than a batch for each rank."""
+        """Return the last batch: this rank's part of the rows that do not fill a batch on each rank."""
         while rest:
             self._flow = self._flow or self._stream.source.cut(rest[0])
             piece = self._flow.pull(wait)
@@ -239,7 +239,7 @@ class _RunsFlow(Flow):
 
 
 class _WholeFlow(Flow):
-    """Everything, as there is one rank."""
+    """All units, for a single rank."""
 
     def __init__(self, stream: AssignedStream, taken: int, below: Any, lap: int) -> None:
         self._taken = taken
@@ -259,7 +259,7 @@ class _WholeFlow(Flow):
 
 
 class _TurnsFlow(Flow):
-    """Turn by turn: everything below is computed, and this rank keeps its units."""
+    """Units in turns: everything below is computed, and this rank keeps its own units."""
 
     def __init__(self, stream: AssignedStream, taken: int, below: Any, number: int | None, lap: int) -> None:
         self._stream = stream
@@ -267,11 +267,11 @@ class _TurnsFlow(Flow):
         self._number = number or 0
         self._flow = stream.source.open([stream.source.start(), 0] if below is None else below, lap)
         self._ready: deque[Piece] = deque()
-        self._held: deque[Piece] = deque()  # mine, until its round is known to be full
-        self._round: list[Piece] = []  # all of the current round
+        self._held: deque[Piece] = deque()  # this rank's units, held until their round is known to be full
+        self._round: list[Piece] = []  # all units of the current round
         self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.apart
-        self._skipped: list[Piece] = []  # batches without rows, of which those that were skipped are counted last
-        self._latest: tuple[int, int] | None = None  # the owner of the last unit seen that was not taken before
+        self._skipped: list[Piece] = []  # batches without rows, delivered at the end to count their skipped rows
+        self._latest: tuple[int, int] | None = None  # owner of the last unit that was not taken before
         self._ended = False
         self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.apart
 
@@ -293,7 +293,7 @@ class _TurnsFlow(Flow):
             number = self._number
             owner = self._stream.owner(number)
             one = piece.slice(unit, unit + 1)
-            if _empty(one):  # nothing gets a batch, but something must count the rows that were skipped
+            if _empty(one):  # no rank gets the batch, but its owner must count the skipped rows
                 if owner is not None and owner[1] == self._stream.share.rank and owner[0] >= self._taken:
                     self._skipped.append(Piece(one.rows, [owner[0], one.position(), number], 0, True, False))
                 continue
@@ -305,7 +305,7 @@ class _TurnsFlow(Flow):
                 continue
             turn, rank = owner
             mine = Piece(one.rows, [turn, one.position(), number], 0, one.batch, False)
-            if self._shares and self._round and self._round[0].at[0] < turn:  # the round before was not the last
+            if self._shares and self._round and self._round[0].at[0] < turn:  # the previous round was not the last
                 self._release(turn - 1)
             if self._strict:
                 self._round.append(mine)
@@ -339,20 +339,20 @@ class _TurnsFlow(Flow):
         self._ready.extend(self._skipped)
 
     def _share(self, last: list[Piece], rows: int) -> None:
-        """Cut the units of the last round again, into one batch of so many rows for each rank.
+        """Cut the units of the last round again, into one batch of ``rows`` rows for each rank.
 
-        Rows are taken by turns, so that no rank has all those of a bucket of long rows, whose batches are small.
+        Ranks take rows in turns, so that no rank gets all rows of a bucket of long rows, whose batches are small.
         """
         share, joined = self._stream.share, concat_rows([piece.rows for piece in last])
         counted = counted_slots(joined)
         self._stream.leave_out([range(len(counted) - rows * share.world)])
         if rows:
-            beside = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped, and replaced
+            beside = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped and replaced
             mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], beside))
             self._ready.append(Piece(joined.take(mine).compact(), last[0].at, 0, batch=True))
 
     def _in_open_round(self) -> bool:
-        """Whether some rank got a unit of the round that is not full."""
+        """Whether some rank got a unit of the incomplete last round."""
         owner = self._latest
         return owner is not None and owner[1] != self._stream.share.world - 1 and owner[0] >= self._taken
 

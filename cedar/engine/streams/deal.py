@@ -1,9 +1,9 @@
-"""Deal the units of an epoch to ranks.
+"""Assign the units of an epoch to ranks.
 
-Where the number of units is known, ranks take contiguous runs: the epoch is cut into rounds, each round into one run
-per rank, so that a rank reads little of what others keep. Where it is unknown, ranks take turns unit by unit. With
-``last=None`` the units that do not fill a step on all ranks are cut again, into one shorter batch for each. A state
-saved by N ranks is a list of how many units each had taken, so the rest can be redistributed to M.
+If the number of units is known, ranks take contiguous runs: the epoch is cut into rounds, and each round into one run
+per rank, so that a rank reads little of what others keep. If it is unknown, ranks take turns unit by unit. With
+``last=None``, units that do not fill a step on all ranks are cut again, into one shorter batch for each rank. A state
+saved by N ranks lists how many units each rank took, so the rest can be redistributed to M ranks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple, TypeAlias
 from cedar.core.errors import ResumeError
 from cedar.core.stream import Count
 
-Interval: TypeAlias = tuple[int, float]  # up to infinity
-EVERYTHING = 1 << 60  # taken by a rank that is through an epoch
-_APART = 1 << 17  # units that one rank may be ahead of another: they are listed one by one
+Interval: TypeAlias = tuple[int, float]  # the stop may be infinity
+EVERYTHING = 1 << 60  # units taken by a rank that has finished an epoch
+_APART = 1 << 17  # maximum difference of units taken by two ranks, since these units are listed one by one
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
-RowsOf: TypeAlias = Callable[[int], "range | None"]  # of a unit, as of ``Stream.rows_of``
+RowsOf: TypeAlias = Callable[[int], "range | None"]  # returns the rows of a unit; see ``Stream.rows_of``
 
 
 def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
-    """The runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
+    """Yield the runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
     if total == math.inf:
         start = rank * chunk
         while True:
@@ -47,9 +47,9 @@ class End(NamedTuple):
     """How an epoch ends on all ranks.
 
     Args:
-        each: units of a rank before.
-        rest: the rows of each unit that is left then, as of ``Stream.rows_of``; None if only a run can tell.
-        rows: that each rank gets of the rest, as its last batch: with ``last=None``, if there are enough.
+        each: units of each rank before the end.
+        rest: the rows of each remaining unit, see ``Stream.rows_of``; None if only a run can tell.
+        rows: rows that each rank gets of the rest as its last batch, with ``last=None``; 0 if there are too few.
     """
 
     each: int
@@ -57,13 +57,13 @@ class End(NamedTuple):
     rows: int
 
     def units(self, rank: int, last: str | None) -> int:
-        """How many units a rank takes."""
+        """Return how many units a rank takes."""
         return self.each + (
             rank < len(self.rest) if last == "keep" else bool((self.rest and last == "pad") or self.rows)
         )
 
     def of(self, rank: int) -> list[range]:
-        """The rows of the last batch of a rank."""
+        """Return the rows of a rank's last batch."""
         mine: list[range] = []
         low, high = rank * self.rows, (rank + 1) * self.rows
         for rows in filter(None, self.rest):
@@ -77,7 +77,7 @@ class End(NamedTuple):
 
 
 def end_of(left: Numbers, world: int, last: str | None, rows_of: RowsOf) -> End:
-    """The end of an epoch of which these units are left."""
+    """Return how an epoch ends if ``left`` are its remaining units."""
     total = int(left.total)
     each, rest = divmod(total, world)
     if last is None and world > 1 and each and not rest and _size(rows_of(left.at(total - 1))) < _size(rows_of(0)):
@@ -91,7 +91,7 @@ def _size(rows: range | None) -> int:
 
 
 def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf) -> list[Interval]:
-    """What the ranks of all earlier worlds have left, as intervals of unit numbers."""
+    """Return what the ranks of all earlier worlds have left, as intervals of unit numbers."""
     left: list[Interval] = [(0, math.inf if total is None else total)]
     for world, chunk, taken in history:
         count = whole = _length(left)
@@ -134,10 +134,10 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
 
 
 def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf) -> int:
-    """The first unit that is left, where ranks took units in turns, and all of them as many.
+    """Return the first remaining unit, where ranks took units in turns and all of them equally many.
 
     Raises:
-        ResumeError: some rank had taken its part of a step, and another had not.
+        ResumeError: some rank took its part of a step, and another did not.
     """
     for place, (world, _, taken) in enumerate(history):
         left = Numbers(remaining(total, history[:place], last, rows_of))
@@ -158,7 +158,7 @@ def _length(intervals: list[Interval]) -> int | float:
 
 
 def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Interval]:
-    """``left`` without ``consumed``, whose numbers count within ``left``; sorted and disjoint both."""
+    """Return ``left`` without ``consumed``, whose numbers count within ``left``; both are sorted and disjoint."""
     result: list[Interval] = []
     passed = 0
     pending = list(reversed(consumed))
@@ -182,21 +182,21 @@ def _subtract(left: list[Interval], consumed: list[tuple[int, int]]) -> list[Int
 
 
 class Numbers:
-    """Translates a number among the remaining units to its number in the epoch."""
+    """Translates numbers among the remaining units to numbers in the epoch."""
 
     def __init__(self, intervals: list[Interval]) -> None:
         self._intervals = intervals
         sizes = (int(high - low) for low, high in intervals[:-1])
-        self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # nothing may be left
+        self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # empty if no units remain
         self.total: int | float = _length(intervals)
 
     def at(self, number: int) -> int:
-        """The epoch's number of remaining unit ``number``."""
+        """Return the epoch's number of remaining unit ``number``."""
         i = bisect_right(self._before, number) - 1
         return self._intervals[i][0] + number - self._before[i]
 
     def spans(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """The epoch's numbers of remaining units ``low`` to ``high``, as runs."""
+        """Yield the epoch's numbers of remaining units ``low`` to ``high``, as runs."""
         while low < high:
             i = bisect_right(self._before, low) - 1
             start = self._intervals[i][0] + low - self._before[i]
@@ -205,7 +205,7 @@ class Numbers:
             low += int(stop) - start
 
     def rank_of(self, number: int) -> int | None:
-        """The remaining number of the epoch's unit ``number``; None when it was taken before."""
+        """Return the number among remaining units of the epoch's unit ``number``; None if it was taken before."""
         for before, (low, high) in zip(self._before, self._intervals, strict=True):
             if low <= number < high:
                 return before + number - low

@@ -1,4 +1,4 @@
-"""GroupStage: runs of exactly ``size`` rows through a kernel, and back to rows."""
+"""GroupStage: run groups of exactly ``size`` rows through a kernel, and deliver rows again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cedar.tasks.chain import Program
 
 
 class GroupStage(Stream):
-    """``map_batches(size=n)``: groups count from the beginning of the epoch, whichever rank asks."""
+    """``map_batches(size=n)``: groups are counted from the beginning of the epoch, the same on all ranks."""
 
     def __init__(self, groups: Stream, rows: Stream, size: int, program: Callable[[], Program], tasks: Tasks) -> None:
         self._rows = rows
@@ -26,7 +26,7 @@ class GroupStage(Stream):
         return self._stage.start()
 
     def seek(self, unit: int, lap: int = 0) -> Position:
-        if self._rows.count is None:  # a group may hold rows that failed, beyond its size
+        if self._rows.count is None:  # a group may have extra slots for rows that failed
             return [self.start(), unit]
         at, _ = self._stage.seek(unit // self._size, lap)
         return [at, unit % self._size]

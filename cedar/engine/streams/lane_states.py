@@ -1,9 +1,8 @@
-"""What a rank holds of the lanes of an epoch, as states have it; merged and redistributed when the ranks change.
+"""The part of a state that describes a rank's lanes; merged and redistributed when the ranks change.
 
-Splits that nothing had begun are redistributed where that is known of all lanes. What was begun continues as it is:
-lanes are
-given to ranks whole, and those that do not come out even are shared by several ranks, which all read such a lane and
-take turns at its units. So no rank is without work, and every unit has one owner.
+Splits that no lane had begun are redistributed, if that is known of all lanes. Lanes that were begun are assigned to
+ranks as a whole. If their number is not a multiple of the ranks, several ranks share each remaining lane: all of them
+read it and take turns at its units. So every rank has work, and every unit is delivered by one rank.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import Position
 from cedar.engine.streams.lanes import DONE, Lane, Past
 
-END = "done"  # instead of a position: this rank is through the lane
+END = "done"  # instead of a position: this rank has finished the lane
 
 
 class LaneState(NamedTuple):
-    """A lane as a state has it, a list in JSON.
+    """A lane in a state; a list in JSON.
 
     Args:
-        number, of, stop, turn, turns, history: as of ``Lane``.
-        depth: the epoch had been assigned so many times before the lane was created.
-        position: after what was delivered of it; None before its beginning, ``END`` after its end.
-        keeps: the splits begun, to the end of their window; None if that is not known. Of a lane that several ranks
-            share, at its end, the units that this one took.
-        drawn: as of ``Lane``.
+        number, of, stop, turn, turns, history: see ``Lane``.
+        depth: how many times the epoch had been assigned before the lane was created.
+        position: position after what was delivered; None at the lane's beginning, ``END`` after its end.
+        keeps: number of splits begun, up to the end of their window; None if unknown. For a finished lane that several
+            ranks share: the number of units that this rank took.
+        drawn: see ``Lane``.
     """
 
     number: int
@@ -43,7 +42,7 @@ class LaneState(NamedTuple):
 
     @staticmethod
     def first(rank: int, world: int, epoch: int) -> LaneState:
-        """That of a rank as an epoch begins: another one in each epoch, as some have more rows than others."""
+        """Return the first lane of a rank; it changes with the epoch, since some lanes have more rows than others."""
         return LaneState((rank + epoch) % world, world)
 
     @property
@@ -52,38 +51,38 @@ class LaneState(NamedTuple):
 
     @property
     def taken(self) -> int:
-        """How many units this rank took of it, or of its turns at it; 0 of one that is through."""
+        """How many units this rank took of the lane or of its turns; 0 if it has finished the lane."""
         return 0 if self.ended else _taken(self.position)
 
     @property
     def shared(self) -> bool:
-        """Its units were assigned to several ranks, now or before."""
+        """Whether its units are or were assigned to several ranks."""
         return self.turns > 1 or bool(self.history)
 
     def lane(self, past: Past) -> Lane:
-        """To be read; ``past`` is that of the epoch."""
+        """Return the lane to read; ``past`` holds the earlier assignments of the epoch."""
         before = past[: self.depth]
         return Lane(self.number, self.of, before, self.stop, self.turn, self.turns, self.history, self.drawn)
 
     def after(self, position: Position, keeps: int | None) -> list[Any]:
-        """In a state, once more was delivered."""
+        """Return the lane for a state after a delivery."""
         return list(self._replace(position=position, keeps=keeps))
 
     def through(self, position: Position | None) -> list[Any]:
-        """In a state, at the end; ``position`` is that after its last unit."""
+        """Return the lane for a state at its end; ``position`` is the one after its last unit."""
         return list(self if self.ended else self._replace(position=END, keeps=_taken(position)))
 
 
 def _taken(position: Position | None) -> int:
-    """How many units were taken at a position."""
+    """Return how many units were taken at a position."""
     return 0 if position is None else int(position[0][0] + position[1])
 
 
 def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
-    """How an epoch was assigned before, as all its ranks have it.
+    """Return the earlier assignments of an epoch, according to the entries of all ranks.
 
     Raises:
-        ResumeError: they do not agree.
+        ResumeError: the entries contradict each other.
     """
     pasts = sorted((list(entry.get("past") or []) for entry in entries if entry), key=len)
     if any(past != pasts[-1][: len(past)] for past in pasts):
@@ -92,10 +91,10 @@ def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
 
 
 def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """The lanes of all ranks, each of them once: those that several shared with what each had taken.
+    """Return each lane of all ranks once; shared lanes are joined with what each rank took.
 
-    Who has no record of a lane any more is through it, which says nothing of how much that was: there each of the
-    others keeps its turns.
+    If a rank has no record of a shared lane any more, it has finished it, but how much it took is unknown: then the
+    other ranks keep their turns.
     """
     groups: dict[tuple[Any, ...], list[LaneState]] = {}
     for lane in (LaneState(*each) for each in lanes):
@@ -108,7 +107,7 @@ def merged(lanes: Iterable[Sequence[Any]]) -> list[list[Any]]:
 
 
 def _joined(group: list[LaneState]) -> LaneState:
-    """What all ranks that shared a lane have left of it."""
+    """Return what remains of a lane that several ranks shared."""
     first = group[0]
     if all(each.ended for each in group):
         return first._replace(turn=0, turns=1, history=())
@@ -120,14 +119,14 @@ def _joined(group: list[LaneState]) -> LaneState:
 
 
 def _anew(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
-    """Its units are redistributed; all that are left are found from ``place`` on, [_, position below, number there]."""
+    """Return a lane with redistributed units; those left are found from ``place`` on: [_, position, unit number]."""
     history = [*lane.history, turn] if any(turn[2]) else lane.history
     position = None if place is None else [[0, place[1], place[2]], 0]
     return lane._replace(history=history, position=position)
 
 
 def _among(lane: LaneState, turn: int, turns: int) -> LaneState:
-    """The part of one of several ranks that share a lane from now on."""
+    """Return the part of one of several ranks that share a lane from now on."""
     if turns == 1:
         return lane
     place = None if lane.position is None else lane.position[0]
@@ -137,7 +136,7 @@ def _among(lane: LaneState, turn: int, turns: int) -> LaneState:
 def dealt_anew(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
-    """What a rank takes of the merged lanes of all earlier ranks, and how the epoch was assigned before that."""
+    """Return a rank's part of the merged lanes of all earlier ranks, and the earlier assignments of the epoch."""
     known = [LaneState(*lane) for lane in lanes]
     unfinished = [lane for lane in known if not lane.ended]
     mains = sorted((lane for lane in known if lane.stop is None), key=lambda lane: lane.number)
@@ -154,7 +153,7 @@ def dealt_anew(
 
 
 def _shared_out(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
-    """As many lanes for each rank, and the rest of them to be shared by several."""
+    """Assign lanes evenly to ranks; ranks share the remainder by taking turns."""
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
     if rest:

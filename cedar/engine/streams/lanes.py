@@ -1,9 +1,8 @@
 """Lanes: where row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
 
-Each lane has splits of its own, assigned by bytes after the epoch's permutation, so that a rank reads nothing that
-others
-keep. A source with fewer splits than there are lanes is read by all of them, and each keeps the rows whose keys are its
-own. Both follow from the metadata of the sources of the pipeline as written: no plan changes them.
+Each lane has its own splits, assigned by bytes after the epoch's permutation, so that no two ranks read the same split.
+A source with fewer splits than lanes is read by every lane, and each keeps the rows whose key hashes belong to it.
+Both depend only on the metadata of the sources as written, so plans do not change them.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys, hash_ints
 from cedar.operators.base import Env
 
-Past: TypeAlias = Sequence[Any]  # how an epoch was assigned before, oldest first: [lanes, what each of them keeps]
-DONE = -1  # a lane that was through: it keeps nothing, and left nothing
-_SEED = 0x1A9E5  # of the hashes that share rows by their keys
+Past: TypeAlias = Sequence[Any]  # earlier assignments of an epoch, oldest first: [lanes, splits that each keeps]
+DONE = -1  # a finished lane: it leaves no splits to others
+_SEED = 0x1A9E5  # of the hashes that assign rows to lanes by key
 UNTOLD = (
     "with last={last} all ranks take as many steps, and these cannot tell each other when one of them is through. "
     'Ways out: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
@@ -31,7 +30,7 @@ UNTOLD = (
 
 
 def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
-    """The lane of each split: the largest first, each to the lane that has least so far.
+    """Return the lane of each split: the largest first, each to the lane with the fewest bytes so far.
 
     Examples:
         >>> import numpy as np
@@ -53,14 +52,14 @@ def lanes_of(sizes: npt.NDArray[np.float64], of: int) -> npt.NDArray[np.int64]:
 def assigned(
     sizes: npt.NDArray[np.float64], of: int, past: Past = (), lap: int = 0, by_key: Sequence[bool] = ()
 ) -> list[npt.NDArray[np.int64]]:
-    """The splits of each lane, in order; where the epoch was assigned before, of those that no lane had begun.
+    """Return the splits of each lane in order; after earlier assignments, only splits that no lane had begun.
 
     Args:
-        sizes: of the splits, in order.
-        of: how many lanes there are.
-        past: how they were assigned before.
-        lap: the pass of a ``repeat`` above: in each, a lane has the splits of another one.
-        by_key: as of ``dealt_by_key``; all splits stay there.
+        sizes: bytes of the splits, in order.
+        of: number of lanes.
+        past: earlier assignments.
+        lap: the pass of a ``repeat`` above: lanes swap their splits in each pass.
+        by_key: see ``dealt_by_key``; such an assignment leaves all splits.
     """
     left = np.arange(len(sizes))
     for place, (before, kept) in enumerate(past):
@@ -72,8 +71,8 @@ def assigned(
 
 
 def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tuple[bool, ...]:
-    """Whether rows are shared by their keys, as there were fewer splits than lanes: of each time that an epoch was
-    assigned, and now.
+    """Return whether rows are assigned by key, because there are fewer splits than lanes: for each earlier assignment
+    and for the current one.
 
     Examples:
         >>> import numpy as np
@@ -100,12 +99,12 @@ class Lane(NamedTuple):
     """One of the parallel streams of an epoch.
 
     Args:
-        number, of: which one, of how many.
-        past: how the epoch was assigned before.
-        stop: it ends after so many splits, as the others were redistributed; None if it keeps all of them.
-        turn, turns: several ranks read it, and take turns at its units: which of them this is, of how many.
-        history: what was taken of it when its units were assigned to other ranks, as of ``deal``.
-        drawn: of mixtures by their numbers, from which of their units on by which weights.
+        number, of: its number, and the number of lanes.
+        past: earlier assignments of the epoch.
+        stop: number of splits after which it ends, since the rest was redistributed; None if it keeps all of them.
+        turn, turns: if several ranks take turns at its units: this rank's turn, and the number of ranks.
+        history: what was taken before its units were assigned to other ranks; see ``deal``.
+        drawn: by mixture number, the units from which weights apply, and the weights.
     """
 
     number: int
@@ -118,11 +117,11 @@ class Lane(NamedTuple):
     drawn: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     def splits(self, sizes: npt.NDArray[np.float64], lap: int, by_key: Sequence[bool]) -> npt.NDArray[np.int64]:
-        """The places of its splits in the order of a pass."""
+        """Return the positions of its splits in the order of a pass."""
         return assigned(sizes, self.of, self.past, lap, by_key)[self.number][: self.stop]
 
     def rows(self, by_key: Sequence[bool]) -> RowsByKey | None:
-        """Which rows of its splits are its own; None if all are."""
+        """Return the kernel that selects its rows from its splits; None if all rows are its own."""
         now = (self.of, (self.number,))
         levels = [*((of, tuple(i for i, k in enumerate(kept) if k != DONE)) for of, kept in self.past), now]
         chosen = [(place, *level) for place, (level, keyed) in enumerate(zip(levels, by_key, strict=True)) if keyed]
@@ -131,12 +130,12 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True)
 class RowsByKey:
-    """The kernel that leaves the rows of a lane, by a hash of where they come from.
+    """The kernel that keeps the rows of a lane, by a hash of their row keys.
 
-    Items of a row stay together, and a ``concat`` above says nothing: it does the same wherever a plan puts it.
+    Items of one row stay together. The number of a concat input is not hashed, so plans may move the kernel across one.
 
     Args:
-        levels: (which time that the epoch was assigned, lanes then, those whose rows stay).
+        levels: (number of the assignment, lanes at that time, lanes whose rows are kept).
     """
 
     levels: tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -155,10 +154,10 @@ class Sharing:
     """How the ranks of a run share an epoch.
 
     Args:
-        lanes: counts are unknown, and each rank has lanes of its own.
-        together: they end an epoch at a step that they agree on.
-        why: every rank computes all of it, because of this; "" if they share.
-        asked: that is what the user asks for.
+        lanes: counts are unknown, and each rank has its own lanes.
+        together: ranks end an epoch at a step that they agree on.
+        why: why every rank computes all of the epoch; "" if ranks share it.
+        asked: the user asked for that.
     """
 
     lanes: bool = False
@@ -167,7 +166,7 @@ class Sharing:
     asked: bool = False
 
     def warning(self, world: int) -> str:
-        """What it costs that ranks do not share, and the ways out."""
+        """Describe the cost of not sharing, and the reason."""
         return (
             f"each of the {world} ranks reads and computes the whole epoch and keeps its share, {world} times the work "
             f"of one: {self.why}"

@@ -1,8 +1,8 @@
-"""ReadyStream: rows as they finish, if nothing asked for an order: ``loader(order="any")``.
+"""ReadyStream: deliver rows as they finish, if no operator needs an order: ``loader(order="any")``.
 
-The units of a stream are numbered in their order. Tasks are small, and the first one that is done comes next; so one
-slow row holds up its own task, and nothing else. A position says which units were delivered: all before a number, and
-some runs after it. Of those there are no more than tasks in progress, however far the others went ahead.
+The units of a stream are numbered in order. Tasks are small, and the first one that finishes is delivered next, so a
+slow row delays only its own task. A position records which units were delivered: all before a number, and some runs
+after it. There are at most as many runs as tasks in progress, no matter how far other tasks are ahead.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Stream, is_count, is_list
 from cedar.engine.streams.stage import StageFlow, StageStream
 
-Run: TypeAlias = tuple[int, int]  # numbers from the first up to the second
-Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and the number of the unit there
+Run: TypeAlias = tuple[int, int]  # unit numbers from the first up to, not including, the second
+Base: TypeAlias = tuple[Position, int]  # a position of the stream below, and its unit number
 _END = 1 << 62
 
 
 class ReadyStream(Stream):
     """The units of ``inner``, as they finish.
 
-    ``at`` is [the position below of the first unit that was not delivered, its number, the runs after it that were,
-    the run that comes next or None, the splits that a lane has begun or None].
+    ``at`` is [position below of the first undelivered unit, its number, the delivered runs after it, the run that
+    comes next or None, the number of splits that a lane has begun or None].
 
     Args:
-        inner: gives them in order.
+        inner: the stream, in order.
     """
 
     def __init__(self, inner: Stream) -> None:
         self.inner = inner
-        self.free = False  # any order will do
+        self.free = False  # whether any order is allowed
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -45,7 +45,7 @@ class ReadyStream(Stream):
 
     @property
     def stage(self) -> StageStream | None:
-        """Whose tasks are taken as they finish; None if the units below come in order only."""
+        """The stage whose tasks are taken as they finish; None if the units below only come in order."""
         return self.inner if isinstance(self.inner, StageStream) and self.inner.any_order else None
 
     def start(self) -> At:
@@ -73,11 +73,11 @@ class ReadyStream(Stream):
 
 
 class _Numbered(Flow):
-    """Units in order, their numbers for positions: without those that were taken, and cut where runs begin and end."""
+    """Units in order, with their numbers as positions: without delivered units, and cut where runs begin and end."""
 
     def __init__(self, source: Flow, base: Base, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> None:
         self._source = source
-        self._number = base[1]  # of the next unit
+        self._number = base[1]  # number of the next unit
         self._places: deque[tuple[int, Position]] = deque([(base[1], base[0])])
         self._taken = list(taken)
         self._cuts = cuts
@@ -85,12 +85,12 @@ class _Numbered(Flow):
         self._stop = _END
 
     def until(self, stop: int) -> None:
-        """No unit of this number, or after it, is asked for."""
+        """Limit the flow to units before number ``stop``."""
         self._stop = stop
         self._source.limit(stop - self._number)
 
     def position(self, number: int) -> Position:
-        """Of a unit, none before which is asked for any more."""
+        """Return the position of a unit; earlier positions are discarded."""
         places = self._places
         while len(places) > 1 and places[1][0] <= number:
             places.popleft()
@@ -130,9 +130,9 @@ class _ReadyFlow(Flow):
         self._keeps: int | None
         position, self._base, taken, run, self._keeps = at
         self._stream = stream
-        self._taken: list[Run] = [(a, b) for a, b in taken]  # after the base, in order
-        self._early: dict[int, Piece] = {}  # done, and waiting for their turn
-        self._run: Run | None = None if run is None else (run[0], run[1])  # comes first: some of it was delivered
+        self._taken: list[Run] = [(a, b) for a, b in taken]  # delivered runs after the base, in order
+        self._early: dict[int, Piece] = {}  # finished pieces that wait for their turn
+        self._run: Run | None = None if run is None else (run[0], run[1])  # delivered first, as part of it was already
         cuts = np.unique(np.array([*self._taken, *([] if run is None else [run])], dtype=np.int64))
         stage = stream.stage
         below = (stream.inner if stage is None else stage.source).open(position, lap)
@@ -142,7 +142,7 @@ class _ReadyFlow(Flow):
     def _rebase(self, piece: Piece) -> At | None:
         stage = self._stream.stage
         assert stage is not None
-        at, skip = self._numbered.position(self._base)  # where another plan continues, if all in progress are through
+        at, skip = self._numbered.position(self._base)  # where the next plan continues after tasks in progress
         return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
 
     def limit(self, units: int) -> None:
@@ -170,7 +170,7 @@ class _ReadyFlow(Flow):
             self._early[sum(piece.position())] = piece
 
     def _wanted(self) -> int | None:
-        """The unit that comes next; None if any will do."""
+        """Return the unit that must come next; None if any may."""
         if self._run is not None:
             return int(self._run[0])
         if not self._stream.free:
@@ -197,7 +197,7 @@ class _ReadyFlow(Flow):
         return [self._numbered.position(self._base), self._base, [list(run) for run in self._taken]]
 
     def _join(self) -> None:
-        """Runs that touch become one, and the first one moves the base."""
+        """Join adjacent runs; a run at the base moves the base."""
         joined: list[Run] = []
         for first, last in self._taken:
             if first == self._base:

@@ -1,4 +1,4 @@
-"""RestStream: the rest of a stream, where others have had some of its units already."""
+"""RestStream: the rest of a stream after some of its units were taken."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cedar.engine.streams.deal import Interval, Numbers
 
 
 class RestStream(Stream):
-    """Some of the units of a stream whose counts are known, in order.
+    """Selected units of a stream whose counts are known, in order.
 
-    ``at`` is [the number of a unit among those that are left, its position below, or None].
+    ``at`` is [number among the remaining units, its position below, or None].
 
     Args:
         source: the stream.
-        left: the numbers of the units that are left; None for a stop is the end, or no end.
+        left: intervals of the remaining unit numbers; a stop of None means the end of the stream.
     """
 
     def __init__(self, source: Stream, left: Sequence[Sequence[int | None]]) -> None:
@@ -46,7 +46,7 @@ class RestStream(Stream):
         return _RestFlow(self, at, lap)
 
     def of(self, low: int, high: float) -> list[Interval]:
-        """The numbers in the source of the units ``low`` to ``high`` that are left."""
+        """Return the source's numbers of the remaining units ``low`` to ``high``."""
         found: list[Interval] = []
         before = 0
         for first, last in self.left:
@@ -64,7 +64,7 @@ class _RestFlow(Flow):
         self._stream, self._lap = stream, lap
         self._number, self._below = int(at[0]), at[1]
         self._flow: Flow | None = None
-        self._left: float = 0  # units of the run in progress
+        self._left: float = 0  # units of the current interval not pulled yet
         self._room = math.inf
 
     def limit(self, units: int) -> None:
@@ -97,7 +97,7 @@ class _RestFlow(Flow):
             if piece is not None:
                 return piece  # type: ignore[no-any-return]
             self.close()
-            if self._left:  # there are fewer than were counted
+            if self._left:  # fewer units than were counted
                 return None
 
     def close(self) -> None:

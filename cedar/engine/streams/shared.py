@@ -1,6 +1,6 @@
-"""SharedStream: a sub-pipeline with several consumers is read once while they keep together.
+"""SharedStream: read a sub-pipeline with several consumers once, as long as the consumers stay close together.
 
-Consumers that drift further apart than the buffer allows continue alone from where they are; the rows are the same.
+When they drift apart by more than the buffer, the slower ones get a flow of their own; the rows are the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BUFFER_PIECES = 64
 
 
 class SharedStream(Stream):
-    """Flows opened at the same place share one flow below."""
+    """A stream whose flows at the same position share one flow below."""
 
     def __init__(self, source: Stream) -> None:
         self.source = source
@@ -43,13 +43,13 @@ class SharedStream(Stream):
         return _Branch(self, trunk, 0, lap)
 
     def grow(self, position: Position, lap: int) -> _Trunk:
-        """A flow of its own, which later consumers may join."""
+        """Open a new flow, which later consumers may join."""
         trunk = _Trunk(self.source.open(position, lap), position, lap)
         self._trunks.append(trunk)
         return trunk
 
     def drop(self, trunk: _Trunk) -> None:
-        """The last consumer left."""
+        """Close a flow whose last consumer has left."""
         self._trunks = [t for t in self._trunks if t is not trunk]
         trunk.flow.close()
 
@@ -59,13 +59,13 @@ class _Trunk:
         self.flow = flow
         self.lap = lap
         self.pieces: list[Piece] = []
-        self.first = 0  # number of the first piece kept
+        self.first = 0  # number of the first buffered piece
         self.ended = False
         self.consumers: list[_Branch] = []
         self._opened = position
 
     def find(self, at: At, lap: int) -> int | None:
-        """The number of the kept piece that begins at ``at``."""
+        """Return the number of the buffered piece that begins at ``at``; None if there is none."""
         if lap != self.lap:
             return None
         if self.first == 0 and self._opened == [at, 0]:
@@ -89,7 +89,7 @@ class _Trunk:
         return self.pieces[number - self.first]
 
     def trim(self) -> None:
-        """Forget what every consumer has passed; leave behind those too far back."""
+        """Drop pieces that every consumer has passed; detach consumers that are too far behind."""
         slowest = min((c.number for c in self.consumers), default=self.first + len(self.pieces))
         excess = len(self.pieces) > _BUFFER_PIECES or sum(p.rows.nbytes for p in self.pieces) > _BUFFER_BYTES
         if excess:
@@ -122,7 +122,7 @@ class _Branch(Flow):
         self._trunk.flow.limit(units)
 
     def leave(self) -> None:
-        """Continue alone, from the next piece."""
+        """Continue with a separate flow, from the next piece."""
         trunk = self._trunk
         trunk.consumers.remove(self)
         position = trunk.pieces[self.number - trunk.first].position()

@@ -1,4 +1,4 @@
-"""SliceStream: of every batch, one rank's slice (``split_batches=True``)."""
+"""SliceStream: one rank's slice of every batch (``split_batches=True``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cedar.core.stream import At, Count, Flow, Piece, Position, Pulled, Rows, St
 
 
 class SliceStream(Stream):
-    """Batches of global size, cut evenly; the position is the whole batch's. With ``even`` the rows of the last batch
-    that not all ranks would have are left out.
+    """Global batches, cut evenly; the position is that of the whole batch. With ``even``, rows of the last batch that
+    do not divide evenly among ranks are left out.
     """
 
     def __init__(self, source: Stream, rank: int, world: int, even: bool = False) -> None:
         self._source = source
         self.rank, self.world, self.even = rank, world, even
-        self.left_out = 0  # rows, as far as flows came to their end
+        self.left_out = 0  # rows left out by flows that reached their end
 
     @property
     def count(self) -> Count:  # type: ignore[override]
@@ -60,7 +60,7 @@ class _SliceFlow(Flow):
         ends = [
             0,
             *(slots + 1).tolist(),
-        ]  # where so many counted slots end: those that the next row replaced come after them
+        ]  # end of each counted slot; slots that the next row replaced come after it
         low, high = (ends[(len(slots) - over) * each // world] for each in (rank, rank + 1))
         mine = piece.rows.slice(low, high if rank + 1 < world or over else len(piece.rows))
         return Piece(mine, piece.at, piece.skip, True, piece.ends_window, piece.unit_key)
@@ -70,6 +70,6 @@ class _SliceFlow(Flow):
 
 
 def counted_slots(rows: Rows) -> Index:
-    """The slots that count in a batch: all but those that the next row replaced."""
+    """Return the slots that count in a batch: all except those that the next row replaced."""
     counted = rows.counted()
     return np.arange(len(rows)) if counted is None else np.flatnonzero(counted)

@@ -1,4 +1,4 @@
-"""SplitFlow: splits as they are read, several ahead, whole or chunk by chunk."""
+"""SplitFlow: read splits, several ahead, whole or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SplitFlow(Flow):
-    """The splits of a stream, from a place on."""
+    """The splits of a stream, from a given place on."""
 
     def __init__(self, stream: SplitStream, place: int, row: int, lap: int) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class SplitFlow(Flow):
         self._lap = lap
         self._place = place
         self._row = row
-        self._stop = len(self._layout.order)  # nothing is read ahead from here on
+        self._stop = len(self._layout.order)  # splits from here on are not read ahead
         self._begun = False
         self._readers: deque[_SplitTask | _Chunks] = deque()
         self._ready: deque[Piece] = deque()
@@ -39,7 +39,7 @@ class SplitFlow(Flow):
     def limit(self, units: int) -> None:
         before = self._layout.before
         if before is not None:
-            first = self._place + (self._row > 0)  # of a split that is entered midway, nothing is counted on
+            first = self._place + (self._row > 0)  # a split entered midway is assumed to give no rows
             reached = before[min(first, len(before) - 1)] + units
             self._stop = int(np.searchsorted(before, reached))
 
@@ -47,7 +47,7 @@ class SplitFlow(Flow):
         while not self._ready:
             if not self._readers:
                 if not wait and self._stop <= self._place < len(self._layout.order):
-                    return PENDING  # beyond the limit nothing is read for who only looks
+                    return PENDING  # beyond the limit, a call that does not wait starts no reading
                 self._stop = max(self._stop, self._place + 1)
             self._top_up()
             if not self._readers:
@@ -74,7 +74,7 @@ class SplitFlow(Flow):
             reader.advance()
 
     def _fenced(self) -> bool:
-        """The next window, or split if nothing counts windows, is for the next plan."""
+        """Whether the next window (or split, if no operator uses windows) is left for the next plan."""
         place = self._place
         if not self._stream.tasks.watcher.fence or not 0 < place < len(self._layout.order):
             return False
@@ -85,7 +85,7 @@ class SplitFlow(Flow):
         self._place, self._row = place + 1, 0
         segment, split = self._stream.entry(int(self._layout.order[place]))
         if getattr(split, "part", 0) == UNCOUNTED:
-            row = 0  # all that is left of it says that it is gone
+            row = 0  # a missing file: its split only reports that it is missing
         if split.streaming:
             return _Chunks(self._stream, segment, split, place, row, self._lap)
         ends, before = bool(self._layout.ends[place]), self._layout.before
@@ -104,8 +104,8 @@ class _SplitTask:
     """A split read by one task.
 
     Args:
-        left: its rows, where they were counted.
-        hurries: nothing has anything yet: all blocks but the last are delivered before it ends.
+        left: the expected number of rows, where filters were counted.
+        hurries: this is the first split: all blocks but the last are delivered before the task ends.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class _SplitTask:
         self._split, self._left = split, left
         self._keeps = stream.keeps(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
-        self._taken = self._skip = 0  # blocks and rows that were delivered
+        self._taken = self._skip = 0  # blocks and rows delivered so far
         self._handed = _HandedBlocks() if hurries else None
         self.exhausted = False
         hand = None if self._handed is None else self._handed.hand
@@ -134,12 +134,12 @@ class _SplitTask:
         return self._future.done() if self._handed is None else self._handed.blocks[self._taken].done()
 
     def advance(self) -> None:
-        """Nothing more to submit."""
+        """Do nothing: the only task is already submitted."""
 
     def take(self) -> Iterator[Piece]:
         if self._handed is not None:
             block = self._runner.result(self._handed.blocks[self._taken], "reading a split")
-            self._handed.blocks[self._taken] = Future()  # so that nothing keeps the block
+            self._handed.blocks[self._taken] = Future()  # releases the block
             if block is not None:
                 self._taken += 1
                 yield from self._pieces([block], last=False)
@@ -165,19 +165,19 @@ class _SplitTask:
 
 
 class _HandedBlocks:
-    """Blocks that a task delivers while it continues, in its thread."""
+    """Blocks that a task in this process delivers while it is still running."""
 
     def __init__(self) -> None:
-        self.blocks: list[Future[Block | None]] = [Future()]  # the last one is to come, or None
+        self.blocks: list[Future[Block | None]] = [Future()]  # the last one is still to come; None means the end
 
     def hand(self, number: int, block: Block) -> None:
-        """A block; those that were delivered before come again where a task is started again."""
+        """Add a block; blocks that were added before come again if the task is retried."""
         if number == len(self.blocks) - 1:
             self.blocks.append(Future())
             self.blocks[-2].set_result(block)
 
     def end(self, _: Future[Result]) -> None:
-        """The task is over, in any way."""
+        """Mark the end of the task, whether it succeeded or failed."""
         self.blocks[-1].set_result(None)
 
 
@@ -194,7 +194,7 @@ def _miscounted(segment: Segment, split: Split, left: int, count: int) -> Pipeli
 
 
 class _Chunks:
-    """A split read chunk by chunk, by one task at a time, from an iterator that stays here."""
+    """A split read chunk by chunk, by one task at a time, from an iterator in this process."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _Chunks:
 
 
 class _ChunkReader:
-    """The open iterator of a streaming split; drops the rows before a resume."""
+    """The open iterator of a streaming split; drops the rows before a resume position."""
 
     def __init__(self, segment: Segment, split: Split, row: int, lap: int) -> None:
         self._blocks: Iterator[Block] = segment.reader.blocks(split, lap)
@@ -270,7 +270,7 @@ class _ChunkReader:
         self._operator = segment.operator
 
     def next(self, looks: bool) -> Result | None:
-        """The next block; ``looks`` also tells the bytes of its columns. None at the end."""
+        """Return the next block, None at the end; ``looks`` also measures the bytes of its columns."""
         timing, worked = Timing(), time.thread_time()
         for block in self._blocks:
             dropped = min(self._drop, block.slots)

@@ -1,7 +1,7 @@
-"""SplitStream: reads splits in order, several ahead, each through the kernels fused to it.
+"""SplitStream: read splits in order, several ahead, each through the kernels fused to it.
 
-This is the bottom of every plan. Its order and its windows come from metadata alone: a window is a run of whole splits
-whose decoded size reaches the limit; a streaming split (which may be large) is cut in runs of rows instead.
+This is the bottom of every plan. Its order and its windows depend on metadata only: a window is a run of whole splits
+whose decoded size reaches the limit; a streaming split, which may be large, is cut into runs of rows instead.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LEAST_WINDOW = 8 << 20
 _LEAST_ROWS = 1 << 16
 _WINDOWS = 64
 _LARGE = 16 << 20
-_AT_ONCE = 1 << 16  # splits that are added up at a time
+_AT_ONCE = 1 << 16  # splits whose sizes are added up at a time
 
-_START = [0, 0]  # itself if nothing was read yet, and not what a state says
+_START = [0, 0]  # compared by identity: a position from a state is another list
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -41,27 +41,27 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class Window:
     """A window's size as the user gave it: bytes (an upper bound) or rows.
 
-    In bytes, a window also holds at most 1/64 of the epoch (but at least 8 MiB or 65,536 rows, whichever is less), so
-    that several ranks can share an epoch without reading what others keep.
+    A limit in bytes also holds at most 1/64 of the epoch (but at least 8 MiB or 65,536 rows, whichever is less), so
+    that several ranks can share an epoch without reading each other's rows.
     """
 
     bytes: int | None = 256 << 20
     rows: int | None = None
 
     def limit(self, size: float, rows: int | None) -> float:
-        """The bytes of a window of an epoch of so many bytes, and rows where they are known."""
+        """Return the bytes of a window, for an epoch of ``size`` bytes and ``rows`` rows, if known."""
         least = min(_LEAST_WINDOW, size * _LEAST_ROWS / rows) if rows else _LEAST_WINDOW
         return min(float(self.bytes or 0), max(size / _WINDOWS, least))
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A source, its number among the pipeline's sources, and what its blocks go through in the task that reads.
+    """A source, its operator number, and the kernels that its blocks run through in the reading task.
 
     Args:
-        make: the reader (Reader, ScanReader or KeptReader) and the program, once they are needed.
-        conditions: of the pipeline as written, by which rows are kept: a split of which they leave none weighs nothing.
-        counted: what the program leaves of each split, where filters are counted.
+        make: returns the reader (Reader, ScanReader or KeptReader) and the program, when they are needed.
+        conditions: filter conditions of the pipeline as written; a split without matching rows has weight 0.
+        counted: number of rows that the program leaves of each split, where filters are counted.
     """
 
     make: Callable[[], tuple[Any, Program]]
@@ -73,7 +73,7 @@ class Segment:
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """That come out of each split, where that is known."""
+        """Number of rows that come out of each split, where it is known."""
         return self.splits.rows if self.counted is None else self.counted.rows
 
     @property
@@ -81,7 +81,7 @@ class Segment:
         return self.splits.known_rows if self.counted is None else int(self.counted.rows.sum())
 
     def hashes(self, seed: int) -> Hashes:
-        """Of each split, by what the keys of its rows begin with: no other file has a part in it."""
+        """Return a hash of each split, from file id and start, which no other split shares."""
         file, start = (self.splits.column(name).astype(np.int64, copy=False) for name in ("file", "start"))
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
@@ -100,23 +100,23 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a lap: the numbers of splits among those of all segments, where windows end, rows before each."""
+    """The order of a pass: split numbers over all segments, where windows end, and rows before each split."""
 
     order: npt.NDArray[np.int64]
     ends: npt.NDArray[np.bool_]
-    before: npt.NDArray[np.int64] | None  # cumulated rows, one longer than order; None when unknown
-    starts: npt.NDArray[np.int64]  # the place of each window's first entry
+    before: npt.NDArray[np.int64] | None  # cumulative rows, one entry longer than order; None if unknown
+    starts: npt.NDArray[np.int64]  # index in order of each window's first split
 
 
 class SplitStream(Stream):
     """Splits of one source, or of several under a concat, in order or permuted.
 
     Args:
-        segments: in order.
-        window: how windows are cut.
+        segments: the sources, in order.
+        window: size of windows.
         permute: seed of the permutation of splits; None keeps their order.
-        keeps_rows: the steps neither add nor remove rows.
-        lane: reads the splits of one lane only.
+        keeps_rows: the kernels neither add nor remove rows.
+        lane: read only the splits of this lane.
         windowed: an operator above works window by window.
     """
 
@@ -131,7 +131,7 @@ class SplitStream(Stream):
         windowed: bool = True,
     ) -> None:
         self.windowed = windowed
-        self.tells = False  # pieces say what a lane keeps of its splits
+        self.tells = False  # whether pieces report how many splits a lane keeps
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -149,14 +149,14 @@ class SplitStream(Stream):
 
     @cached_property
     def _by_key(self) -> tuple[bool, ...]:
-        """Whether the lane's rows are selected by their keys, as of ``dealt_by_key``; in all passes as in the first."""
+        """Whether the lane's rows are selected by key, see ``dealt_by_key``; the first pass decides for all."""
         if self.lane is None:
             return ()
         return dealt_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
 
     @property
     def by_key(self) -> RowsByKey | None:
-        """Which rows are the lane's, where it reads splits that others read as well."""
+        """The kernel that selects the lane's rows, if it reads splits that other lanes read as well."""
         return None if self.lane is None else self.lane.rows(self._by_key)
 
     @property
@@ -165,7 +165,7 @@ class SplitStream(Stream):
 
     @property
     def ahead(self) -> int:
-        """Splits in flight: two for each worker, fewer where they are large, one inline; more as a cluster grows."""
+        """Splits in flight: two per worker, fewer if they are large, one inline; more as a cluster grows."""
         runner = self.tasks.runner
         most = runner.ahead
         if self._mean > _LARGE:
@@ -174,21 +174,21 @@ class SplitStream(Stream):
 
     @cached_property
     def _mean(self) -> int:
-        """Decoded bytes of a split."""
+        """Mean decoded bytes of a split."""
         return int(self._bytes.sum()) // self.splits if self.splits else 0
 
     def entry(self, number: int) -> tuple[Segment, Split]:
-        """A split, and the segment that it is of."""
+        """Return a split and the segment that it belongs to."""
         which = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
 
     def _of_all(self, of: Callable[[Segment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """A value for each split, of all segments."""
+        """Return an array with a value for each split of all segments."""
         values = [of(segment) for segment in self.segments]
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def row_bytes(self, segment: Segment) -> float:
-        """Estimated decoded bytes of a source's row."""
+        """Return the estimated decoded bytes of a source's row."""
         given = row_bytes_of(segment.source)
         if given:
             return float(given)
@@ -206,14 +206,14 @@ class SplitStream(Stream):
         return np.where(splits.bytes >= 0, size, np.maximum(rows, 0) * self.row_bytes(segment))
 
     def _segment_rows(self, segment: Segment) -> Floats:
-        """Rows of each split, estimated where they are unknown."""
+        """Return the rows of each split, estimated where they are unknown."""
         splits = segment.splits
         rows, size = splits.rows.astype(np.float64), splits.bytes
         return np.where(splits.rows >= 0, rows, np.maximum(size, 0) / self.row_bytes(segment))
 
     @cached_property
     def _weights(self) -> Floats:
-        """Bytes that are read of each split."""
+        """Bytes that are read of each split; 0 if metadata show that filters keep no row."""
         weights = self._bytes.copy()
         for first, segment in zip(self._firsts.tolist(), self.segments, strict=False):
             prune = getattr(segment.source, "prune", None) if segment.conditions else None
@@ -225,7 +225,7 @@ class SplitStream(Stream):
         return weights
 
     def _order(self, lap: int) -> npt.NDArray[np.int64]:
-        """The splits of a pass, of all lanes."""
+        """Return the splits of all lanes in the order of a pass."""
         if self._permute is None or not self.splits:
             return np.arange(self.splits, dtype=np.int64)
         seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
@@ -247,7 +247,7 @@ class SplitStream(Stream):
         return Layout(order, ends, before, starts)
 
     def keeps(self, layout: Layout, place: int) -> int | None:
-        """How many splits a lane keeps that has begun this one: those to the window's end; None if nothing asks."""
+        """Return how many splits a lane that has begun this one keeps, up to the window's end; None if not reported."""
         if not self.tells:
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))
@@ -261,7 +261,7 @@ class SplitStream(Stream):
         return sizes, self._window.limit(float(sizes.sum()), rows)
 
     def window_rows(self, segment: Segment) -> int:
-        """The rows of a window inside a streaming split."""
+        """Return the rows of a window inside a streaming split."""
         if self._window.rows is not None:
             return self._window.rows
         return max(1, int((self._window.bytes or 0) / self.row_bytes(segment)))
@@ -273,7 +273,7 @@ class SplitStream(Stream):
         if not self._keeps_rows or self.streaming or not piece.units or piece.joined:
             return None
         row = int(piece.rows.slice(0, 1).keys().row[0])
-        return None if piece.skip and not row else [piece.at[0], row]  # where a row is a file, each has number 0
+        return None if piece.skip and not row else [piece.at[0], row]  # a row that is a whole file always has number 0
 
     def seek(self, unit: int, lap: int = 0) -> Position:
         before = self.layout(lap).before
@@ -298,9 +298,9 @@ class SplitStream(Stream):
 
 
 def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: float) -> npt.NDArray[np.bool_]:
-    """Where windows end: at the split that makes one as large as the limit, behind each streaming one, and at the end.
+    """Return where windows end: at the split that reaches the limit, after each streaming split, and at the end.
 
-    Sizes are added one by one: other orders would round otherwise, and windows are the same forever.
+    Sizes are added one by one: another order would round differently, and windows must never change.
     """
     ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
     filled = 0.0

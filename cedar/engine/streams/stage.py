@@ -1,4 +1,4 @@
-"""StageStream: gathers the rows of pieces and runs kernels on them in tasks, several ahead, results in order."""
+"""StageStream: gather the rows of pieces and run kernels on them in tasks, several ahead, with results in order."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from cedar.operators.base import Env
 from cedar.plan.physical import TASK_SECONDS
 from cedar.tasks.chain import Program, Result
 
-_RAMP = 0.05  # of the time since the start: tasks begin small, so that the first batch does not wait for later ones
-_TARGET_BYTES = 4 << 20  # of such a task's result, so that it stays in caches, and little waits to be taken
+_RAMP = 0.05  # task duration as a fraction of the time since the start: small tasks deliver the first batch early
+_TARGET_BYTES = 4 << 20  # bytes of a task's result, so that it stays in caches and little output is waiting
 _FIRST_ROWS = 16
 _MOST_ROWS = 1 << 16
 _EMPTY = Block({}, no_keys())
-_FEW_ROWS = 2048  # smaller pieces are joined before they become a task
+_FEW_ROWS = 2048  # smaller pieces are joined into one task
 
 
 class StageStream(Stream):
     """Kernels above another stream.
 
-    Positions are those of the stream below: ``at`` is a place there, ``skip`` counts units of the output since. So
-    they say nothing of how row operators are ordered, or cut into stages and tasks. ``per_row`` tasks are cut small
-    enough that every worker has some, by measured time.
+    Positions are those of the stream below: ``at`` is a place there, and ``skip`` counts units of output since then.
+    So they do not depend on how row operators are ordered, or cut into stages and tasks. ``per_row`` tasks are made
+    small enough, by measured time, that every worker has some.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class StageStream(Stream):
         self.per_row = per_row
         self.tasks = tasks
         self.keeps_rows = keeps_rows
-        self.batch = 0  # rows of the batches that are cut right above it; 0 for none
+        self.batch = 0  # size of the batches that are cut directly above; 0 if there are none
 
     @cached_property
     def program(self) -> Program:
-        """What its tasks do; kernels are bound when it is first asked for."""
+        """The kernels that its tasks run; bound on first use."""
         return self._program()
 
     @property
@@ -73,12 +73,12 @@ class StageStream(Stream):
 
     @cached_property
     def rooms(self) -> bool:
-        """A batch right above is larger than a task, and so many bytes are known: tasks write into its memory."""
+        """Whether tasks write into the memory of the batch above: it is larger than a task, and row sizes are known."""
         return self.tasks.runner.local and self.batch * self.program.row_bytes >= _TARGET_BYTES
 
     @property
     def any_order(self) -> bool:
-        """Its tasks are small, and each unit that comes out is one that went in: they may be taken as they finish."""
+        """Whether tasks may be taken as they finish: they are small, and each output unit is one input unit."""
         return self.keeps_rows and self.per_row
 
     def start(self) -> At:
@@ -108,7 +108,7 @@ class StageStream(Stream):
         return StageFlow(self, self.source.open([at, 0], lap), [at, 0])
 
     def place(self, base: Position | None, piece: Piece) -> Position:
-        """The position of the first unit made of ``piece``, where rows are not kept; ``base``: that after the last."""
+        """Return the position of the first unit made of ``piece``; ``base`` is the position after the last unit."""
         at = self.source.rebase(piece)
         if at is not None:
             return [at, 0]
@@ -140,8 +140,8 @@ class StageFlow(Flow):
     Args:
         stream: the stage.
         source: the open stream below it.
-        opened: where it was opened.
-        rebase: as of the stream below, where its flow gives pieces other positions.
+        opened: the position where it was opened.
+        rebase: as of the stream below; needed if its flow changes the positions of pieces.
     """
 
     def __init__(
@@ -152,24 +152,24 @@ class StageFlow(Flow):
         rebase: Callable[[Piece], At | None] | None = None,
     ) -> None:
         self._stream = stream
-        self._next: Position | None = opened  # of the next unit
+        self._next: Position | None = opened  # position of the next unit
         self._fenced = False
         self._source = source
         self._rebase = rebase
         self._runner = stream.tasks.runner
         self._tasks: deque[_Task] = deque()
-        self._held: deque[Piece] = deque()  # cut, not yet submitted
+        self._held: deque[Piece] = deque()  # cut but not submitted
         self._ended = False
-        self._short = False  # there are fewer tasks in progress than there may be, for lack of rows
+        self._short = False  # fewer tasks are in progress than possible, for lack of input rows
         self._opened = time.perf_counter()
         self._rows = _FIRST_ROWS if stream.per_row else _MOST_ROWS
         self._begun = False
-        self._hurries = True  # any code that opened it waits for the first one
-        self._units = 0  # cut so far: a flow begins where a batch does
+        self._hurries = True  # the first task, since the caller waits for it
+        self._units = 0  # units cut so far; a flow begins at the start of a batch
         self._room: Room | None = None
 
     def limit(self, units: int) -> None:
-        if self._stream.count is not None:  # units in and out are the same
+        if self._stream.count is not None:  # output units are input units
             self._source.limit(units)
 
     def pull(self, wait: bool) -> Pulled:
@@ -184,7 +184,7 @@ class StageFlow(Flow):
         if not wait and not task.done:
             return PENDING
         while task.future is not None and not task.done and self._short:
-            another = self._runner.reads.another()  # rows that come meanwhile keep the other workers busy
+            another = self._runner.reads.another()  # rows that arrive meanwhile keep other workers busy
             self._top_up(False)
             if self._short:
                 self._runner.wait([task.future, another], self._stream.program.awaited)
@@ -194,13 +194,13 @@ class StageFlow(Flow):
         return piece
 
     def pull_ready(self, wait: bool, wanted: int | None) -> Pulled:
-        """As ``pull``, of any task that is done: the first of those, or the one that begins with unit ``wanted``.
+        """Like ``pull``, but take any finished task: the first of them, or the one that begins with unit ``wanted``.
 
-        The flow below numbers its units by their positions. Where ``wanted`` is not in progress yet, others come.
+        The flow below numbers its units by their positions. If ``wanted`` is not in progress yet, others are taken.
         """
         untaken = self._runner.untaken
         while True:
-            another = [] if untaken is None else [untaken.another()]  # else what the source waits for goes unnoticed
+            another = [] if untaken is None else [untaken.another()]  # also wakes up for results that the source needs
             self._top_up(wait)
             if not self._tasks:
                 return self.pull(wait)
@@ -230,7 +230,7 @@ class StageFlow(Flow):
             worked = sum(wall for (kind, _), wall, _ in result.timing.parts if kind == "operator")
             self._adapt(task.units, worked, block.nbytes)
         slots = len(block.keys.row)
-        # A filter of whole batches leaves none, or the batch.
+        # A filter of whole batches keeps the batch or removes it.
         batch = task.batch and (slots > 0 or not block.aligned)
         rows = Rows((block,), range(slots))
         done = Piece(rows, at, skip, batch, task.ends, task.key, kept.keeps, kept.joined, kept.end)
@@ -245,14 +245,14 @@ class StageFlow(Flow):
     def _top_up(self, wait: bool) -> None:
         stream = self._stream
         ahead = self._runner.ahead_of(stream.tasks.metrics.results.get(stream.program.label, 0))
-        if not self._begun:  # kernels are bound by now
+        if not self._begun:  # kernels are bound now
             self._begun = True
             self._rows = min(self._rows, max(1, _TARGET_BYTES // max(self._stream.program.row_bytes, 1)))
         self._short = False
         while len(self._tasks) < ahead and not self._ended:
             try:
                 piece = self._next_piece(wait and not self._tasks)
-            except Fenced:  # what is in progress comes first
+            except Fenced:  # deliver tasks in progress first
                 self._ended = self._fenced = True
                 return
             if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._fences(piece):
@@ -276,7 +276,7 @@ class StageFlow(Flow):
             self._tasks.append(_Task(future, piece, units))
 
     def _placed(self, env: Env, units: int) -> Env:
-        """With the place of a task's rows in their batch, where that is larger than a task."""
+        """Add to ``env`` the place of a task's rows in their batch, if the batch is larger than a task."""
         size, first = self._stream.batch, self._units % self._stream.batch
         self._units += units
         if first == 0:
@@ -286,20 +286,20 @@ class StageFlow(Flow):
         return replace(env, place=BatchPlace(self._room, first, units))
 
     def _fences(self, piece: Piece) -> bool:
-        """The next plan can begin right here: what was read ahead is quickly read again."""
+        """Whether the next plan can begin right here, because rows that were read ahead are quickly read again."""
         stream = self._stream
         if not stream.per_row or piece.batch:
             return False
         return (self._rebase or stream.source.rebase)(piece) is not None
 
     def _next_piece(self, wait: bool) -> Pulled:
-        """The next task's worth of units: cut from a large piece, or joined from small ones."""
+        """Return the units of the next task: cut from a large piece, or joined from small ones."""
         while True:
             first = self._held.popleft() if self._held else self._source.pull(wait)
             if not isinstance(first, Piece) or first.batch:
                 return first
             most = self._rows
-            if self._stream.rooms:  # no task has rows of two batches
+            if self._stream.rooms:  # a task must not span two batches
                 most = min(most, self._stream.batch - self._units % self._stream.batch)
             if first.units > most:
                 self._held.appendleft(first.slice(most, first.units))
@@ -323,7 +323,7 @@ class StageFlow(Flow):
                 joined = True
             units += more.units
             ends = more.ends_window
-        # All of one window.
+        # All pieces are of one window.
         return Piece(concat_rows(runs), first.at, first.skip, False, ends, keeps=first.keeps, joined=joined)
 
     def close(self) -> None:
@@ -335,7 +335,7 @@ class StageFlow(Flow):
 
 
 def _size(block: Block) -> int:
-    """Bytes of columns, in the caller's format or not, that tell."""
+    """Return the bytes of columns, in any format that reports them."""
     size = 0
     for column in block.columns.values():
         size += columns.nbytes(column) if isinstance(column, pa.Array) else int(getattr(column, "nbytes", 0))
@@ -343,7 +343,7 @@ def _size(block: Block) -> int:
 
 
 class WindowStream(Stream):
-    """Marks a window's end every ``size`` units of a stream that has no windows of its own."""
+    """Marks the end of a window every ``size`` units of a stream that has no windows of its own."""
 
     def __init__(self, source: Stream, size: int) -> None:
         self._source = source
