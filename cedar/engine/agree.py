@@ -25,7 +25,7 @@ T = TypeVar("T")
 BLOCK = 4  # steps per block; a rank holds up to two blocks of batches
 _STOPPED = "the epoch was stopped here"
 _runs: Counter[tuple[str, int]] = Counter()  # runs in this process, by pipeline and rank; equal on all ranks
-_ENDED = 1 << 32  # one counter holds both: ranks that reported, and (times this) ranks that ran out of batches
+_ENDED = 1 << 32  # a combined counter holds: ranks that reported + _ENDED * ranks that ran out of batches
 
 
 class Board(ABC):

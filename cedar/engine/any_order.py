@@ -1,4 +1,4 @@
-"""Where rows are delivered as they finish, with ``loader(order="any")``, and how reports describe that."""
+"""Find where rows are delivered as they finish, with ``loader(order="any")``, and describe it for reports."""
 
 from __future__ import annotations
 

@@ -86,9 +86,8 @@ def last_mode(node: Node) -> str | None:
 
 
 def deal_mode(node: Node) -> str | None:
-    """Return the ``last`` mode for units that ranks share; None if the units can be cut again by another batch size.
-
-    Without such a mode, units that do not fill a step on all ranks are left out ("drop").
+    """Return the ``last`` mode for units that ranks share. With ``last=None``, the units that do not fill a step on all
+    ranks are cut again (None) if no stream operator comes after the batching; otherwise they are left out ("drop").
     """
     current, last = node, last_mode(node)
     while last is None and current.inputs:

@@ -52,7 +52,7 @@ class ByRank:
         self._world = world or ranks
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state; when loading from another world, entries for all ranks that saved."""
+        """Return this rank's state, or placeholders for the states of all saved ranks when loading another world's."""
         text = json.dumps(self._loader.state_dict())
         return {_name(rank, self._world): text for rank in self._ranks}
 

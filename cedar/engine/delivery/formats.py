@@ -48,7 +48,7 @@ def in_form(columns: dict[str, Any], format: str) -> Any:
 
 @dataclass(frozen=True)
 class Finish:
-    """The kernel that converts a batch's columns; the result shares no memory with the pipeline.
+    """The kernel that converts a batch's columns; the result belongs to the caller.
 
     Args:
         format: see ``FORMATS``.

@@ -1,6 +1,6 @@
 """Lanes: where row counts are unknown, an epoch is cut into as many parallel streams as there are ranks.
 
-Each lane has its own splits, assigned by bytes after the epoch's permutation, so that no two ranks read the same split.
+Each lane has its own splits, assigned by bytes after the epoch's permutation, so that no two lanes read the same split.
 A source with fewer splits than lanes is read by every lane, and each keeps the rows whose key hashes belong to it.
 Both depend only on the metadata of the sources as written, so plans do not change them.
 """
@@ -59,7 +59,7 @@ def assigned(
         of: number of lanes.
         past: earlier assignments.
         lap: the pass of a ``repeat`` above: lanes swap their splits in each pass.
-        by_key: see ``dealt_by_key``; such an assignment leaves all splits.
+        by_key: see ``dealt_by_key``; an assignment by key gives all splits to every lane.
     """
     left = np.arange(len(sizes))
     for place, (before, kept) in enumerate(past):
