@@ -97,7 +97,7 @@ def met(world: int, model: Board | Service | None = None) -> tuple[float, int]:
     outcomes: set[tuple[str, int]] = set()
 
     def rank_comes(rank: int) -> None:
-        meeting = meet.Meeting(_words(place), "run", rank, world, None, None)
+        meeting = meet.Rendezvous(_words(place), "run", rank, world, None, None)
         outcomes.add(meeting.outcome(rank, lambda said, _: sum(said)))
 
     with _place(clock, model or Board()) as place:

@@ -18,7 +18,7 @@ from cedar.engine.quarantine import Budgets
 from cedar.executors.recovery.deaths import Death
 from cedar.operators.calls import left_behind
 
-ROWS_PER_LOOK = 61  # when rows are delivered singly, time one in this many: timing costs as much as a row
+ROWS_PER_TIMING = 61  # when rows are delivered singly, time one in this many: timing costs as much as a row
 
 
 class OwnTime:
@@ -30,14 +30,14 @@ class OwnTime:
     """
 
     def __init__(self, metrics: Metrics, every: int) -> None:
-        self._metrics, self._every, self._left = metrics, every, every
+        self._metrics, self._every, self._until_timed = metrics, every, every
         self._since: float | None = None
 
     def enter(self) -> None:
         """Start timing: the caller asked for the next delivery."""
-        self._left -= 1
-        if not self._left:
-            self._left, self._since = self._every, time.thread_time()
+        self._until_timed -= 1
+        if not self._until_timed:
+            self._until_timed, self._since = self._every, time.thread_time()
 
     def leave(self) -> None:
         """Stop timing: the delivery is ready."""

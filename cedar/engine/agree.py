@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from cedar.core.errors import Site, WorkerError
 from cedar.core.extensions import extension
-from cedar.engine.meet import PATIENCE, Meeting, Polling, talk
+from cedar.engine.meet import PATIENCE, Polling, Rendezvous, talk
 from cedar.engine.words import FolderWords, StoreWords, Words
 from cedar.executors.choose import names_cluster
 
@@ -58,7 +58,7 @@ class Board(ABC):
         """Note that this rank has finished or left the epoch."""
 
 
-class _MetBoard(Board):
+class _RendezvousBoard(Board):
     """Board for ranks that hold a rendezvous first: its unique name is part of all keys.
 
     A rank deletes its last keys when all ranks have joined a later run of the same loader, since no rank reads them
@@ -68,16 +68,16 @@ class _MetBoard(Board):
     def __init__(self, words: Words, run: str, rank: int, world: int) -> None:
         self._words, self._run, self._rank, self._world = words, run, rank, world
         self._session = ""
-        self._left = _left.setdefault((run.rsplit("/", 1)[0], rank), [])
+        self._boards_to_clean = _boards_to_clean.setdefault((run.rsplit("/", 1)[0], rank), [])
 
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
         def late(missing: list[int], seconds: float) -> WorkerError:
             return _closed(site) if stopped() else _late(missing, self._world, 0, seconds, site)
 
-        meeting = Meeting(self._words, self._run, self._rank, self._world, timeout, site, late, stopped)
-        self._session, _ = meeting.outcome(None, lambda _said, _going_on: None)
-        while self._left:
-            self._left.pop().forget()
+        meeting = Rendezvous(self._words, self._run, self._rank, self._world, timeout, site, late, stopped)
+        self._session, _ = meeting.outcome(None, lambda _messages, _keep_alive: None)
+        while self._boards_to_clean:
+            self._boards_to_clean.pop().forget()
 
     def done(self, block: int) -> None:
         if block == 0 and self._rank == 0:
@@ -85,17 +85,17 @@ class _MetBoard(Board):
 
     def leave(self) -> None:
         if self._session:
-            self._left.append(self)
+            self._boards_to_clean.append(self)
 
     @abstractmethod
     def forget(self) -> None:
         """Delete this rank's reports; no rank reads them any more."""
 
 
-_left: dict[tuple[str, int], list[_MetBoard]] = {}  # boards to clean up in this process, by loader name and rank
+_boards_to_clean: dict[tuple[str, int], list[_RendezvousBoard]] = {}  # by loader name and rank, in this process
 
 
-class StoreBoard(_MetBoard):
+class StoreBoard(_RendezvousBoard):
     """Reports in the store of torch.distributed."""
 
     def __init__(self, store: Any, run: str, rank: int, world: int) -> None:
@@ -114,8 +114,8 @@ class StoreBoard(_MetBoard):
         self._store.add(f"{self._name}/{block}", 1 if end is None else 1 + _ENDED)
 
     def ends(self, block: int) -> list[int] | None:
-        ended, spoken = divmod(self._store.add(f"{self._name}/{block}", 0), _ENDED)
-        if spoken < self._world:
+        ended, reported = divmod(self._store.add(f"{self._name}/{block}", 0), _ENDED)
+        if reported < self._world:
             return None
         return (
             [n for n in range(BLOCK) for _ in range(self._store.add(f"{self._name}/{block}/{n}", 0))] if ended else []
@@ -139,43 +139,43 @@ class StoreBoard(_MetBoard):
             self._store.delete_key(f"{self._name}/{name}")
 
 
-class FolderBoard(_MetBoard):
+class FolderBoard(_RendezvousBoard):
     """Reports in a folder that all ranks see: each is an empty file whose name holds the report."""
 
     def __init__(self, folder: str, run: str, rank: int, world: int) -> None:
         super().__init__(FolderWords(folder), run, rank, world)
         self._folder = Path(folder, run.rsplit("/", 1)[0].replace("/", "-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._said: list[int] = []  # blocks whose report files exist
+        self._reported_blocks: list[int] = []  # blocks whose report files exist
 
     def put(self, block: int, end: int | None) -> None:
-        self._said.append(block)
+        self._reported_blocks.append(block)
         (self._folder / f"{self._session}.r{self._rank}.{block}.{end}").touch()
 
-    def _spoken(self, block: int) -> dict[int, str]:
+    def _reports(self, block: int) -> dict[int, str]:
         """Return what each rank reported for a block."""
-        heard = [name.split(".") for name in os.listdir(self._folder)]
-        mine = [word[1:] for word in heard if word[0] == self._session and word[2] == str(block)]
+        names = [name.split(".") for name in os.listdir(self._folder)]
+        mine = [word[1:] for word in names if word[0] == self._session and word[2] == str(block)]
         return {int(rank[1:]): end for rank, _, end in mine}
 
     def ends(self, block: int) -> list[int] | None:
-        spoken = self._spoken(block)
-        return None if len(spoken) < self._world else [int(end) for end in spoken.values() if end != "None"]
+        reported = self._reports(block)
+        return None if len(reported) < self._world else [int(end) for end in reported.values() if end != "None"]
 
     def missing(self, block: int) -> list[int]:
-        return sorted({*range(self._world)} - self._spoken(block).keys())
+        return sorted({*range(self._world)} - self._reports(block).keys())
 
     def done(self, block: int) -> None:
         super().done(block)
-        self._unsay(block - 1)
+        self._delete_reports(block - 1)
 
-    def _unsay(self, before: int) -> None:
-        while self._said and self._said[0] < before:
-            for path in self._folder.glob(f"{self._session}.r{self._rank}.{self._said.pop(0)}.*"):
+    def _delete_reports(self, before: int) -> None:
+        while self._reported_blocks and self._reported_blocks[0] < before:
+            for path in self._folder.glob(f"{self._session}.r{self._rank}.{self._reported_blocks.pop(0)}.*"):
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        self._unsay(sys.maxsize)
+        self._delete_reports(sys.maxsize)
 
 
 def next_run(pipeline: str, rank: int) -> str:
@@ -234,7 +234,7 @@ class Agreement:
     def __init__(self, board: Board, world: int, pads: bool, timeout: float | None, site: Site | None) -> None:
         self._board, self._world, self._pads, self._site = board, world, pads, site
         self._timeout = timeout or PATIENCE
-        self.left = 0  # units computed but not delivered, because another rank had no more
+        self.undelivered = 0  # units computed but not delivered, because another rank had no more
         self._stopped = False
 
     def stop(self) -> None:
@@ -256,7 +256,7 @@ class Agreement:
         with talk(self._site, _STOPPED):
             self._board.meet(self._timeout, lambda: self._stopped, self._site)
         waiting: deque[T] = deque()
-        have = step = spoken = 0
+        have = step = reported = 0
         ended, end = False, None
         while end is None or step < end:
             while end is None and not ended and have < step + BLOCK + min(step, BLOCK):
@@ -267,28 +267,28 @@ class Agreement:
                     waiting.append(unit)
                     have += 1
                 if ended or have % BLOCK == 0:
-                    self._tell(spoken, have % BLOCK if ended else None)
-                    spoken += 1
+                    self._report(reported, have % BLOCK if ended else None)
+                    reported += 1
             if step % BLOCK == 0:
-                if spoken <= step // BLOCK:  # this rank ran out earlier, and others did not
-                    self._tell(spoken, 0)
-                    spoken += 1
+                if reported <= step // BLOCK:  # this rank ran out earlier, and others did not
+                    self._report(reported, 0)
+                    reported += 1
                 if (end := self._end(step // BLOCK)) is not None and step >= end:
                     break
             yield waiting.popleft() if waiting else padding()
             step += 1
-        self.left = len(waiting)
+        self.undelivered = len(waiting)
 
-    def _tell(self, block: int, end: int | None) -> None:
+    def _report(self, block: int, end: int | None) -> None:
         with talk(self._site, _STOPPED):
             self._board.put(block, end)
 
     def _end(self, block: int) -> int | None:
         """Return the step at which the epoch ends if that is within a block; else None."""
-        look = Polling(self._timeout, self._world, lambda: self._stopped)
+        polling = Polling(self._timeout, self._world, lambda: self._stopped)
         with talk(self._site, _STOPPED):
             while (ends := self._board.ends(block)) is None:
-                if not look.again():
+                if not polling.again():
                     raise _closed(self._site) if self._stopped else self._late(block)
             self._board.done(block)
         if self._pads:

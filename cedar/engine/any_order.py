@@ -6,7 +6,7 @@ from cedar.engine.streams.ready import ReadyStream
 from cedar.plan.physical import Physical, Stage
 
 
-def ready_spot(physical: Physical) -> int:
+def any_order_stage(physical: Physical) -> int:
     """Return the stage whose rows may be delivered as they finish: the one below ``batch()``, or without batches the
     last; -1 if an operator above it needs an order. It is the same in all plans of a pipeline.
     """
@@ -22,9 +22,9 @@ def ready_spot(physical: Physical) -> int:
     return number if sum(stage.inputs.count(number) for stage in stages) == 1 else -1
 
 
-def order_told(physical: Physical, ready: ReadyStream | None) -> str:
+def describe_order(physical: Physical, ready: ReadyStream | None) -> str:
     """Describe which rows are delivered as they finish, or why none are, and which slow stages keep their order."""
-    number = ready_spot(physical)
+    number = any_order_stage(physical)
     if ready is None or number < 0:
         reported = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
     elif not ready.free:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _PATIENCE = 1.0  # seconds that the end of a run or of the program waits for a call in progress
-_GLANCE = 0.1  # seconds between two checks whether the run or the program has ended
+_CHECK_SECONDS = 0.1  # seconds between two checks whether the run or the program has ended
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
@@ -31,15 +31,15 @@ class Calls:
     def __init__(self, inline: bool) -> None:
         self._inline = inline
         self._busy = threading.Lock()
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
 
     @property
     def over(self) -> bool:
         """Whether the run or the program has ended."""
-        return self._over.is_set() or not threading.main_thread().is_alive()
+        return self._ended.is_set() or not threading.main_thread().is_alive()
 
-    def make(self, work: Callable[[], T]) -> T:
+    def run(self, work: Callable[[], T]) -> T:
         """Run ``work``, which calls the user's functions, and return its result.
 
         Raises:
@@ -57,7 +57,7 @@ class Calls:
         while True:
             self.check()
             try:
-                return done.result(_GLANCE)
+                return done.result(_CHECK_SECONDS)
             except TimeoutError:
                 if done.done():  # ``work`` itself raised the TimeoutError
                     raise
@@ -78,12 +78,12 @@ class Calls:
 
     def end(self) -> None:
         """Let no further call begin, and wait briefly for one in progress."""
-        self._over.set()
+        self._ended.set()
         if self._busy.acquire(timeout=_PATIENCE):
             self._busy.release()
 
 
-def beside(work: Callable[..., None], *args: Any) -> threading.Thread:
+def start_background_thread(work: Callable[..., None], *args: Any) -> threading.Thread:
     """Start a daemon thread; the interpreter waits at most briefly for it at exit."""
     thread = threading.Thread(target=work, args=args, daemon=True, name="cedar-plan")
     _threads.add(thread)
@@ -92,7 +92,7 @@ def beside(work: Callable[..., None], *args: Any) -> threading.Thread:
 
 
 @atexit.register
-def _settle() -> None:
+def _join_threads() -> None:
     """Wait briefly for planner threads: a daemon thread inside a library can crash the interpreter's shutdown."""
     for thread in list(_threads):
         thread.join(_PATIENCE)

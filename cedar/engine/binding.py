@@ -71,8 +71,8 @@ class Binding:
         self.marks = has_dedup(root)
         self._kernels: dict[int, Kernel] = {}
         self._bound: dict[int, Kernel] = {}
-        self._movings: dict[int, bool] = {}
-        self._held: list[Node] = []  # keeps nodes of plans alive, so that their ids are not reused
+        self._moved_nodes: dict[int, bool] = {}
+        self._kept_alive: list[Node] = []  # keeps nodes of plans alive, so that their ids are not reused
         self._samples: dict[tuple[int, int], Block] = {}
         self.listed = Splits(root, counts, on_error)
         self._lowered: deque[tuple[Physical, bool]] = deque(maxlen=_LOWERED)
@@ -150,12 +150,12 @@ class Binding:
         Raises:
             PlanError: its stages do not do the work of the graph.
         """
-        far = executor == "dask"  # any other executor has the same stages
+        on_dask = executor == "dask"  # any other executor has the same stages
         for physical, ran in self._lowered:
-            if physical.root is root and ran == far:
+            if physical.root is root and ran == on_dask:
                 return physical
         nodes, kept = tuple(graph.walk(root)), self.root.lowered
-        key = None if far else self._lowered_by(nodes)
+        key = None if on_dask else self._lowered_by(nodes)
         known = kept.get(key)
         if known is None:
             settled, any_order = self.listed.settled, self.any_order
@@ -169,7 +169,7 @@ class Binding:
         else:
             works, stages = known
             physical = Physical(works, stages, nodes)
-        self._lowered.append((physical, far))
+        self._lowered.append((physical, on_dask))
         return physical
 
     def _lowered_by(self, nodes: Sequence[Node]) -> Hashable:
@@ -197,7 +197,7 @@ class Binding:
             with graph.prepared(node):
                 self._bound[id(node)] = kernel = operator.bind(self.place(node))
             self._kernels[id(node)] = for_groups(kernel, operator) if self.marks else kernel
-            self._held.append(node)
+            self._kept_alive.append(node)
         return self._kernels[id(node)]
 
     def bound(self, node: Node) -> Kernel:
@@ -212,10 +212,10 @@ class Binding:
         return logical if as_written else node
 
     def _moved(self, node: Node) -> bool:
-        if id(node) not in self._movings:
-            self._movings[id(node)] = _moved_within_a_column(node)
-            self._held.append(node)
-        return self._movings[id(node)]
+        if id(node) not in self._moved_nodes:
+            self._moved_nodes[id(node)] = _moved_within_a_column(node)
+            self._kept_alive.append(node)
+        return self._moved_nodes[id(node)]
 
     def place(self, node: Node) -> Bound:
         """Return the context in which a row operator is bound; see ``bind``."""
@@ -236,7 +236,7 @@ class Binding:
             further=lambda: (self._for_calls(node, block) for block in self._further(below)),
         )
 
-    def rows_behind(self, node: Node, rows: int) -> Block:
+    def rows_after(self, node: Node, rows: int) -> Block:
         """Return up to ``rows`` sample rows of a node's output; the sample is not cached."""
         block = self._sample(node, rows)
         self._samples = {key: sample for key, sample in self._samples.items() if key[1] != rows}
@@ -276,7 +276,7 @@ class Binding:
         key = (id(node), rows)
         if key not in self._samples:
             self._samples[key] = self._make_sample(node, rows)
-            self._held.append(node)
+            self._kept_alive.append(node)
         return self._samples[key]
 
     def _make_sample(self, node: Node, rows: int) -> Block:

@@ -60,36 +60,36 @@ def _same_keys(ours: Keys, theirs: Keys) -> bool:
 def _differs(ours: Column, theirs: Column) -> str | None:
     ours, theirs = plain(ours), plain(theirs)
     if not isinstance(ours, pa.Array) and not isinstance(ours, np.ndarray):
-        return _handed_over(ours, theirs)
+        return _formatted_differ(ours, theirs)
     if isinstance(ours, pa.Array) != isinstance(theirs, pa.Array):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if isinstance(ours, pa.Array):
         if ours.type != theirs.type:
             return f"{ours.type} in the plan, {theirs.type} as written"
-        return None if same_array(ours, theirs) else _first(ours.to_pylist(), theirs.to_pylist())
+        return None if same_array(ours, theirs) else _first_diff(ours.to_pylist(), theirs.to_pylist())
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype}{ours.shape} in the plan, {theirs.dtype}{theirs.shape} as written"
     if ours.dtype == object:
-        return None if all(_same_object(a, b) for a, b in zip(ours, theirs, strict=True)) else _first(ours, theirs)
+        return None if all(_same_object(a, b) for a, b in zip(ours, theirs, strict=True)) else _first_diff(ours, theirs)
     same = _plain_nan(ours).tobytes() == _plain_nan(theirs).tobytes()
-    return None if same else _first(ours, theirs)
+    return None if same else _first_diff(ours, theirs)
 
 
-def _handed_over(ours: Any, theirs: Any) -> str | None:
+def _formatted_differ(ours: Any, theirs: Any) -> str | None:
     """Compare columns in the caller's format, tensors and lists of them; equal rows may have different layouts."""
     if type(ours) is not type(theirs):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
     if hasattr(ours, "expand_weights"):
         pairs = [(ours.expand()[name], theirs.expand().get(name)) for name in ours.expand()]
-        return next((unlike for pair in pairs if (unlike := _handed_over(*pair)) is not None), None)
+        return next((unlike for pair in pairs if (unlike := _formatted_differ(*pair)) is not None), None)
     if hasattr(ours, "offsets"):
         pairs = [(ours.values, theirs.values), (ours.offsets, theirs.offsets)]
-        return next((unlike for pair in pairs if (unlike := _part(*pair)) is not None), None)
-    return _part(ours, theirs)
+        return next((unlike for pair in pairs if (unlike := _parts_differ(*pair)) is not None), None)
+    return _parts_differ(ours, theirs)
 
 
-def _part(ours: Any, theirs: Any) -> str | None:
-    return _differs(_on_host(ours), _on_host(theirs)) if hasattr(ours, "dtype") else _objects(ours, theirs)
+def _parts_differ(ours: Any, theirs: Any) -> str | None:
+    return _differs(_on_host(ours), _on_host(theirs)) if hasattr(ours, "dtype") else _objects_differ(ours, theirs)
 
 
 def _on_host(values: Any) -> Any:
@@ -105,7 +105,7 @@ def _on_host(values: Any) -> Any:
         return values.view(torch.int16).numpy()
 
 
-def _objects(ours: Any, theirs: Any) -> str | None:
+def _objects_differ(ours: Any, theirs: Any) -> str | None:
     return None if _same_object(ours, theirs) else f"{ours!r:.60} in the plan, {theirs!r:.60} as written"
 
 
@@ -156,7 +156,7 @@ def _same_object(ours: Any, theirs: Any) -> bool:
             return True
 
 
-def _first(ours: Any, theirs: Any) -> str:
+def _first_diff(ours: Any, theirs: Any) -> str:
     for row, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if not _same_object(a, b):
             return f"row {row}: {a!r:.60} in the plan, {b!r:.60} as written"

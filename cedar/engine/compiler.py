@@ -20,7 +20,7 @@ from cedar.core.cursor import hash_ints
 from cedar.core.errors import PipelineError
 from cedar.core.stream import Stream
 from cedar.datasets.base import Read, rows_may_fail
-from cedar.engine.any_order import ready_spot
+from cedar.engine.any_order import any_order_stage
 from cedar.engine.binding import Binding
 from cedar.engine.dedup import as_read
 from cedar.engine.nodes import over_ranks, rows_per_unit
@@ -106,10 +106,10 @@ class Compiler:
         self.streams: list[Stream] = []  # by stage number
         self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
-        spot = ready_spot(physical) if binding.any_order else -1
+        any_order_number = any_order_stage(physical) if binding.any_order else -1
         for number, stage in enumerate(physical.stages[: physical.deal]):
             stream = self._stream(stage, lane if number in self._parted else None)
-            if number == spot:
+            if number == any_order_number:
                 stream = self.ready = ReadyStream(stream)
             self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
 

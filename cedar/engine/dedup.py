@@ -65,7 +65,7 @@ def marked_groups(binding: Binding) -> Groups:
     for node in [*given, *(node for node in nodes if node not in given)]:
         kernel = binding.bound(node)
         assert isinstance(kernel, DedupRows)
-        for group in _above(binding.root, node, kernel.groups):
+        for group in _groups_at_root(binding.root, node, kernel.groups):
             if node not in given:
                 group = tuple(name for name in group if name not in taken)
             clash = next((name for name in group if taken.get(name, group) != group), None)
@@ -81,7 +81,7 @@ def marked_groups(binding: Binding) -> Groups:
     return tuple(marked)
 
 
-def _above(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
+def _groups_at_root(root: Node, node: Node, groups: Groups) -> Iterator[tuple[str, ...]]:
     """Yield the groups under the names their columns have at the root, for every path from ``node`` to the root."""
     parents: dict[int, list[Node]] = {}
     for parent in graph.walk(root):
@@ -151,14 +151,14 @@ def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str
     if reach.by is not None:
         wanted.add(reach.by)
     below = node.inputs[0]
-    while _leaves(below, wanted):
+    while _preserves_columns(below, wanted):
         below = below.inputs[0]
     slow = any(n.operator.effects().per_row for n in graph.walk(below))
-    block = binding.rows_behind(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
+    block = binding.rows_after(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
     return block, reach
 
 
-def _leaves(node: Node, wanted: set[str]) -> bool:
+def _preserves_columns(node: Node, wanted: set[str]) -> bool:
     operator, effects = node.operator, node.operator.effects()
     if isinstance(operator, Read) or len(node.inputs) != 1:
         return False

@@ -19,14 +19,14 @@ from cedar.core.limits import Limits
 from cedar.core.ranks import Rank
 from cedar.core.stream import PENDING, Count, Fenced, Flow, Piece, Position, Stream
 from cedar.engine.agree import Agreement, board
-from cedar.engine.any_order import order_told
+from cedar.engine.any_order import describe_order
 from cedar.engine.binding import Binding
 from cedar.engine.compare import compared
 from cedar.engine.compiler import Compiler, Mixing, least_run
 from cedar.engine.meet import talk
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import deal_mode, endless, last_mode, over_ranks, rows_per_unit
-from cedar.engine.overlap import describe, overlap, told_by_key
+from cedar.engine.overlap import describe, describe_by_key, overlap
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
@@ -124,12 +124,12 @@ class Job:
         compiler, share = self._compiled(runner, epoch, history, lane, dry, written, mixed)
         return compiler.top(share, self.finish if runner.local or self.encodes else ())
 
-    def order_told(self) -> str:
+    def describe_order(self) -> str:
         """Describe which rows are delivered as they finish."""
         lane = LaneState.first(self.rank.rank, self.rank.world, 0).lane([]) if self.sharing.lanes else None
         compiler, share = self._compiled(Runner("inline", 1), 0, [], lane, dry=True)
         compiler.top(share)
-        return order_told(compiler.physical, compiler.ready)
+        return describe_order(compiler.physical, compiler.ready)
 
     def _compiled(
         self,
@@ -181,7 +181,7 @@ class Job:
             return ""
         runner = Runner("inline", 1)
         if self.sharing.lanes:
-            return told_by_key(self._compiler(runner, 0, None, dry=True).by_key(self.rank.world), self.rank.world)
+            return describe_by_key(self._compiler(runner, 0, None, dry=True).by_key(self.rank.world), self.rank.world)
         _, assigned = self.streams(runner, 0, [], dry=True)
         sources = [s for s in self._compiler(runner, 0, None, dry=True).streams if isinstance(s, SplitStream)]
         if len(sources) != 1:
@@ -349,7 +349,7 @@ class DataEpoch:
             pulled = self._agreement.through(pulled, self._padding)
         for self._pulled, piece in pulled:
             yield piece
-        if self._agreement is None or not self._agreement.left:
+        if self._agreement is None or not self._agreement.undelivered:
             self._done()
 
     def _done(self) -> None:

@@ -82,13 +82,13 @@ class FirstRows:
         works = self._works(plan)
         return works is None or works != self._works(self.written)
 
-    def difference(self, plan: Plan, going: Callable[[], None] = lambda: None) -> Difference | None:
+    def difference(self, plan: Plan, check_running: Callable[[], None] = lambda: None) -> Difference | None:
         """Return the first difference between a plan and the pipeline as written; calls the user's functions.
 
         A plan that passed is remembered for this code, these library versions and this state of the data.
 
         Args:
-            going: called before the user's functions are; raises if the run has ended.
+            check_running: called before the user's functions are; raises if the run has ended.
         """
         root, on_error, works = self._binding.root, self._binding.on_error, self._works(plan)
         key = works, self.world, on_error, self._strict
@@ -97,7 +97,7 @@ class FirstRows:
         asked = key_of(root, on_error, "passed", works, self.world, self._strict)
         place, name = None if works is None or asked is None else user_place(), name_of("passed", asked)
         known = load(place, name, lambda _: True)
-        found = None if known else self._found(plan, going)
+        found = None if known else self._compare(plan, check_running)
         if found is None and works is not None:
             _passed.setdefault(root, []).append(key)
             if not known:
@@ -111,42 +111,42 @@ class FirstRows:
         except CedarError:
             return None
 
-    def _found(self, plan: Plan, going: Callable[[], None]) -> Difference | None:
+    def _compare(self, plan: Plan, check_running: Callable[[], None]) -> Difference | None:
         """Compare more and more rows while functions are fast, since their cost is not known in advance."""
         rows = SAMPLE_ROWS if all(_is_cheap(node.operator) for node in self._binding.nodes) else _PROBE
         left = _SECONDS
         while True:
-            found = self._run_both(plan, rows, going)
+            found = self._run_both(plan, rows, check_running)
             left -= found.seconds
             if found.mismatch is not None or rows == SAMPLE_ROWS:
                 return Difference(found.failed) if found.failed else found.mismatch
-            if left <= 0 and found.came:
+            if left <= 0 and found.any_rows:
                 return None
             rows = min(SAMPLE_ROWS, max(4 * rows, int(rows * max(left, 0.0) / max(found.seconds, 1e-6))))
 
-    def _run_both(self, plan: Plan, rows: int, going: Callable[[], None]) -> _Found:
+    def _run_both(self, plan: Plan, rows: int, check_running: Callable[[], None]) -> _Comparison:
         """Return the difference on the first ``rows`` rows, and the seconds spent."""
         failed = ""
         for shrinks in (True, False):  # a function may need the batch size that the user gave
-            going()
+            check_running()
             try:
-                few = _Few(self._binding, plan, self._given(rows), self.world, shrinks, self._patience)
+                few = _FewRowsRun(self._binding, plan, self._source_rows(rows), self.world, shrinks, self._patience)
                 written = few.written()
             except WorkerError as error:  # the call hangs or crashes its process: do not try again
-                return _Found(Difference(f"the first rows cannot be computed as written: {_line(error)}"))
+                return _Comparison(Difference(f"the first rows cannot be computed as written: {_first_line(error)}"))
             except Exception as error:  # noqa: BLE001 - the run raises the same error and reports it to the user
-                failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_line(error)}"
+                failed = f"the first rows cannot be computed as written: {type(error).__name__}: {_first_line(error)}"
                 continue
-            going()
+            check_running()
             mismatch = few.difference(written, self._strict)
             if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
                 mismatch = Difference(f"not deterministic: run twice as written, {again}")
-            return _Found(mismatch, few.seconds, any(block.slots for run in written for block in run))
-        return _Found(failed=failed)
+            return _Comparison(mismatch, few.seconds, any(block.slots for run in written for block in run))
+        return _Comparison(failed=failed)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _given(self, count: int) -> dict[int, _SourceRows]:
+    def _source_rows(self, count: int) -> dict[int, _SourceRows]:
         for node in self._binding.sources:
             if id(node) not in self._rows:
                 self._rows[id(node)] = self._read(node)
@@ -158,7 +158,7 @@ class FirstRows:
         source = node.operator.source
         if isinstance(source, IterableSource):
             return _SourceRows(dict(source.first().columns))
-        known, names = self._binding.schemas[id(node)], self._named()
+        known, names = self._binding.schemas[id(node)], self._used_columns()
         if known is not None and names is not None and can_select(source):
             kept = [name for name in known if name in names]
             if 0 < len(kept) < len(known):
@@ -168,7 +168,7 @@ class FirstRows:
             block = self._binding.kernel(each)(block, self._binding.check_env)
         return _SourceRows(dict(block.columns), block.slots)
 
-    def _named(self) -> frozenset[str] | None:
+    def _used_columns(self) -> frozenset[str] | None:
         """Return the columns that operators use or the pipeline returns; None if that may be all of them."""
         out = self._binding.schemas[id(self._binding.root)]
         named = set(out or ())
@@ -183,10 +183,10 @@ class FirstRows:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Comparison:
     mismatch: Difference | None = None
     seconds: float = 0.0
-    came: bool = False  # whether any row reached the end
+    any_rows: bool = False  # whether any row reached the end
     failed: str = ""  # why the comparison is impossible
 
 
@@ -211,7 +211,7 @@ def _is_cheap(operator: Operator) -> bool:
     return not isinstance(operator, RowOperator) or operator.by_expressions or operator.condition is not None
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
@@ -288,7 +288,7 @@ class FewRows(BaseSource):
 
 
 @dataclass
-class _Few:
+class _FewRowsRun:
     """Runs copies ("twins") of a pipeline and of a plan over few rows; operators that both share have one copy.
 
     Args:
@@ -314,8 +314,8 @@ class _Few:
         local = any(isinstance(each, StreamOperator) and each.local for each in operators)
         self._ranks = [(0, 1)] if self.world == 1 or local else [(0, 1), (1, 2)]
         self._epochs = (0, 1) if any(each.storage is not None for each in operators) else (0,)
-        self._least = min((rows.total for rows in self.rows.values()), default=0)
-        self._instead = tolerated(self.plan.root)
+        self._min_rows = min((rows.total for rows in self.rows.values()), default=0)
+        self._replacements = tolerated(self.plan.root)
         self._runner = Runner("inline", 1, patience=self.patience)
 
     def written(self) -> list[list[Block]]:
@@ -330,7 +330,7 @@ class _Few:
             twins = self._twins(self._twins({}))
             done, fell_back = self._run(self._bound(twins), twins[id(self.plan.root)])
         except Exception as error:  # noqa: BLE001 - the order as written did not raise on these rows
-            return Difference(f"{type(error).__name__} that the order as written does not raise: {_line(error)}")
+            return Difference(f"{type(error).__name__} that the order as written does not raise: {_first_line(error)}")
         if strict and fell_back:
             return Difference("an error that the order as written does not raise")
         mismatch = self.compare(done, written)
@@ -386,26 +386,26 @@ class _Few:
         return done
 
     def _operator(self, node: Node, written: dict[int, Node]) -> Operator:
-        operator = self._instead.get(id(node), node.operator)
+        operator = self._replacements.get(id(node), node.operator)
         if id(operator) not in self._operators:
-            self._operators[id(operator)] = operator, self._made(node, operator, written)
+            self._operators[id(operator)] = operator, self._copy_operator(node, operator, written)
         return self._operators[id(operator)][1]
 
-    def _made(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
+    def _copy_operator(self, node: Node, operator: Operator, written: dict[int, Node]) -> Operator:
         if isinstance(operator, Read):
             return self._source(node, operator, written)
         if operator.storage is not None:
             return operator if operator.storage == "auto" else Cache("memory")
         inserted = written and id(node.logical) not in self.binding.index
         if operator.projection is not None and inserted:
-            return Select(tuple(item for item in operator.projection if item not in self._without))
-        return operator.resized(self._fewer) if self.shrinks else operator
+            return Select(tuple(item for item in operator.projection if item not in self._unread_columns))
+        return operator.resized(self._shrunk) if self.shrinks else operator
 
-    def _fewer(self, n: int, least: int, spread: int) -> int:
-        return min(n, max(self._least // 2, 1))
+    def _shrunk(self, n: int, least: int, spread: int) -> int:
+        return min(n, max(self._min_rows // 2, 1))
 
     @property
-    def _without(self) -> frozenset[str]:
+    def _unread_columns(self) -> frozenset[str]:
         """Source columns that were not read, since only the optimizer's operators name them."""
         known = {name for node in self.binding.sources for name in self.binding.schemas[id(node)] or ()}
         return frozenset(known.difference(*(rows.columns for rows in self.rows.values())))

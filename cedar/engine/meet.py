@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 from cedar.core.errors import Site, WorkerError
 from cedar.engine.words import Words
 
-_LOOK = (0.0001, 0.02)  # seconds between two polls with up to _FEW ranks: at first, and at most
-_FEW = 50  # more ranks poll less often, so that they do not slow down rank 0, which reads the messages of all ranks
+_PAUSES = (0.0001, 0.02)  # seconds between two polls with up to _FEW_RANKS ranks: at first, and at most
+_FEW_RANKS = 50  # more ranks poll less often, so as not to slow down rank 0, which reads all messages
 PATIENCE = 600.0  # seconds to wait for the slowest rank if loader(timeout=) is not given
-Make: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
+Combine: TypeAlias = Callable[[list[Any], Callable[[], None]], Any]
 
 
-class Meeting:
+class Rendezvous:
     """One rank's part in a rendezvous.
 
     Args:
@@ -43,9 +43,9 @@ class Meeting:
         self._words, self._name, self._rank, self._world, self._site = words, name, rank, world, site
         self._timeout = timeout or PATIENCE
         self._late, self._stopped = late or self._late_to_reshard, stopped
-        self._me = uuid.uuid4().hex[:16]
+        self._id = uuid.uuid4().hex[:16]
 
-    def outcome(self, mine: Any, make: Make) -> tuple[str, Any]:
+    def outcome(self, mine: Any, make: Combine) -> tuple[str, Any]:
         """Return the name of this rendezvous, and the outcome that rank 0 computed from all messages.
 
         Args:
@@ -58,28 +58,28 @@ class Meeting:
         """
         with talk(self._site):
             if self._rank != 0:
-                return self._member(mine)
-            meeting, said = self._ask(mine)
+                return self._take_part(mine)
+            meeting, messages = self._collect(mine)
         at_work = iter(range(1 << 62))
 
-        def going_on() -> None:
+        def keep_alive() -> None:
             with talk(self._site):
                 self._words.set(f"{self._name}/{meeting}/at", str(next(at_work)))
 
-        made = make(said, going_on)
+        result = make(messages, keep_alive)
         with talk(self._site):
-            self._words.set(f"{self._name}/{meeting}/outcome", json.dumps(made))
+            self._words.set(f"{self._name}/{meeting}/outcome", json.dumps(result))
             self._words.drop(f"{self._name}/{meeting}/at")
             for rank in range(1, self._world):
                 self._words.drop(f"{self._name}/{meeting}/here/{rank}")
-        return meeting, made
+        return meeting, result
 
-    def _ask(self, mine: Any) -> tuple[str, list[Any]]:
+    def _collect(self, mine: Any) -> tuple[str, list[Any]]:
         """Rank 0: ask all other ranks to confirm, and return the rendezvous name and all messages."""
         came: dict[int, dict[str, Any]] = {}
         meeting, asked = "", False
         here: set[int] = set()
-        look = Polling(self._timeout, self._world, self._stopped)
+        polling = Polling(self._timeout, self._world, self._stopped)
         while len(here) < self._world - 1:
             for rank in range(1, self._world):
                 text = self._words.get(f"{self._name}/hello/{rank}")
@@ -94,17 +94,17 @@ class Meeting:
                     self._words.set(f"{self._name}/asked/{rank}", f"{hello['id']} {meeting}")
             if asked:
                 here |= {r for r in came if r not in here and self._words.get(f"{self._name}/{meeting}/here/{r}")}
-            if len(here) < self._world - 1 and not look.again():
+            if len(here) < self._world - 1 and not polling.again():
                 missing = [r for r in range(1, self._world) if r not in (here if asked else came)]
                 raise self._late(missing, self._timeout)
         return meeting or uuid.uuid4().hex[:16], [mine, *(came[rank]["word"] for rank in range(1, self._world))]
 
-    def _member(self, mine: Any) -> tuple[str, Any]:
+    def _take_part(self, mine: Any) -> tuple[str, Any]:
         """Other ranks: send this rank's message, confirm when asked, and wait for the outcome."""
         hello, asked = f"{self._name}/hello/{self._rank}", f"{self._name}/asked/{self._rank}"
-        self._words.set(hello, json.dumps({"id": self._me, "world": self._world, "word": mine}))
+        self._words.set(hello, json.dumps({"id": self._id, "world": self._world, "word": mine}))
         meeting, at = "", None
-        look = Polling(self._timeout, self._world, self._stopped)
+        polling = Polling(self._timeout, self._world, self._stopped)
         while True:
             # Read "asked" before the outcome: if rank 0 is in its next rendezvous, this outcome is already stored.
             me, _, named = (self._words.get(asked) or "").partition(" ")
@@ -113,14 +113,14 @@ class Meeting:
                 self._words.drop(hello)
                 self._words.drop(asked)
                 return meeting, json.loads(text)
-            if me == self._me and named != meeting:
+            if me == self._id and named != meeting:
                 meeting = named
                 self._words.set(f"{self._name}/{meeting}/here/{self._rank}", "here")
-                look = Polling(self._timeout, self._world, self._stopped)
+                polling = Polling(self._timeout, self._world, self._stopped)
             elif meeting and (word := self._words.get(f"{self._name}/{meeting}/at")) != at:
-                at, look = word, Polling(self._timeout, self._world, self._stopped)
-            if not look.again():
-                asked_before = me == self._me
+                at, polling = word, Polling(self._timeout, self._world, self._stopped)
+            if not polling.again():
+                asked_before = me == self._id
                 others = [r for r in range(1, self._world) if self._words.get(f"{self._name}/hello/{r}") is None]
                 self._words.drop(hello)
                 raise self._late(others if asked_before else [0, *others], self._timeout)
@@ -141,8 +141,8 @@ class Polling:
 
     def __init__(self, timeout: float, world: int, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
-        self._until, longer = time.monotonic() + timeout, max(1.0, world / _FEW)
-        self._pause, self._longest = longer * _LOOK[0], longer * _LOOK[1]
+        self._until, longer = time.monotonic() + timeout, max(1.0, world / _FEW_RANKS)
+        self._pause, self._longest = longer * _PAUSES[0], longer * _PAUSES[1]
 
     def again(self) -> bool:
         if time.monotonic() > self._until or self._stopped():

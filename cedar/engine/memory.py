@@ -19,10 +19,10 @@ from cedar.core import buffers, memory
 from cedar.core.sizes import size_text
 from cedar.executors import processes
 
-_PART = 8  # a stage may use 1/8 of the free memory: there are several stages, and tasks need memory of their own
-_RARELY = 50  # measuring takes at most 1/50 of the time
-_NEAR = 7 / 8  # fraction of the limit above which unused memory is returned to the system
-_STAYS = 1.0  # seconds above the limit before a warning
+_AHEAD_DIVISOR = 8  # a stage may use 1/8 of the free memory, since there are several stages and tasks need memory too
+_PAUSE_FACTOR = 50  # measuring takes at most 1/50 of the time
+_NEAR_LIMIT = 7 / 8  # fraction of the limit above which unused memory is returned to the system
+_WARN_AFTER = 1.0  # seconds above the limit before a warning
 _log = logging.getLogger("cedar")
 
 
@@ -51,8 +51,8 @@ def allowed(limit: int, used: int, cache: int) -> MemoryAllowance:
         MemoryAllowance(ahead=0, cache=100, idle=False)
     """
     free = limit - used
-    ahead = max(free, 0) // _PART
-    return MemoryAllowance(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR)
+    ahead = max(free, 0) // _AHEAD_DIVISOR
+    return MemoryAllowance(ahead, max(0, cache + (ahead if free > 0 else free)), used <= limit * _NEAR_LIMIT)
 
 
 class MemoryBound:
@@ -77,18 +77,18 @@ class MemoryBound:
         self.limit = limit
         self._cache, self._queued, self._measure, self._clock = cache, queued, measure, clock
         self._next = 0.0
-        self._beyond: float | None = None  # when memory use exceeded the limit
-        self._told = False
-        self._allowed = MemoryAllowance(limit // _PART, limit, True)
+        self._beyond_since: float | None = None  # when memory use exceeded the limit
+        self._warned = False
+        self._allowed = MemoryAllowance(limit // _AHEAD_DIVISOR, limit, True)
         self.peak = 0
         self.parts: dict[str, int] = {}  # bytes by holder at the peak, if that was above the limit
 
     def ahead(self, most: int, size: int) -> int:
         """Return how many tasks to keep in flight, up to ``most``, with ``size`` bytes per result; 0 if unknown."""
-        self._look()
+        self._update()
         return max(1, min(most, self._allowed.ahead // size if size else 2))
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         began = self._clock()
         if began < self._next:
             return
@@ -102,16 +102,16 @@ class MemoryBound:
         if total > max(self.peak, self.limit):
             self.parts = named(sizes, cached, self._queued())
         self.peak = max(self.peak, total)
-        self._tell(total, began)
-        self._next = began + _RARELY * (self._clock() - began)
+        self._warn_if_beyond(total, began)
+        self._next = began + _PAUSE_FACTOR * (self._clock() - began)
 
-    def _tell(self, total: int, now: float) -> None:
+    def _warn_if_beyond(self, total: int, now: float) -> None:
         if total <= self.limit:
-            self._beyond = None
-        elif self._beyond is None:
-            self._beyond = now
-        elif now - self._beyond >= _STAYS and not self._told:
-            self._told = True
+            self._beyond_since = None
+        elif self._beyond_since is None:
+            self._beyond_since = now
+        elif now - self._beyond_since >= _WARN_AFTER and not self._warned:
+            self._warned = True
             _log.warning("%s; the run continues with one task at a time for each stage", self.note())
 
     def note(self) -> str:

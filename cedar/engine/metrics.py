@@ -18,7 +18,7 @@ from cedar.profile import Machine, OperatorProfile, Profile, Subject
 from cedar.tasks.chain import Timing
 
 _RECENT = 32  # recent calls of an operator that its measurements use, so that they follow changes in the data
-_FEW = 2  # up to this many calls, earlier measurements are used: the first call may have loaded a model
+_FEW_CALLS = 2  # up to this many calls, earlier measurements are used: the first call may have loaded a model
 
 
 class CallTimes:
@@ -55,7 +55,7 @@ class CallTimes:
 
     def figures(self, label: str) -> OperatorProfile:
         """Return medians of the recent calls; row counts and selectivity are over all calls."""
-        if self.former is not None and self.calls <= _FEW:
+        if self.former is not None and self.calls <= _FEW_CALLS:
             return self.former
         figures = OperatorProfile.of(label, [*([self.first] if self.first else []), *self.recent])
         keep = self.rows_out / self.rows_in if self.rows_in else 1.0
@@ -155,7 +155,7 @@ class Metrics:
                 self.rows_kept += timing.rows_kept
                 self.rows_cached += timing.rows_cached
                 if timing.read_columns:
-                    self.observe(source, _reading(timing, source))
+                    self.observe(source, _read_observation(timing, source))
 
     def timed(self, timing: Timing, extra: bool) -> None:
         """Count the time of a task; ``extra``: it ran in this process while the run's workers are elsewhere."""
@@ -197,7 +197,7 @@ class Metrics:
             )
 
 
-def _reading(timing: Timing, source: int) -> Observation:
+def _read_observation(timing: Timing, source: int) -> Observation:
     """Return what a task's reading took; bytes are scaled up to the rows before the scan's filters."""
     rows = timing.rows_read
     scale = rows / max(timing.rows_left, 1)

@@ -55,7 +55,7 @@ class Counters(NamedTuple):
         return Counters(*map(add, self, other))
 
 
-class RunFigures:
+class RunMeasurements:
     """Measurements of one loader's run.
 
     Args:
@@ -91,7 +91,7 @@ class RunFigures:
             ahead = self._metrics.rows_entered - self._earlier[0] - self._done()
             self._earlier = (self._earlier[0] + ahead, self._earlier[1])
 
-    def delivers(self) -> None:
+    def note_delivery(self) -> None:
         """Record that a delivery is about to happen; measurement of a plan starts at its first delivery."""
         if self._begun is None:
             self._begun = self._now(of_threads=True)

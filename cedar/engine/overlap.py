@@ -7,7 +7,7 @@ import numpy as np
 from cedar.engine.streams.assigned import AssignedStream
 from cedar.engine.streams.splits import SplitStream
 
-_MOST = 1.15  # report ratios of rows read to rows needed above this
+_MIN_REPORTED = 1.15  # report ratios of rows read to rows needed above this
 
 
 def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tuple[float, int] | None:
@@ -36,7 +36,7 @@ def overlap(splits: SplitStream, assigned: AssignedStream, unit_rows: int) -> tu
     return (read / needed, len(layout.starts)) if needed else None
 
 
-def told_by_key(labels: str, world: int) -> str:
+def describe_by_key(labels: str, world: int) -> str:
     """Describe the sources that every rank reads completely; "" if there are none."""
     if not labels:
         return ""
@@ -45,7 +45,7 @@ def told_by_key(labels: str, world: int) -> str:
 
 def describe(measured: tuple[float, int] | None, world: int) -> str:
     """Describe the extra rows read, with a hint; "" if they are few."""
-    if measured is None or measured[0] <= _MOST:
+    if measured is None or measured[0] <= _MIN_REPORTED:
         return ""
     return (
         f"this rank reads {measured[0]:.2f} times the rows of its batches: a shuffle window is read as a whole, and an "

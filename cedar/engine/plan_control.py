@@ -15,14 +15,14 @@ from cedar.control.controller import Action, Candidate, Look, Observation, Prepa
 from cedar.control.settings import ControllerSettings
 from cedar.core.columns import OBJECT
 from cedar.datasets.base import Read
-from cedar.engine.background_calls import Calls, RunOver, beside
+from cedar.engine.background_calls import Calls, RunOver, start_background_thread
 from cedar.engine.binding import Binding
 from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
-from cedar.engine.observations import RunFigures
+from cedar.engine.observations import RunMeasurements
 from cedar.engine.runner import Runner
 from cedar.engine.task_context import is_remote
-from cedar.engine.warming import Warming
+from cedar.engine.warming import WorkerWarmup
 from cedar.engine.watcher import CALLS, DETAILS, EVERY, Watcher
 from cedar.executors.recovery import Patience
 from cedar.operators import beside as kernels
@@ -65,7 +65,7 @@ class Plans:
         self.current = first
         self.history: list[str] = []  # changes during the run, with reasons
         self.settings = ControllerSettings()
-        self._figures = RunFigures(binding, metrics)
+        self._figures = RunMeasurements(binding, metrics)
         self._binding = binding
         self._metrics = metrics
         self.first_rows = FirstRows(binding, world, strict=planner is not None, patience=patience)
@@ -89,9 +89,9 @@ class Plans:
         self._jobs: deque[Callable[[Calls], None]] = deque()
         self._thread: threading.Thread | None = None
         self._renewed = 0  # number of finished tasks when older measurements were set aside
-        self._looked = 0.0  # CPU seconds of searches and checks
+        self._planning_seconds = 0.0  # CPU seconds of searches and checks
         self._candidates: tuple[Candidate, ...] | None = None
-        self._warming = Warming()
+        self._warming = WorkerWarmup()
         self._ready: set[str] = set()
         self._unfit: set[str] = set()
         # Audits.
@@ -119,7 +119,7 @@ class Plans:
         self._admit()
         with self._lock:
             if self._next is not None:
-                self._take(self._next)
+                self._switch_to(self._next)
             live = self.planner is not None
             self._runner = runner
             self._resize()  # each epoch's runner starts with the default number of workers
@@ -135,27 +135,27 @@ class Plans:
         plan = self.current
         try:
             if self.first_rows.rewrites(plan):
-                self.current = self._admitted_of(plan)
+                self.current = self._admit_plan(plan)
         except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
-            self.current = self._refused(plan, f"the check failed: {type(error).__name__}: {error}")
+            self.current = self._rejected(plan, f"the check failed: {type(error).__name__}: {error}")
         self._key = self._key_of(self.current)
         self._state = State(self._key)
         if self.current is not plan:
             _log.warning("the plan was changed: %s", self.current.decisions[-1].why)
 
-    def _admitted_of(self, plan: Plan) -> Plan:
+    def _admit_plan(self, plan: Plan) -> Plan:
         if self.planner is not None:
             return self.planner.admit(plan, self.first_rows.difference)
         difference = self.first_rows.difference(plan)
-        return plan if difference is None else self._refused(plan, difference.what)
+        return plan if difference is None else self._rejected(plan, difference.what)
 
-    def _refused(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
+    def _rejected(self, plan: Plan, why: str, rule: str = "plan", subject: str = _WHOLE) -> Plan:
         decision = Decision(rule, subject, applied=False, why=why)
         return replace(self.first_rows.written, decisions=(*plan.decisions, decision))
 
-    def _take(self, plan: Plan) -> None:
+    def _switch_to(self, plan: Plan) -> None:
         self.current, self._next = plan, None
-        self._takes_over(again=True)
+        self._restart_measuring(again=True)
         self._renew()
 
     def _renew(self) -> None:
@@ -163,7 +163,7 @@ class Plans:
         self._metrics.renew()
         self._renewed = self._metrics.tasks
 
-    def _takes_over(self, again: bool) -> None:
+    def _restart_measuring(self, again: bool) -> None:
         self._key = self._key_of(self.current)
         self._since, self._rows_before = self._metrics.time.elapsed, self._metrics.rows
         self._figures.renew(again)
@@ -203,7 +203,7 @@ class Plans:
         """Report deliveries to the controller now and then; called by the run between deliveries, so it is cheap."""
         if self._calls is not None:
             self._calls.serve()
-        self._figures.delivers()
+        self._figures.note_delivery()
         now = self._metrics.time.elapsed
         if self.planner is None or self._settled or self._broken or now - self._polled < self.settings.slot / 4:
             return
@@ -219,7 +219,7 @@ class Plans:
         self._candidates = None if seen.candidates is not None else self._candidates
         for action in actions:
             self._carry_out(action)
-        self._work()
+        self._start_next_job()
 
     def _observation(self, now: float) -> Observation:
         seen = self._figures.seen
@@ -227,11 +227,11 @@ class Plans:
         self._ready, self._unfit = self._ready | ready, self._unfit | unfit
         return Observation(
             now, self._key, self._since, self._metrics.rows - self._rows_before, seen.delivered, seen.elapsed,
-            seen.waited, int(seen.deliveries), self._figures.rest(), self._enough(), self._looked, self._candidates,
-            frozenset(self._ready), frozenset(self._unfit), self._figures.opening,
+            seen.waited, int(seen.deliveries), self._figures.rest(), self._measured_enough(), self._planning_seconds,
+            self._candidates, frozenset(self._ready), frozenset(self._unfit), self._figures.opening,
         )  # fmt: skip
 
-    def _enough(self) -> bool:
+    def _measured_enough(self) -> bool:
         """Whether each operator was measured often enough; operators that no row reaches are awaited for a while."""
         if kernels.under_way():
             self._renew()  # measurements of the substitute kernels do not apply to the operators
@@ -255,10 +255,10 @@ class Plans:
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Look):
-            self._jobs.append(self._look)
+            self._jobs.append(self._search)
             if self._state.looks:  # the last search did not help: give the next one newer measurements
                 self._renew()
-                self._watcher.closely(DETAILS)
+                self._watcher.measure_more(DETAILS)
         elif isinstance(action, Prepare):
             self._jobs.append(partial(self._prepare, action.key))
         elif isinstance(action, Switch):
@@ -267,25 +267,25 @@ class Plans:
                 with self._lock:
                     self.current = replace(self.current, workers=plan.workers)
                 self._resize()
-                self._takes_over(again=False)
+                self._restart_measuring(again=False)
                 self.history.append(action.why)
             else:
-                self._change(plan, action.why)
+                self._schedule_switch(plan, action.why)
 
     # ---- in the background
     # ----------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _start_next_job(self) -> None:
         """Start the next job in a background thread, unless one is still running."""
         if not self._jobs or (self._thread is not None and self._thread.is_alive()):
             return
-        if self._jobs[0] == self._look and not self._enough():
+        if self._jobs[0] == self._search and not self._measured_enough():
             return
         if self._calls is None:
             self._calls = Calls(inline=self._figures.executor == "inline")
-        self._thread = beside(self._done_beside, self._jobs.popleft(), self._calls)
+        self._thread = start_background_thread(self._run_job, self._jobs.popleft(), self._calls)
 
-    def _done_beside(self, job: Callable[[Calls], None], calls: Calls) -> None:
+    def _run_job(self, job: Callable[[Calls], None], calls: Calls) -> None:
         began = time.thread_time()
         try:
             job(calls)
@@ -294,13 +294,13 @@ class Plans:
         except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
         finally:
-            self._looked += time.thread_time() - began
+            self._planning_seconds += time.thread_time() - began
 
     def _give_up(self) -> None:
         self._broken = True
         _log.warning("the optimizer failed: the run continues with its current plan", exc_info=True)
 
-    def _look(self, _: Calls) -> None:
+    def _search(self, _: Calls) -> None:
         """Search for plans with the cost model."""
         assert self.planner is not None
         profile, runs, current = self.profile(), self._key, self.current
@@ -328,7 +328,7 @@ class Plans:
         """Return a plan's expected cost, in seconds per delivered row as the controller measures them."""
         assert plan.prediction is not None
         each = entered / max(plan.prediction.rows_per_second, 1e-9)
-        alike = not (self._away(plan) or self._away(running))
+        alike = not (self._uses_processes(plan) or self._uses_processes(running))
         alike = alike and (plan.workers or self._default) == self._figures.workers
         start = profile.machine.start_seconds if plan.in_processes else 0.0
         kept = {d.what for d in running.decisions if d.applied and d.rule == "cache_place"}
@@ -336,7 +336,7 @@ class Plans:
         return Candidate(key, each, start, caches_more, alike)
 
     @staticmethod
-    def _away(plan: Plan) -> bool:
+    def _uses_processes(plan: Plan) -> bool:
         return any(is_remote(node.place) for node in graph.walk(plan.root))
 
     def _prepare(self, key: str, calls: Calls) -> None:
@@ -345,7 +345,7 @@ class Plans:
         plan, profile = self._known[int(key)], self.profile()
 
         def check(plan: Plan) -> Difference | None:
-            return calls.make(lambda: self.first_rows.difference(plan, calls.check))
+            return calls.run(lambda: self.first_rows.difference(plan, calls.check))
 
         sound = self.planner.checked(plan, profile, check)
         with self._lock:
@@ -361,7 +361,7 @@ class Plans:
         else:
             self._ready |= {key}
 
-    def _change(self, plan: Plan, why: str, last: bool = False) -> None:
+    def _schedule_switch(self, plan: Plan, why: str, last: bool = False) -> None:
         with self._lock:
             if self._settled:
                 return
@@ -380,7 +380,7 @@ class Plans:
         """
         if self.current.root is self._binding.root or self._settled or not self._auditable:
             return False
-        again = math.inf if self._streams else max(self._audited[1], opening)  # streams cannot seek quickly
+        again = math.inf if self._has_streams else max(self._audited[1], opening)  # streams cannot seek quickly
         spent = time.perf_counter() - self._opened
         return self.audits >= 1 or spent * self.audits - self._audited[0] >= again
 
@@ -392,7 +392,7 @@ class Plans:
         return (time.perf_counter() - self._opened) * self.audits - self._audited[0]
 
     @cached_property
-    def _streams(self) -> bool:
+    def _has_streams(self) -> bool:
         return any(self._binding.splits(source).streams for source in self._binding.sources)
 
     @cached_property
@@ -421,8 +421,8 @@ class Plans:
             "and the plan is given up; earlier rows may be concerned",
             why,
         )
-        plan = self._refused(self.current, why, "audit", "the plan")  # which rule is to blame is unknown
-        self._change(plan, f"an audit found a difference: {why}", last=True)
+        plan = self._rejected(self.current, why, "audit", "the plan")  # which rule is to blame is unknown
+        self._schedule_switch(plan, f"an audit found a difference: {why}", last=True)
 
     def failed(self, error: Exception) -> bool:
         """Continue with the pipeline as written, which raises the error again if it is real; False if that runs."""
@@ -431,7 +431,7 @@ class Plans:
         with self._lock:
             self._next, self._settled = None, True
             self.history.append(f"as written after an error: {type(error).__name__}")
-            self.current = self._refused(self.current, f"an error: {str(error).splitlines()[0]}")
+            self.current = self._rejected(self.current, f"an error: {str(error).splitlines()[0]}")
         return True
 
     def close(self) -> None:

@@ -29,8 +29,8 @@ from cedar.profile import Profile
 from cedar.tasks.chain import KernelStep, Timing, run_steps
 from cedar.tasks.copying import own_copy
 
-_ALONE = 0.75  # fraction of the time for operators one by one; the rest is for threads, which show who holds the GIL
-_LEAST = 0.1  # seconds that threads must run to be used
+_SEPARATE_FRACTION = 0.75  # of the time is for operators one by one; the rest is for threads, to see who holds the GIL
+_MIN_SECONDS = 0.1  # seconds that threads must run to be used
 _CALLS = 3  # calls on one row; the fastest gives the cost of a call
 
 
@@ -57,11 +57,11 @@ def profile(root: Node, seconds: float = 2.0, *, seed: int = 0, on_error: Skip |
     work = _ProfilePass(root, seed, on_error)
     account = DeliveryCounter(work.binding, work.metrics, 0, None, user_site())
     try:
-        work.alone(began + _ALONE * seconds)
+        work.measure_operators(began + _SEPARATE_FRACTION * seconds)
         took = time.perf_counter() - began
         measured = work.metrics.profile(work.binding.subject, here, executor="inline", seconds=took)
         # The threads get their time even if the first part took longer than planned.
-        return work.threads(measured, (1 - _ALONE) * seconds) if here.cores > 1 else measured
+        return work.measure_threads(measured, (1 - _SEPARATE_FRACTION) * seconds) if here.cores > 1 else measured
     except CedarError as error:
         account.locate(error)
         raise
@@ -97,7 +97,7 @@ class _ProfilePass:
 
     # ---- operators one by one ----------------------------------------------------------------------------------------
 
-    def alone(self, until: float) -> None:
+    def measure_operators(self, until: float) -> None:
         """Measure each operator until the time is up or the epoch ends; run single calls again, as models load then."""
         ended = self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
         counted = {i: (seen.rows_in, seen.rows_out) for i, seen in self.metrics.seen.items()}
@@ -106,14 +106,14 @@ class _ProfilePass:
             self._epoch(Runner("inline", 1), self.metrics, Watcher(whole=True, until=until))
         for i, node in enumerate(self.binding.nodes):
             if isinstance(node.operator, RowOperator) and (i in counted or not ended):
-                self._sampled(i, node)
+                self._call_on_sample(i, node)
         for i, (rows_in, rows_out) in counted.items():
             self.metrics.seen[i].rows_in, self.metrics.seen[i].rows_out = rows_in, rows_out
         self.metrics.rows_read = rows
         if not ended:
             self._as_if_ended()
 
-    def _sampled(self, i: int, node: Node) -> None:
+    def _call_on_sample(self, i: int, node: Node) -> None:
         """Call an operator on sample rows until it was called twice: a run called it less often."""
         seen = self.metrics.seen.setdefault(i, CallTimes())
         step = KernelStep(self.binding.kernel(node), (i,), self.binding.labels[id(node)], node.site)
@@ -143,20 +143,20 @@ class _ProfilePass:
 
     # ---- all of them on threads --------------------------------------------------------------------------------------
 
-    def threads(self, measured: Profile, seconds: float) -> Profile:
+    def measure_threads(self, measured: Profile, seconds: float) -> Profile:
         """Add to the profile who holds the GIL, from a run on threads, and the cost of expression calls."""
         began, worked, cores = time.perf_counter(), time.process_time(), measured.machine.cores
         if measured.operators:
             self._epoch(Runner("threads", cores), Metrics(), Watcher(until=began + seconds))
         took, worked = time.perf_counter() - began, time.process_time() - worked
-        calls = {i: self._call(i) for i in measured.operators if self.binding.nodes[i].operator.by_expressions}
+        calls = {i: self._call_seconds(i) for i in measured.operators if self.binding.nodes[i].operator.by_expressions}
         operators = {i: replace(figures, call=calls.get(i, 0.0)) for i, figures in measured.operators.items()}
         measured = replace(measured, operators=operators)
-        if took < _LEAST:
+        if took < _MIN_SECONDS:
             return measured
         return with_gil(measured, self.binding.nodes, self.metrics.time, worked / took, cores)
 
-    def _call(self, i: int) -> float:
+    def _call_seconds(self, i: int) -> float:
         """Return the seconds of one call of an operator on one row."""
         node, durations = self.binding.nodes[i], []
         block = self.binding.sample(node.inputs[0])

@@ -13,7 +13,7 @@ from cedar.core.errors import PipelineError, RowError, RowRef, Site
 from cedar.core.output_urls import find_place
 from cedar.core.skip import Skip
 
-_LEAST_SEEN = 1000  # rows before a rate is checked, where the epoch's number of rows is unknown
+_MIN_SEEN = 1000  # rows before a rate is checked, where the epoch's number of rows is unknown
 
 
 class Quarantine:
@@ -106,7 +106,7 @@ class Budgets:
             if file is None:
                 file = self._files[policy.quarantine] = Quarantine(policy.quarantine, self._rank)
             file.add(row, why)
-        rows = total if total is not None else max(self.seen, _LEAST_SEEN)
+        rows = total if total is not None else max(self.seen, _MIN_SEEN)
         kind = "the first " if total is None else "at most " if most else ""
         over = self._over(policy, key, rows, kind)
         if over:

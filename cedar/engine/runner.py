@@ -41,9 +41,9 @@ from cedar.tasks.shipped import Gathering, read_shipped, run_shipped
 
 GATHER: Part = ("gather", ())
 _AHEAD_BYTES = 128 << 20  # limit on bytes of results in flight in this process, with at least two tasks per core
-_MOST_HERE = 32  # threads of this process when tasks run on a cluster
-_AT_ONCE = InlineExecutor()
-_LOOKED_AT = 64  # number of recorded results before collected ones are removed
+_MAX_LOCAL_THREADS = 32  # threads of this process when tasks run on a cluster
+_RUN_NOW = InlineExecutor()
+_MIN_RECORDED = 64  # number of recorded results before collected ones are removed
 T = TypeVar("T")
 
 
@@ -89,16 +89,16 @@ class UntakenResults(Arrivals):
 
     def __init__(self) -> None:
         self._futures: list[weakref.ref[Future[Any]]] = []
-        self._enough = _LOOKED_AT
+        self._prune_at = _MIN_RECORDED
         super().__init__()
 
     def add(self, future: Future[T]) -> Future[T]:
         """Record a future whose result will be taken; taking it also releases it."""
         self.notes(future)
         self._futures.append(weakref.ref(future))
-        if len(self._futures) > self._enough:
+        if len(self._futures) > self._prune_at:
             self._futures = [each for each in self._futures if each() is not None]
-            self._enough = 2 * len(self._futures) + _LOOKED_AT
+            self._prune_at = 2 * len(self._futures) + _MIN_RECORDED
         return future
 
     def nbytes(self) -> int:
@@ -156,12 +156,12 @@ class Runner:
         self._ahead = 1 if self.inline else 2 * self.workers
         self.others: Runners | None = None  # runners of other places that a plan may use
         # For work that stays in this process; a thread pool starts threads only when needed.
-        self._here = self.executor if self.local else own_threads(min(self.workers, _MOST_HERE))
-        self._former: list[Executor] = []  # executors of earlier sizes, which finish their tasks
+        self._here = self.executor if self.local else own_threads(min(self.workers, _MAX_LOCAL_THREADS))
+        self._old_executors: list[Executor] = []  # executors of earlier sizes, which finish their tasks
         self._recovery = Recovery(lambda: self.executor, self.deaths, self.name == "processes", patience)
         self._stop = Stop()
         _stops.add(self._stop)
-        self._running = LocalTasks(patience, _named)
+        self._running = LocalTasks(patience, _describe_call)
         self._waiting = Waiting(patience, self._progress, self._at_work, lambda: not self.local)
         self._watches = watched and self.inline and patience.timeout is None
         if self.inline and patience.timeout is not None:  # a hanging pool thread can be abandoned, the caller's cannot
@@ -187,9 +187,9 @@ class Runner:
         if not self.owned or self.inline or self._cluster:
             return False
         if workers != self.workers:
-            self._former.append(self.executor)
+            self._old_executors.append(self.executor)
             self.workers, self.executor = workers, self._open(self.name, workers)
-            self._former[-1].shutdown(wait=False)
+            self._old_executors[-1].shutdown(wait=False)
         self._here = self.executor if self.local else self._here
         self._ahead = ahead or 2 * workers
         return True
@@ -219,7 +219,7 @@ class Runner:
 
     def submit(self, fn: Callable[..., Any], *args: Any, hurry: bool = False) -> Future[Any]:
         """Run a function on rows in this process; ``hurry`` as for ``run``."""
-        return self._guard(_AT_ONCE if hurry else self._here, fn, *args)
+        return self._guard(_RUN_NOW if hurry else self._here, fn, *args)
 
     def run(self, program: Program, rows: Rows, env: Env, hurry: bool = False) -> Future[Result]:
         """Gather the rows and run the program.
@@ -231,7 +231,7 @@ class Runner:
         copies = self.local or rows.part is not None or not isinstance(rows.row, range)
         if stays and (hurry or (not program.encodes and (self.inline or not copies))):
             # Cheap work that cannot block or hang: run it at once.
-            return self._noted(_AT_ONCE.submit(_gather_and_run, program, rows, env))
+            return self._record(_RUN_NOW.submit(_gather_and_run, program, rows, env))
         if self.local or stays:
             return self._guard(self._here, _gather_and_run, program, rows, env)
         code, gathering = self._ship((program,)), Gathering(rows)
@@ -239,7 +239,7 @@ class Runner:
         def send(submit: Submit, marks: Marks | None) -> Future[Result]:
             return submit(try_shipped if tried(marks) else run_shipped, code, replace(env, marks=marks), gathering)
 
-        return self._noted(self._recovery.submit(TaskWork(program, send, limits=limits_of(program))))
+        return self._record(self._recovery.submit(TaskWork(program, send, limits=limits_of(program))))
 
     def read(
         self, program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
@@ -262,7 +262,7 @@ class Runner:
             return kept or submit(try_read if tried(marks) else read_shipped, code, own, split, lap, first)
 
         work = TaskWork(program, send, _url(reader, split), limits_of(program, reader))
-        return self.reads.notes(self._noted(self._recovery.submit(work)))
+        return self.reads.notes(self._record(self._recovery.submit(work)))
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
         """Wait until one of the futures is done; log if that takes long.
@@ -301,7 +301,7 @@ class Runner:
     def _at_work(self) -> list[RunningTask]:
         return [*self._running.at_work(), *self._recovery.at_work()]
 
-    def _watch_own(self) -> None:
+    def _watch_own_thread(self) -> None:
         """Warn, from the watching thread, if work in the caller's own thread takes too long."""
         self._watches, still = False, StallTimer(self.patience.clock, self.patience.look)
 
@@ -313,13 +313,13 @@ class Runner:
 
     def _guard(self, executor: Executor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._watches:
-            self._watch_own()
+            self._watch_own_thread()
         try:
-            return self._noted(executor.submit(_stoppable, self._stop, self._running, fn, *args))
+            return self._record(executor.submit(_stoppable, self._stop, self._running, fn, *args))
         except (RuntimeError, BrokenExecutor) as error:
             raise refused(error) from error
 
-    def _noted(self, future: Future[T]) -> Future[T]:
+    def _record(self, future: Future[T]) -> Future[T]:
         return future if self.untaken is None else self.untaken.add(future)
 
     def _ship(self, code: tuple[Any, ...]) -> Code:
@@ -340,7 +340,7 @@ class Runner:
         self._stop.set()
         if not self.local:
             self._here.shutdown(wait=False, cancel_futures=True)
-        for executor in [self.executor, *self._former] if self.owned else []:
+        for executor in [self.executor, *self._old_executors] if self.owned else []:
             executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -419,7 +419,7 @@ def _stoppable(stop: Stop, running: LocalTasks, fn: Callable[..., T], *args: Any
         return running.run(stop, fn, *args)
 
 
-def _named(args: tuple[Any, ...]) -> str:
+def _describe_call(args: tuple[Any, ...]) -> str:
     """Describe what a call in this process works on, for messages."""
     program = next((a for a in args if isinstance(a, Program)), None)
     split = next((i for i, a in enumerate(args) if isinstance(a, Split)), 0)

@@ -17,7 +17,7 @@ from cedar.tasks.shipped import load_shipped
 _PATIENCE = 20.0  # seconds that the worker processes of a plan may take to become ready
 
 
-class Warming:
+class WorkerWarmup:
     """Prepares the worker processes of a run's candidate plans, by plan key.
 
     A plan gets a limited trial during the run and is rejected if it delivers no row in that time. Importing what its

@@ -12,9 +12,9 @@ from typing import Literal
 CALLS = 3  # calls of each operator before planning: the first may load a model
 DETAILS = 6  # tasks of each stage that measure each operator separately
 EVERY = 64  # after those, one task in this many does
-_GROWING = frozenset({12, 16, 24, 32, 48})  # tasks grow, and the cost of a call weighs less in larger ones
-_SHARES = 2  # the first task that measures fused operators separately: task 1 may load libraries or models
-_SEEKING = 256  # tasks of a stage after which operators that no row has reached are ignored
+_LARGER_TASKS = frozenset({12, 16, 24, 32, 48})  # tasks grow, and the cost of a call weighs less in larger ones
+_FUSED_TASK = 2  # the first task that measures fused operators separately: task 1 may load libraries or models
+_MAX_SEEKING_TASKS = 256  # tasks of a stage after which operators that no row has reached are ignored
 
 
 class TimeUp(Exception):
@@ -44,7 +44,7 @@ class Watcher:
     _since: Counter[int] = field(default_factory=Counter, repr=False)  # task number when a new series began
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def closely(self, details: int) -> None:
+    def measure_more(self, details: int) -> None:
         """Let the next ``details`` tasks of each stage measure each operator."""
         with self._lock:
             self.details, self._since = details, Counter({stage: n - 1 for stage, n in self._tasks.items()})
@@ -67,11 +67,11 @@ class Watcher:
             raise TimeUp
         if self.whole:
             return "whole"
-        if together and (number == _SHARES or number % EVERY == 0):
+        if together and (number == _FUSED_TASK or number % EVERY == 0):
             return "detail"
         if 1 < new <= self.details + 1:  # not the first task, so that the first batch is not delayed
             return "detail"
-        if sought and 1 < new <= _SEEKING:
+        if sought and 1 < new <= _MAX_SEEKING_TASKS:
             return "detail"
-        grows = self.details > 0 and number in _GROWING  # otherwise an earlier epoch has measured large tasks
+        grows = self.details > 0 and number in _LARGER_TASKS  # otherwise an earlier epoch has measured large tasks
         return "detail" if self.every and (number % self.every == 0 or grows) else ""

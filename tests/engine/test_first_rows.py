@@ -69,8 +69,8 @@ def test_a_plan_that_loses_a_filter_is_refused(source: cedar.Pipeline) -> None:
 def test_a_plan_that_passed_is_remembered_by_other_processes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     calls: list[Plan] = []
-    found = FirstRows._found
-    monkeypatch.setattr(FirstRows, "_found", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
+    found = FirstRows._compare
+    monkeypatch.setattr(FirstRows, "_compare", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
 
     def compared(more: int = 0, bound: int = 2) -> int:
         """How often a plan was compared, by a process that knows only what is kept."""
@@ -103,8 +103,8 @@ def test_a_plan_is_compared_once_for_all_loaders_of_a_pipeline(
     source: cedar.Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Plan] = []
-    found = FirstRows._found
-    monkeypatch.setattr(FirstRows, "_found", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
+    found = FirstRows._compare
+    monkeypatch.setattr(FirstRows, "_compare", lambda self, plan, going: calls.append(plan) or found(self, plan, going))
     p = source.filter(col("y") > 2)
     one, other = p.batch(4), p.batch(5)
     for pipeline, compared in ((one, 1), (one, 1), (other, 2), (one, 2)):

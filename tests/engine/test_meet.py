@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cedar
-from cedar.engine.meet import Meeting, talk
+from cedar.engine.meet import Rendezvous, talk
 from cedar.engine.words import FolderWords, Words
 
 
@@ -18,8 +18,8 @@ def meet(words: Words, said: list[Any]) -> list[Any]:
     """What each rank gets of a meeting to which it says this."""
 
     def one(rank: int) -> Any:
-        meeting = Meeting(words, "toy", rank, len(said), 30.0, None)
-        return meeting.outcome(said[rank], lambda all_said, going_on: [going_on(), all_said])
+        meeting = Rendezvous(words, "toy", rank, len(said), 30.0, None)
+        return meeting.outcome(said[rank], lambda all_said, keep_alive: [keep_alive(), all_said])
 
     with ThreadPoolExecutor(len(said)) as pool:
         return list(pool.map(one, range(len(said))))
@@ -64,7 +64,9 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
 
     def both(rank: int) -> list[Any]:
         words = (FirstWords, SlowWords)[rank](str(tmp_path))
-        return [Meeting(words, "toy", rank, 2, 30.0, None).outcome([rank, i], lambda said, _: said) for i in range(2)]
+        return [
+            Rendezvous(words, "toy", rank, 2, 30.0, None).outcome([rank, i], lambda said, _: said) for i in range(2)
+        ]
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(both, range(2))
@@ -74,7 +76,7 @@ def test_a_rank_that_is_slow_to_look_is_not_taken_into_the_next_meeting(tmp_path
 
 @pytest.mark.parametrize(("rank", "missing"), [(0, 1), (1, 0)])
 def test_who_does_not_come_is_named(tmp_path: Path, rank: int, missing: int) -> None:
-    meeting = Meeting(FolderWords(str(tmp_path)), "toy", rank, 2, 0.005, None)
+    meeting = Rendezvous(FolderWords(str(tmp_path)), "toy", rank, 2, 0.005, None)
     with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {missing} of 2 did not call .* within 0.005 s"):
         meeting.outcome(None, lambda said, _: said)
 

@@ -12,7 +12,7 @@ from cedar.core.observation import Observation
 from cedar.engine import observations as run_figures
 from cedar.engine.binding import Binding
 from cedar.engine.metrics import Metrics
-from cedar.engine.observations import RunFigures
+from cedar.engine.observations import RunMeasurements
 from cedar.engine.runner import Runner, Runners
 from cedar.operators.base import Env
 from cedar.profile import Machine
@@ -22,11 +22,11 @@ from cedar.tasks import clocks
 def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, spent = Metrics(), [0.0, 0.0]
     monkeypatch.setattr(clocks, "spent_by", lambda _: tuple(spent))
-    figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
+    figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
     metrics.time.add(TaskTime([(("operator", (1,)), 5.0, 5.0)]))
     spent[:] = [9.0, 1.0]  # before the first delivery: not of this plan
-    figures.delivers()
+    figures.note_delivery()
     for _ in range(10):
         metrics.time.elapsed += 0.1
         metrics.time.waited += 0.05
@@ -36,7 +36,7 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
         metrics.time.add(TaskTime([(("operator", (1,)), 0.06, 0.06), (("gather", ()), 0.03, 0.02)]))
         spent[0] += 0.08
         spent[1] += 0.02
-        figures.delivers()
+        figures.note_delivery()
     profile = figures.profile(local=True)
     assert profile.own == pytest.approx(1e-4)
     assert profile.around == pytest.approx(2e-4)
@@ -47,7 +47,7 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
     assert figures.seen.delivered == 500
     figures.start(runner)  # another epoch under the same plan
     metrics.time.elapsed += 5.0
-    figures.delivers()
+    figures.note_delivery()
     metrics.time.elapsed += 0.5
     assert figures.seen.elapsed == pytest.approx(1.5), "its start is not counted"
     figures.renew(again=False)
@@ -67,9 +67,9 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run_figures, "machine", lambda measure: Machine(2, 1 << 34))
     metrics = Metrics(labels={1: "map"})
     metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
-    figures, runner = RunFigures(_binding(), metrics), Runner("threads", 2)
+    figures, runner = RunMeasurements(_binding(), metrics), Runner("threads", 2)
     figures.start(runner)
-    figures.delivers()
+    figures.note_delivery()
     metrics.time.elapsed, metrics.time.own, metrics.rows_read = 1.0, cores, 100
     metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
     assert figures.profile(local=True).operators[1].gil == gil
@@ -79,9 +79,9 @@ def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("ask", [lambda f: f.crowded, lambda f: f.profile(local=True).own], ids=["crowded", "own"])
 def test_an_epoch_may_end_while_a_plan_is_made_beside_it(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
-    figures, runner = RunFigures(_binding(), Metrics()), Runner("threads", 2)
+    figures, runner = RunMeasurements(_binding(), Metrics()), Runner("threads", 2)
     figures.start(runner)
-    figures.delivers()
+    figures.note_delivery()
     monkeypatch.setattr(clocks, "spent_by", lambda _: figures.renew(again=False) or (1.0, 1.0))
     ask(figures)
     runner.close()
@@ -89,7 +89,7 @@ def test_an_epoch_may_end_while_a_plan_is_made_beside_it(monkeypatch: pytest.Mon
 
 def test_as_many_epochs_are_expected_as_were_begun() -> None:
     metrics, runner = Metrics(), Runner("inline", 1)
-    figures = RunFigures(_binding(100_000), metrics)
+    figures = RunMeasurements(_binding(100_000), metrics)
     for epochs in range(1, 4):
         figures.start(runner)
         metrics.rows_read += 50_000
@@ -101,7 +101,7 @@ def test_as_many_epochs_are_expected_as_were_begun() -> None:
 
 def test_what_a_plan_reads_again_is_not_taken_for_done() -> None:
     metrics = Metrics()
-    figures = RunFigures(_binding(100_000), metrics)
+    figures = RunMeasurements(_binding(100_000), metrics)
     figures.start(Runner("inline", 1))
     metrics.rows_read, metrics.rows = 50_000, 40_000
     before = figures.remaining()
@@ -115,7 +115,7 @@ def test_what_a_plan_reads_again_is_not_taken_for_done() -> None:
 
 def test_a_rank_counts_its_own_share_of_what_is_left() -> None:
     metrics = Metrics()
-    figures = RunFigures(_binding(100_000), metrics)
+    figures = RunMeasurements(_binding(100_000), metrics)
     figures.start(Runner("inline", 1))
     figures.share, metrics.rows_read = 0.25, 5_000
     left = figures.remaining()
@@ -124,7 +124,7 @@ def test_a_rank_counts_its_own_share_of_what_is_left() -> None:
 
 
 def test_processes_are_as_many_as_the_pool_has_that_a_plan_would_use() -> None:
-    figures, runner = RunFigures(_binding(), Metrics()), Runner("threads", 3)
+    figures, runner = RunMeasurements(_binding(), Metrics()), Runner("threads", 3)
     try:
         runner.others = Runners(runner)
         runner.resize(9)  # threads that wait

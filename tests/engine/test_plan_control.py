@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         made.now = before  # what a check calls is not on the run's time
         return threading.Thread()
 
-    monkeypatch.setattr(planning, "beside", at_once)
+    monkeypatch.setattr(planning, "start_background_thread", at_once)
     return made
 
 
@@ -126,7 +126,7 @@ class Driven:
     """A run of one map whose counters a test moves on; every look and check is done at once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(planning, "beside", lambda work, *args: work(*args) or threading.Thread())
+        monkeypatch.setattr(planning, "start_background_thread", lambda work, *args: work(*args) or threading.Thread())
         monkeypatch.setattr(clocks, "spent_by", lambda _: (0.0, 0.0))
         root = cedar.from_items([{"x": i} for i in range(100_000)]).map(abs, "x", dtype=int).batch(10).node
         self.binding = Binding(root, None, Env())
@@ -317,7 +317,7 @@ def test_a_plan_that_failed_is_not_brought_back_by_a_look_that_had_begun(monkeyp
         return ()
 
     monkeypatch.setattr(run.planner, "candidates", candidates)
-    run.plans._look(Calls(inline=True))
+    run.plans._search(Calls(inline=True))
     assert not run.plans.rewrites
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import cedar
-from cedar.engine.warming import Warming
+from cedar.engine.warming import WorkerWarmup
 from cedar.executors import processes
 from cedar.plan.data import Plan
 from tests.waiting import eventually
@@ -23,7 +23,7 @@ def double(x): return 2 * x
 
 
 def settled(plan: Plan) -> tuple[set[str], set[str]]:
-    warming = Warming()
+    warming = WorkerWarmup()
     warming.begin("1", plan, 1)
     found: tuple[set[str], set[str]] = set(), set()
 

@@ -8,7 +8,7 @@ from cedar.engine.watcher import Watcher
 def test_tasks_are_measured_early_while_they_grow_and_now_and_then() -> None:
     watcher = Watcher(details=2, every=64)
     assert [n for n in range(1, 130) if watcher.next(0) == "detail"] == [2, 3, 12, 16, 24, 32, 48, 64, 128]
-    watcher.closely(2)
+    watcher.measure_more(2)
     assert [n for n in range(130, 140) if watcher.next(0) == "detail"] == [130, 131]
     assert [n for n in range(1, 5) if watcher.next(1) == "detail"] == [2, 3], "a stage that begins later"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, ResumeError, Site
 from cedar.engine.delivery.state import merge, part_of, validated
-from cedar.engine.meet import Meeting, talk
+from cedar.engine.meet import Rendezvous, talk
 from cedar.engine.words import Words, words_at
 
 State = dict[str, Any]
@@ -132,20 +132,20 @@ class Elastic:
             return None if state is None else merge([validated(state, site)], self._chunk(), site)
         said = {"state": state, "epoch": epoch, "tells": tells, "deals": self._deals, "meeting": self.meeting}
 
-        def make(all_said: list[State], going_on: Callable[[], None]) -> State:
+        def make(all_said: list[State], keep_alive: Callable[[], None]) -> State:
             try:
-                return self._made(words, all_said, going_on, site)
+                return self._made(words, all_said, keep_alive, site)
             except CedarError as error:  # the other ranks must learn of it
                 return {"error": [error.what, error.fix]}
 
-        meeting, made = Meeting(words, self._name, rank, world, self._timeout, site).outcome(said, make)
+        meeting, made = Rendezvous(words, self._name, rank, world, self._timeout, site).outcome(said, make)
         if "error" in made:
             problem, fix = made["error"]
             raise ResumeError(problem, site=site, done="nothing was redistributed", fix=fix)
         self._deals, self.meeting = made["deals"], meeting
         return made["state"]  # type: ignore[no-any-return]
 
-    def _made(self, words: Words, said: Sequence[State], going_on: Callable[[], None], site: Site | None) -> State:
+    def _made(self, words: Words, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None) -> State:
         """Rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
@@ -162,7 +162,7 @@ class Elastic:
         front = [state for state in states if state["epoch"] == min(each["epoch"] for each in states)]
         _same("steps", [state["step"] for state in front])
         tells = any(each["tells"] for each in stood)
-        states += [self._gone(words, meeting, front[0], rank, tells, going_on, site) for rank in gone]
+        states += [self._gone(words, meeting, front[0], rank, tells, keep_alive, site) for rank in gone]
         state = merge(states, self._chunk(), site)
         with talk(site):  # all ranks of the last change have met again, and need nothing that they published for it
             for rank in range(world):
@@ -172,7 +172,7 @@ class Elastic:
         return {"state": state, "deals": deals + 1}
 
     def _gone(
-        self, words: Words, meeting: str, other: State, rank: int, tells: bool, going_on: Callable[[], None],
+        self, words: Words, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
         site: Site | None,
     ) -> State:  # fmt: skip
         """Return the state of a lost rank, after as many steps as ``other`` had."""
@@ -187,7 +187,7 @@ class Elastic:
             if (state["epoch"], state["step"], state["begun"]) == (other["epoch"], other["step"], begun):
                 return state
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
-        return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), going_on)
+        return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
 
     def _begun(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
         """Return where a lost rank began this epoch."""

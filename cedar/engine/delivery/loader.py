@@ -16,7 +16,7 @@ from cedar.core.jagged import JaggedTensor
 from cedar.core.numeric import hold_threads
 from cedar.core.pytrees import register
 from cedar.core.ranks import refuse_workers
-from cedar.engine.account import ROWS_PER_LOOK, OwnTime
+from cedar.engine.account import ROWS_PER_TIMING, OwnTime
 from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
 from cedar.engine.delivery.device_prefetch import deliver
@@ -95,7 +95,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._plans.start(runner)
         clock, handed = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
-        own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_LOOK)
+        own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_TIMING)
         deliveries = self._deliveries(runner, self._passes)
         # Threads of the run work concurrently with the caller, so the numeric settings hold until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)

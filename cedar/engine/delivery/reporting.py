@@ -139,7 +139,7 @@ class Reporting(LoaderPosition):
         explainer, sharing = self._options.explainer, self._job.sharing
         beyond = sharing.warning(self.rank.world) if sharing.why else self._job.reads_beyond()
         top = f"RANKS  {beyond}\n" if beyond else ""
-        order = f"ORDER  {self._job.order_told()}\n" if self._binding.any_order else ""
+        order = f"ORDER  {self._job.describe_order()}\n" if self._binding.any_order else ""
         text = "" if explainer is None else explainer(self._binding.root, self._plans)
         notes = (f"NOTE   {text}\n" for text in self._unsteady())
         return "".join([top, order, *notes, *(f"COUNTS {reported}\n" for reported in self._counting.reported), text])

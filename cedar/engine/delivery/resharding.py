@@ -101,7 +101,7 @@ class Resharding(LoaderPosition):
         if self.rank.world > 1 and self._tells():
             self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
 
-    def _run_again(self, gone: LostRank, going_on: Callable[[], None]) -> dict[str, Any]:
+    def _run_again(self, gone: LostRank, keep_alive: Callable[[], None]) -> dict[str, Any]:
         """Return the state of a lost rank after its last step."""
         options = replace(
             self._options, rank=gone.rank, world=gone.world, subgroup=True, observer=None, planner=None, plan=None,
@@ -112,5 +112,5 @@ class Resharding(LoaderPosition):
             other._job = replace(other._job, shares=replace(other._job.sharing, lanes=gone.lanes, together=False))
             other._stand(gone.state)
             for _ in zip(range(gone.steps), other, strict=False):
-                going_on()
+                keep_alive()
             return other.state_dict()  # type: ignore[no-any-return]
