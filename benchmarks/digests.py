@@ -52,7 +52,7 @@ def changing(made: cedar.Pipeline, **options: Any) -> cedar.Loader:
         nonlocal polls
         polls += 1
         if plans._next is None and len(plans.history) < 20:
-            plans._change(order[polls % 2], "in turn")
+            plans._schedule_switch(order[polls % 2], "in turn")
 
     plans.poll = poll
     return loader

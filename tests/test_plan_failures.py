@@ -31,7 +31,7 @@ pytestmark = pytest.mark.heavy
 def other_places_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan places in other processes is its own stage, in the place that a test can afford."""
     monkeypatch.setattr(tasks, "is_remote", lambda place: False)
-    monkeypatch.setattr(splits, "_LEAST_WINDOW", 256)  # many windows, so that plans change often
+    monkeypatch.setattr(splits, "_MIN_WINDOW_BYTES", 256)  # many windows, so that plans change often
     check_once(monkeypatch)
 
 

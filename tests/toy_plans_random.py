@@ -112,7 +112,7 @@ class Driven(Plans):
     def poll(self) -> None:
         self.turn += 1
         if self.turn % self.every == 0 and self._next is None and len(self.history) < _CHANGES:
-            self._change(self.order[self.turn // self.every % len(self.order)], "in turn")
+            self._schedule_switch(self.order[self.turn // self.every % len(self.order)], "in turn")
 
 
 def audited(loader: cedar.Loader, every: int = 5) -> None:

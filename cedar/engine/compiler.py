@@ -102,13 +102,13 @@ class Compiler:
         self._drawn = self._mixing.drawn if lane is None else lane.drawn
         self._programs = Programs(binding, physical)
         self._consumers = Counter(i for stage in physical.stages for i in stage.inputs)
-        self._parted = self._parts(*physical.stages[physical.deal].inputs)
+        self._lane_stages = self._find_lane_stages(*physical.stages[physical.deal].inputs)
         self.streams: list[Stream] = []  # by stage number
         self._cuts: list[BatchStream | SliceStream] = []
         self.ready: ReadyStream | None = None
         any_order_number = any_order_stage(physical) if binding.any_order else -1
         for number, stage in enumerate(physical.stages[: physical.deal]):
-            stream = self._stream(stage, lane if number in self._parted else None)
+            stream = self._stream(stage, lane if number in self._lane_stages else None)
             if number == any_order_number:
                 stream = self.ready = ReadyStream(stream)
             self.streams.append(SharedStream(stream) if self._consumers[number] > 1 else stream)
@@ -157,10 +157,10 @@ class Compiler:
                 )
             (number,) = stage.inputs
 
-    def left_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
+    def remaining_of_mixtures(self, left: Sequence[Interval]) -> dict[str, Any]:
         """Return the remaining inputs of the mixture below, if ``left`` are the units that remain on all ranks."""
         number, stream, runs = self.mixture_below(left)
-        return self._mixing.left | {number: _left_of_inputs(stream, runs)}
+        return self._mixing.left | {number: _remaining_of_inputs(stream, runs)}
 
     # ---- the top -----------------------------------------------------------------------------------------------------
 
@@ -173,11 +173,11 @@ class Compiler:
             self.ready.free = self._slices is None and (assigned.whole or assigned.in_runs)
         top: Stream = assigned
         for number in range(deal + 1, len(stages)):
-            last = partial(self._last, stages[number], share, finish) if number == len(stages) - 1 else tuple
+            last = partial(self._final_steps, stages[number], share, finish) if number == len(stages) - 1 else tuple
             top = self._tasks(stages[number], top, last)
         return top, assigned
 
-    def _last(self, stage: Stage, share: Share, finish: Sequence[KernelStep]) -> Sequence[KernelStep]:
+    def _final_steps(self, stage: Stage, share: Share, finish: Sequence[KernelStep]) -> Sequence[KernelStep]:
         """Return the kernel steps that finish a rank's units."""
         if share.last != "pad" or self.physical.stages[self.physical.deal + 1].pads >= 0:
             return finish
@@ -199,7 +199,7 @@ class Compiler:
             return WindowStream(inputs[0], self._window_rows(stage))
         if lane is None:
             return self._operator(stage, inputs)
-        chunk = least_rows(self.binding)
+        chunk = min_run_rows(self.binding)
         history = [[of, chunk, [EVERYTHING if k == DONE else 0 for k in kept]] for of, kept in lane.past]
         share = Share(lane.number, lane.of, chunk, history=tuple(history))
         return AssignedStream(self._operator(stage, inputs), share, alone=True)
@@ -288,8 +288,8 @@ class Compiler:
         if lane is None:
             return stream
         by_key = stream.by_key
-        reported = self._told(*self.physical.stages[self.physical.deal].inputs)
-        stream.tells = by_key is None and reported
+        reported = self._reports_begun(*self.physical.stages[self.physical.deal].inputs)
+        stream.reports_begun = by_key is None and reported
         if by_key is None:
             return stream
         if stream.streaming:  # chunks are passed on as they are read
@@ -365,25 +365,25 @@ class Compiler:
 
     # ---- lanes -------------------------------------------------------------------------------------------------------
 
-    def _parts(self, number: int) -> set[int]:
+    def _find_lane_stages(self, number: int) -> set[int]:
         """Return the stages where rows are assigned to lanes: read stages, and operators that need all their input."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator if stage.kind == "stream" else None
         if stage.kind == "read" or (isinstance(operator, StreamOperator) and not (operator.shares or operator.local)):
             return {number}
-        return set().union(*map(self._parts, stage.inputs))
+        return set().union(*map(self._find_lane_stages, stage.inputs))
 
-    def _told(self, number: int) -> bool:
+    def _reports_begun(self, number: int) -> bool:
         """Whether units report which splits were begun for them: one source, with only reporting operators above."""
         stage = self.physical.stages[number]
         operator = self._node(stage.out).operator
         tells = stage.kind == "task" or (stage.kind == "stream" and getattr(operator, "tells_begun", False))
-        return stage.kind == "read" or (tells and self._told(*stage.inputs))
+        return stage.kind == "read" or (tells and self._reports_begun(*stage.inputs))
 
     def unshared(self, world: int) -> str:
         """Return why ``world`` ranks cannot have their own lanes; "" if they can. For a pipeline as written only."""
         works = self.physical.works
-        for number in sorted(self._parted):
+        for number in sorted(self._lane_stages):
             stage, stream = self.physical.stages[number], self.streams[number]
             if stage.kind == "read":
                 continue  # shared by splits, or by row keys
@@ -391,24 +391,24 @@ class Compiler:
                 return f"{works[stage.out].label} counts rows whose number is unknown; local=True lets each rank count"
             elif stream.count < world:
                 return f"{works[stage.out].label} gives {stream.count} row(s)"
-        if self._parted & self._under(self._parted):
+        if self._lane_stages & self._stages_below(self._lane_stages):
             return "a part of the pipeline is drawn from twice, once by what counts rows"
         return ""
 
     def by_key(self, world: int) -> str:
         """Return the labels of sources that all ranks read and share by row keys, since they have too few splits."""
         labels = []
-        for number in sorted(self._parted):
+        for number in sorted(self._lane_stages):
             stage, stream = self.physical.stages[number], self.streams[number]
             splits = stream.source if isinstance(stream, SharedStream) else stream
             if isinstance(splits, SplitStream) and 0 < splits.splits < world:
                 labels += [self.physical.works[segment.source].label for segment in stage.segments]
         return " and ".join(labels)
 
-    def _under(self, numbers: Collection[int]) -> set[int]:
+    def _stages_below(self, numbers: Collection[int]) -> set[int]:
         """Return the stages below the given ones."""
         below = {i for number in numbers for i in self.physical.stages[number].inputs}
-        return below | self._under(below) if below else below
+        return below | self._stages_below(below) if below else below
 
     # ---- facts about operators ---------------------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ class Compiler:
         return self.binding.row_bytes * (rows_per_unit(node) if node.batched else 1)
 
 
-def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int | None]]]:
+def _remaining_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int | None]]]:
     """Return the units of each input that are in ``runs`` of a mixture's own units, or after the mixture's end."""
     stream = stream.source if isinstance(stream, SharedStream) else stream
     assert isinstance(stream, MixStream)
@@ -456,7 +456,7 @@ def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int
             below = stream.inputs[number]
             count = math.inf if below.count is None else below.count
             stop = min(stop, count)
-            found = below.of(start, stop) if isinstance(below, RestStream) else [(start, stop)]
+            found = below.source_runs(start, stop) if isinstance(below, RestStream) else [(start, stop)]
             for each in found:
                 if left[number] and left[number][-1][1] == each[0]:
                     each = (left[number].pop()[0], each[1])
@@ -465,7 +465,7 @@ def _left_of_inputs(stream: Any, runs: Sequence[Interval]) -> list[list[list[int
     return [[[low, None if high == math.inf else int(high)] for low, high in each] for each in left]
 
 
-def least_rows(binding: Binding) -> int:
+def min_run_rows(binding: Binding) -> int:
     """Return the minimum rows of a rank's run: several of the largest windows (or row groups) of the sources."""
     most = 1.0
     streams = [node.operator for node in binding.nodes if isinstance(node.operator, StreamOperator)]
@@ -486,7 +486,7 @@ def least_rows(binding: Binding) -> int:
 
 
 def least_run(binding: Binding) -> int:
-    """Return ``least_rows`` in units of the pipeline; 1 where ranks take turns."""
+    """Return ``min_run_rows`` in units of the pipeline; 1 where ranks take turns."""
     if over_ranks(binding.nodes) is not None:
         return 1
-    return -(-least_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))
+    return -(-min_run_rows(binding) // (rows_per_unit(binding.root) if binding.root.batched else 1))

@@ -154,7 +154,7 @@ def wide_sample(binding: Binding, node: Node, names: Iterable[str], session: str
     while _preserves_columns(below, wanted):
         below = below.inputs[0]
     slow = any(n.operator.effects().per_row for n in graph.walk(below))
-    block = binding.rows_after(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
+    block = binding.rows_behind(below, _SLOW_ROWS if slow else SAMPLED_ROWS)
     return block, reach
 
 

@@ -32,7 +32,7 @@ from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import AssignedStream, Share
 from cedar.engine.streams.deal import EVERYTHING, remaining
 from cedar.engine.streams.lane_states import LaneState
-from cedar.engine.streams.lanes import UNTOLD, Lane, Sharing
+from cedar.engine.streams.lanes import NO_COMMON_END, Lane, Sharing
 from cedar.engine.streams.splits import SplitStream
 from cedar.engine.task_context import Tasks
 from cedar.engine.uncounted import offer
@@ -88,11 +88,11 @@ class Job:
         if self.deal == "global":
             return Sharing(why='deal="global" asks for it', asked=True)
         if why := compiler.unshared(world):
-            return Sharing(why=_or_counted(why, self.binding))
+            return Sharing(why=_with_alternative(why, self.binding))
         together = last != "keep" and self.steps is None and not self._local and not self.endless
         if together and self.place(self.rank.rank, world) is None:
             reported = last and f'"{last}"'
-            return Sharing(why=_or_counted(UNTOLD.format(last=reported), self.binding))
+            return Sharing(why=_with_alternative(NO_COMMON_END.format(last=reported), self.binding))
         return Sharing(lanes=True, together=together)
 
     def agreement(self, run: str, timeout: float | None, site: Site | None) -> Agreement | None:
@@ -151,18 +151,18 @@ class Job:
             chunk=least_run(self.binding),
             last="keep" if alone and last_mode(self.binding.root) is None else last,
             history=tuple(history if lane is None else lane.history),
-            apart=alone or (self._local and last is None),
+            may_end_apart=alone or (self._local and last is None),
             turns=(self.balanced and not alone) or lane is not None,
         )
         return self._compiler(runner, epoch, lane, dry, written, share, mixed), share
 
-    def left_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
-        """Return the rest of mixtures after each rank took ``taken`` units: see ``Compiler.left_of_mixtures``."""
+    def remaining_of_mixtures(self, epoch: int, entry: dict[str, Any], taken: list[int]) -> dict[str, Any]:
+        """Return the rest of mixtures after each rank took ``taken`` units: see ``Compiler.remaining_of_mixtures``."""
         before, mixed = entry["history"], _mixed(entry)
         compiler, share = self._compiled(Runner("inline", 1), epoch, before, None, dry=True, mixed=mixed)
         history = [*before, [share.world, share.chunk, taken]]
         left = remaining(compiler.assigned.count, history, share.last, compiler.assigned.rows_of)
-        return compiler.left_of_mixtures(left)
+        return compiler.remaining_of_mixtures(left)
 
     def drawn_from(
         self, epoch: int, number: str, drawn: dict[str, Any], taken: int, before: list[Any], weights: list[Any]
@@ -235,7 +235,7 @@ class Job:
         return compiler
 
 
-def _or_counted(why: str, binding: Binding) -> str:
+def _with_alternative(why: str, binding: Binding) -> str:
     """Return why ranks do not share, and exact counts as an alternative where they would help."""
     alternative = offer(binding)
     return f"{why}; or {alternative}" if alternative else why
@@ -290,7 +290,7 @@ class DataEpoch:
     def leave(self) -> None:
         """Do nothing; ``AheadEpoch`` stops its thread here."""
 
-    def look(self) -> None:
+    def check_position(self) -> None:
         """Open the flows at the current position without reading, to check that it exists.
 
         Raises:
@@ -303,7 +303,7 @@ class DataEpoch:
         if not lanes:
             self._open(None, self._deal).close()
         if self._before is not None:
-            self._before.look()
+            self._before.check_position()
 
     @property
     def left(self) -> bool:
@@ -355,14 +355,14 @@ class DataEpoch:
     def _done(self) -> None:
         self._settle()
         self._before = None
-        self._pass(len(self._lanes or ()))
+        self._mark_finished(len(self._lanes or ()))
 
-    def _pass(self, lanes: int) -> None:
+    def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
         for number in range(lanes):
             assert self._lanes is not None
             lane = LaneState(*self._lanes[number])
-            self._lanes[number] = lane.through(self._ends.get(number, lane.position))
+            self._lanes[number] = lane.finished(self._ends.get(number, lane.position))
 
     def _all(self) -> Iterator[tuple[tuple[DataEpoch, int], Piece]]:
         """Yield each piece with the epoch and the lane that it came from."""
@@ -381,7 +381,7 @@ class DataEpoch:
         for number, lane in enumerate(lanes):
             end = lane.position
             for piece in self._drain(lane.lane(self._past), end) if not lane.ended else ():
-                end = _after(piece, piece.units - 1)
+                end = _position_after(piece, piece.units - 1)
                 yield (self, number), piece
             self._ends[number] = end
 
@@ -416,7 +416,7 @@ class DataEpoch:
             flow: Flow | None = None
             try:
                 opened, opening = time.perf_counter(), 0.0
-                flow = self._open(lane, position if last is None else _after(last, last.units - 1))
+                flow = self._open(lane, position if last is None else _position_after(last, last.units - 1))
                 while True:
                     piece = flow.pull(True)
                     opening = opening or time.perf_counter() - opened
@@ -510,11 +510,11 @@ class DataEpoch:
         lane, piece, unit = self._last
         self._last = None
         if self._lanes is None:
-            self._deal = _after(piece, unit)
+            self._deal = _position_after(piece, unit)
             return
         if not self._job.endless:  # endless lanes take turns, so none is finished
-            self._pass(lane)
-        self._lanes[lane] = LaneState(*self._lanes[lane]).after(_after(piece, unit), piece.keeps)
+            self._mark_finished(lane)
+        self._lanes[lane] = LaneState(*self._lanes[lane]).after(_position_after(piece, unit), piece.keeps)
 
 
 def _mixed(entry: dict[str, Any]) -> Mixed:
@@ -522,7 +522,7 @@ def _mixed(entry: dict[str, Any]) -> Mixed:
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 
 
-def _after(piece: Piece, unit: int) -> Position:
+def _position_after(piece: Piece, unit: int) -> Position:
     """Return the position after a unit of a piece."""
     if piece.end is not None and unit == piece.units - 1:
         return piece.end

@@ -59,7 +59,7 @@ class ByStep(Reporting):
         """
         site = user_site()
         step, i = whole(step, "locate(step)"), whole(i, "locate(i)")
-        locator = self._found("locate()")
+        locator = self._get_locator("locate()")
         try:
             keys = locator.keys(self.epoch, self._begun, step, self.rank.rank)
         except CedarError as error:
@@ -101,7 +101,7 @@ class ByStep(Reporting):
             6
         """
         file, row = str(file), whole(row, "where(file, row)")
-        locator = self._found("where()")
+        locator = self._get_locator("where()")
         epoch, world = self.epoch, self.rank.world
         alone = world > 1 and any(entry["lanes"] is not None for entry in self._begun["open"].values())
         alone = alone or (world > 1 and self.units() is None)
@@ -117,7 +117,7 @@ class ByStep(Reporting):
             raise
         return places
 
-    def _found(self, method: str) -> Locator:
+    def _get_locator(self, method: str) -> Locator:
         """Return the locator, created on first use."""
         self._check_steps(method)
         if self._locator is None:
@@ -130,7 +130,7 @@ class ByStep(Reporting):
 
     def _replay(self) -> Replay:
         self._check_steps("read() and commit()")
-        return self._replays.of(self.epoch, self._begun)
+        return self._replays.open(self.epoch, self._begun)
 
     def _check_steps(self, method: str) -> None:
         """Raise PipelineError if steps cannot be known before they are run."""

@@ -25,7 +25,7 @@ from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner, Runners
 
 AHEAD = 2  # batches on the device in addition to the caller's: one copied, one being copied
-_LOOK = 60  # seconds between checks whether the other thread is still alive
+_CHECK_SECONDS = 60  # seconds between checks whether the other thread is still alive
 _PATIENCE = 1  # seconds to wait for the thread to end; a user's function may take longer, and it ends after that
 
 
@@ -137,7 +137,7 @@ class AheadEpoch:
     def _next(self) -> _Copied | None:
         while True:
             try:
-                outcome = self._ready.get(timeout=_LOOK)
+                outcome = self._ready.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
                 if not self._thread.is_alive() and self._ready.empty():
                     raise WorkerError("the thread that copies batches to the device is gone") from None
@@ -178,10 +178,10 @@ class AheadEpoch:
     def _work(self) -> None:
         try:
             with closing(cast("Any", self._data.pieces())) as pieces:
-                while self._may_go_on():
+                while self._wait_for_slot():
                     began = time.thread_time()
                     piece = next(pieces, None)
-                    copy = None if piece is None else self._copied(piece, began)
+                    copy = None if piece is None else self._start_copy(piece, began)
                     del piece
                     self._ready.put(copy)
                     if copy is None:
@@ -190,12 +190,12 @@ class AheadEpoch:
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._ready.put(_FailedBatch(error))
 
-    def _may_go_on(self) -> bool:
-        while not self._free.acquire(timeout=_LOOK):
+    def _wait_for_slot(self) -> bool:
+        while not self._free.acquire(timeout=_CHECK_SECONDS):
             pass
         return not self._stopped.is_set()
 
-    def _copied(self, piece: Piece, began: float) -> _Copied:
+    def _start_copy(self, piece: Piece, began: float) -> _Copied:
         block = piece.rows.gather()
         columns = begun = None
         if not replaced(block):

@@ -13,7 +13,7 @@ class Epochs(Protocol):
     """The part of a loader that deals with epochs."""
 
     epoch: int
-    _passes: bool
+    _continue_if_over: bool
 
     def set_epoch(self, epoch: int) -> None: ...
 
@@ -32,7 +32,7 @@ class EpochSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin or continue epoch ``epoch``."""
-        self._loader._passes = False
+        self._loader._continue_if_over = False
         if epoch != self._loader.epoch:
             self._loader.set_epoch(epoch)
 

@@ -65,7 +65,7 @@ class Elastic:
     ) -> None:
         self._name, self._place, self._timeout = name, place, timeout
         self._check, self._chunk, self._drifts, self._run_again = check, chunk, drifts, run_again
-        self._deals = 0  # number of changes that this rank took part in
+        self._changes = 0  # number of changes that this rank took part in
         self.meeting = ""  # name of the last change
 
     def _words(self, rank: int, world: int, site: Site | None) -> Words | None:
@@ -75,31 +75,31 @@ class Elastic:
         with talk(site):
             return words_at(place)
 
-    def _at(self, kind: str, rank: int, meeting: str | None = None) -> str:
+    def _key(self, kind: str, rank: int, meeting: str | None = None) -> str:
         meeting = self.meeting if meeting is None else meeting
         return f"{self._name}/{meeting or _NO_MEETING}/{kind}/{rank}"
 
     # ---- what ranks publish in advance
     # -------------------------------------------------------------------------
 
-    def tells(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
+    def must_publish(self, begun: State, epoch: int, lanes: bool, together: bool) -> bool:
         """Whether this rank must publish where it began an epoch, since other ranks cannot derive it."""
         plain = begun == {"step": 0, "data": epoch, "open": {}}
         return (lanes or self._drifts) and (together or not plain)
 
-    def begins(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
+    def publish_beginning(self, begun: State, epoch: int, rank: int, world: int, site: Site | None) -> None:
         """Publish where this rank begins an epoch, in case it is lost before the next change."""
         words = self._words(rank, world, site)
         if words is not None:
             with talk(site):
-                words.set(self._at("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
+                words.set(self._key("begun", rank), json.dumps({"epoch": epoch, "world": world, "begun": begun}))
 
     def leave(self, state: State | None, rank: int, world: int, site: Site | None) -> None:
         """Publish this rank's last state for the ranks that continue."""
         words = self._words(rank, world, site)
         if words is not None and state is not None:
             with talk(site):
-                words.set(self._at("left", rank), json.dumps(state))
+                words.set(self._key("left", rank), json.dumps(state))
 
     # ---- a change ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Elastic:
         Args:
             state: this rank's state; None if it has not begun.
             epoch: the epoch that this rank is in.
-            tells: the result of ``tells``.
+            tells: the result of ``must_publish``.
             rank, world: this rank's number and the number of ranks from now on.
 
         Raises:
@@ -130,11 +130,11 @@ class Elastic:
                     "before reshard()",
                 )
             return None if state is None else merge([validated(state, site)], self._chunk(), site)
-        said = {"state": state, "epoch": epoch, "tells": tells, "deals": self._deals, "meeting": self.meeting}
+        said = {"state": state, "epoch": epoch, "tells": tells, "deals": self._changes, "meeting": self.meeting}
 
-        def make(all_said: list[State], keep_alive: Callable[[], None]) -> State:
+        def make(messages: list[State], keep_alive: Callable[[], None]) -> State:
             try:
-                return self._made(words, all_said, keep_alive, site)
+                return self._merged(words, messages, keep_alive, site)
             except CedarError as error:  # the other ranks must learn of it
                 return {"error": [error.what, error.fix]}
 
@@ -142,36 +142,36 @@ class Elastic:
         if "error" in made:
             problem, fix = made["error"]
             raise ResumeError(problem, site=site, done="nothing was redistributed", fix=fix)
-        self._deals, self.meeting = made["deals"], meeting
+        self._changes, self.meeting = made["deals"], meeting
         return made["state"]  # type: ignore[no-any-return]
 
-    def _made(self, words: Words, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None) -> State:
+    def _merged(self, words: Words, said: Sequence[State], keep_alive: Callable[[], None], site: Site | None) -> State:
         """Rank 0: merge the states of all ranks."""
         deals = max(each["deals"] for each in said)
         if all(each["state"] is None for each in said):
-            _same("epochs", [each["epoch"] for each in said])
+            _common_value("epochs", [each["epoch"] for each in said])
             return {"state": None, "deals": deals + 1}
         # The part of a rank that missed the last change went to other ranks: it joins like a new rank.
         stood = [each for each in said if each["state"] is not None and each["deals"] == deals]
-        meeting = _same("meetings", [each["meeting"] for each in stood])
+        meeting = _common_value("meetings", [each["meeting"] for each in stood])
         states = [validated(each["state"], site) for each in stood]
         for state in states:
             self._check(state, site)
-        world = _same("worlds", [state["world"] for state in states])
+        world = _common_value("worlds", [state["world"] for state in states])
         gone = sorted({*range(world)} - {state["rank"] for state in states})
         front = [state for state in states if state["epoch"] == min(each["epoch"] for each in states)]
-        _same("steps", [state["step"] for state in front])
+        _common_value("steps", [state["step"] for state in front])
         tells = any(each["tells"] for each in stood)
-        states += [self._gone(words, meeting, front[0], rank, tells, keep_alive, site) for rank in gone]
+        states += [self._lost_state(words, meeting, front[0], rank, tells, keep_alive, site) for rank in gone]
         state = merge(states, self._chunk(), site)
         with talk(site):  # all ranks of the last change have met again, and need nothing that they published for it
             for rank in range(world):
-                words.drop(self._at("begun", rank, meeting))
-                words.drop(self._at("left", rank, meeting))
+                words.drop(self._key("begun", rank, meeting))
+                words.drop(self._key("left", rank, meeting))
             words.drop(f"{self._name}/{meeting}/outcome")
         return {"state": state, "deals": deals + 1}
 
-    def _gone(
+    def _lost_state(
         self, words: Words, meeting: str, other: State, rank: int, tells: bool, keep_alive: Callable[[], None],
         site: Site | None,
     ) -> State:  # fmt: skip
@@ -180,8 +180,8 @@ class Elastic:
         if not lanes and not self._drifts:  # all ranks have the same position
             return other | {"rank": rank}
         with talk(site):
-            begun = self._begun(words, meeting, other, rank, tells)
-            left = words.get(self._at("left", rank, meeting))
+            begun = self._lost_beginning(words, meeting, other, rank, tells)
+            left = words.get(self._key("left", rank, meeting))
         if left is not None:
             state = validated(left, site)
             if (state["epoch"], state["step"], state["begun"]) == (other["epoch"], other["step"], begun):
@@ -189,7 +189,7 @@ class Elastic:
         state = other | begun | {"rank": rank, "begun": begun, "skipped": {}, "seen": 0}
         return self._run_again(LostRank(rank, other["world"], state, other["step"] - begun["step"], lanes), keep_alive)
 
-    def _begun(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
+    def _lost_beginning(self, words: Words, meeting: str, other: State, rank: int, tells: bool) -> State:
         """Return where a lost rank began this epoch."""
         shared = words.get(f"{self._name}/{meeting}/outcome") if meeting else None
         state = None if shared is None else json.loads(shared)["state"]
@@ -198,7 +198,7 @@ class Elastic:
             return {name: part[name] for name in ("step", "data", "open")}
         if not tells:
             return {"step": 0, "data": other["epoch"], "open": {}}
-        reported = words.get(self._at("begun", rank, meeting))
+        reported = words.get(self._key("begun", rank, meeting))
         entry = None if reported is None else json.loads(reported)
         here = other["epoch"], other["world"], other["begun"]["step"]
         if entry is None or (entry["epoch"], entry.get("world"), entry["begun"]["step"]) != here:  # from an earlier run
@@ -210,7 +210,7 @@ class Elastic:
         return entry["begun"]  # type: ignore[no-any-return]
 
 
-def _same(quantity: str, values: list[Any]) -> Any:
+def _common_value(quantity: str, values: list[Any]) -> Any:
     """Return the value that all ranks have in common; raise ResumeError if they differ."""
     if any(value != values[0] for value in values):
         raise ResumeError(

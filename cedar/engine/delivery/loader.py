@@ -21,8 +21,8 @@ from cedar.engine.agree import Agreement, next_run
 from cedar.engine.delivery.by_step import ByStep
 from cedar.engine.delivery.device_prefetch import deliver
 from cedar.engine.delivery.mixtures import Mixtures
-from cedar.engine.delivery.standing import carries
-from cedar.engine.delivery.units import left
+from cedar.engine.delivery.standing import has_leftovers
+from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
@@ -63,18 +63,18 @@ class Loader(ByStep, Mixtures, Generic[T]):
             _log.warning("%s", sharing.warning(self.rank.world))
         warn_of_cuts(self._binding.root, self.epoch)
         again, self._started = self._started, True
-        self._new = False
+        self._unused = False
         return self._iterate(again)
 
     def _begin_in_fork(self) -> None:
         """Take the position of the parent's loader, without any thread, lock or worker of the parent."""
-        stood = {name: self.__dict__[name] for name in ("epoch", "_step", "_data", "_begun", "_kept", "_started")}
-        stood |= {name: self.__dict__[name] for name in ("_resumed", "_placed", "_generation", "_new", "_elastic")}
-        stood |= {name: self.__dict__[name] for name in ("_ended", "_passes", "_earlier")}
+        names = {"epoch", "_step", "_data", "_begun", "_saved_numeric", "_started", "_resumed", "_data_placed"}
+        names |= {"_generation", "_unused", "_elastic", "_ended", "_continue_if_over", "_earlier_steps"}
+        position = {name: self.__dict__[name] for name in names}
         weights = self._job.weights
         opened, counted = self._opened(), (dict(self._account.budgets.counts), self._account.budgets.seen)
         self.__init__(self._binding.root, self._options)  # type: ignore[misc] # everything else is recreated
-        self.__dict__.update(stood)
+        self.__dict__.update(position)
         self._open = opened
         self._job = replace(self._job, weights=weights)
         self._account.budgets.start(*counted)
@@ -85,25 +85,25 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._stop()
         if again:
             self._restart()
-        if self._now is not None:
-            self._look_anew()
-        self._resumed = self._dealt = False
+        if self._current_files is not None:
+            self._reread_files()
+        self._resumed = self._redistributed = False
         runner, others = self._new_runner()
         numeric = self._binding.begin(self._environment())
         instances = self._job.instances
         instances.apart = numeric is not None
         self._plans.start(runner)
-        clock, handed = self._metrics.time, self._metrics.batches
+        clock, batches_before = self._metrics.time, self._metrics.batches
         clock.begin(time.perf_counter(), runner.lanes)
         own = OwnTime(self._metrics, 1 if self._batched or self._options.as_blocks else ROWS_PER_TIMING)
-        deliveries = self._deliveries(runner, self._passes)
+        deliveries = self._deliveries(runner, self._continue_if_over)
         # Threads of the run work concurrently with the caller, so the numeric settings hold until the run ends.
         holding = hold_threads(numeric if runner.local and not runner.inline else None)
         holding.__enter__()
         try:
             instances.enter()
             own.enter()
-            self._set_out(runner)
+            self._place_and_publish(runner)
             for value in deliveries:
                 own.leave()
                 clock.give(time.perf_counter())
@@ -141,69 +141,69 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 if self._runner is runner:
                     self._stop()
                 holding.__exit__(None, None, None)
-        yield from self._through(handed)
+        yield from self._finish(batches_before)
 
-    def _through(self, handed: int) -> Iterator[Any]:
+    def _finish(self, batches_before: int) -> Iterator[Any]:
         """Finish an epoch; continue with the next if the loaded state proved to be after this one's last batch."""
-        passes, self._passes = self._passes, False
-        if self._metrics.batches == handed and not passes:
-            self._tell_of_none()
+        passes, self._continue_if_over = self._continue_if_over, False
+        if self._metrics.batches == batches_before and not passes:
+            self._warn_if_empty()
         self._begin_next()
         if passes:
             yield from self._iterate(False)
 
     def _begin_next(self) -> None:
         self._finish_epoch()
-        if self._now is not None:
-            self._look_anew()
-        self._tell()
+        if self._current_files is not None:
+            self._reread_files()
+        self._publish_beginning()
 
-    def _look_anew(self) -> None:
+    def _reread_files(self) -> None:
         """Read files as they are now, at the same position, if nothing remains to be read as files were when saved."""
         if str(self._data) in self._open:
             return
-        data, changed = self._data, self._changed
-        self._read_as_now()
-        self._data, self._changed, self._placed = data, changed, self._options.steps is not None
+        data, changed = self._data, self._file_changes
+        self._read_files_as_now()
+        self._data, self._file_changes, self._data_placed = data, changed, self._options.steps is not None
         self._mark_beginning()
 
     def _restart(self) -> None:
         """Start the epoch again after a break, unless all of it was received; after a loaded state, continue."""
         steps, begun = self._options.steps, self._begun
-        if self._step >= steps if steps is not None else self._step > 0 and left(self._here()) == 0:
-            self._pass_on()
+        if self._step >= steps if steps is not None else self._step > 0 and units_left(self._current_epoch()) == 0:
+            self._move_to_next_epoch()
         elif not self._resumed:
             self._begin_epoch(self.epoch)
-            if begun["step"] == 0 and (steps is not None or carries(begun)):
-                self._data, self._open, self._placed = begun["data"], begun["open"], True
+            if begun["step"] == 0 and (steps is not None or has_leftovers(begun)):
+                self._data, self._open, self._data_placed = begun["data"], begun["open"], True
                 self._mark_beginning()
         self._started = True
 
-    def _set_out(self, runner: Runner) -> None:
+    def _place_and_publish(self, runner: Runner) -> None:
         self._place(runner)
-        self._tell()
+        self._publish_beginning()
 
     def _deliveries(self, runner: Runner, passes: bool) -> Generator[Any]:
         steps, agreement = self._options.steps, self._agreement()
-        idle, self._passes = 0, False
+        idle, self._continue_if_over = 0, False
         while steps is None or self._step < steps:
             self._account.epoch = self._data
             entry = self._open.get(str(self._data))
             if entry is None and self._scheduled:  # scheduled weights depend on the steps of all epochs
                 entry = DataEpoch(self._job, runner, self._data, None).entry()
-                entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier + self._step}
+                entry = self._open[str(self._data)] = entry | {"left": {}, "since": self._earlier_steps + self._step}
             data, values = deliver(self._job, runner, self._data, entry, self._units, steps is None, agreement)
             self._live = self._deliverer = data
             for value in values:
                 self._step += 1
                 idle, passes = 0, False
                 yield value
-                if self._dealt:
+                if self._redistributed:
                     break
                 if steps is not None and self._step >= steps:
                     return
-            if self._dealt:  # after a change of ranks, batches computed ahead belong to other ranks
-                self._dealt = self._resumed = False
+            if self._redistributed:  # after a change of ranks, batches computed ahead belong to other ranks
+                self._redistributed = self._resumed = False
                 self._started = True
                 data.leave()
                 cast("Generator[Any]", values).close()
@@ -213,8 +213,8 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 self._close(data)
                 if not passes:
                     return
-                if self._now is not None:  # the next epoch reads the files as they are now
-                    self._passes = True
+                if self._current_files is not None:  # the next epoch reads the files as they are now
+                    self._continue_if_over = True
                     return
                 passes = False  # the loaded state was after the last batch, as this run showed: start the next epoch
                 self._begin_next()
@@ -243,7 +243,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         self._agreed = self._job.agreement(run, options.timeout, self._site)
         return self._agreed
 
-    def _tell_of_none(self) -> None:
+    def _warn_if_empty(self) -> None:
         """Warn that an epoch without any batch ends, unless batches were delivered before a resume."""
         own = self._batched and self._options.encode is None  # encoded pieces of files are not the user's batches
         if own and self._step == self._begun["step"]:

@@ -94,7 +94,7 @@ class Locator:
     """
 
     def __init__(self, job: Job, options: Options, skips: bool, full: Replays) -> None:
-        bare = None if skips or job.split_batches else _bare(job.binding.root)
+        bare = None if skips or job.split_batches else _without_kernels(job.binding.root)
         self.ran = bare is None
         self._last: tuple[Any, Keys] | None = None  # cached, since callers look up several rows of a step in turn
         self._replays = full
@@ -111,13 +111,13 @@ class Locator:
         """Return the keys of the rows of a step, in order."""
         asked = epoch, copied(begun), step, rank
         if self._last is None or self._last[0] != asked:
-            rows = self._replays.of(epoch, begun).unit(step, rank).rows
+            rows = self._replays.open(epoch, begun).unit(step, rank).rows
             self._last = asked, rows.gather().live_keys() if self.ran else rows.keys()
         return self._last[1]
 
     def places(self, epoch: int, begun: dict[str, Any], rank: int, row: int) -> Iterator[tuple[int, int, RowRef]]:
         """Yield step, index and key of every row with this number, in any file, that ``rank`` gets."""
-        for step, piece in self._replays.of(epoch, begun).all(rank):
+        for step, piece in self._replays.open(epoch, begun).all(rank):
             places, keys = (piece.rows.gather().live_keys() if self.ran else piece.rows.keys()).each()
             for found in np.flatnonzero(keys.row == row).tolist():
                 i = int(places[found])
@@ -137,7 +137,7 @@ def path(root: Node, ordinal: int) -> Iterator[Node]:
             yield node
 
 
-def _bare(root: Node) -> Node | None:
+def _without_kernels(root: Node) -> Node | None:
     """Return the pipeline without operators on values; None if values determine which rows exist."""
     for node in graph.walk(root):
         effects = node.effects

@@ -87,20 +87,20 @@ class Mixtures(Resharding):
             )
         opened = self._opened()
         entry = opened.get(str(self._data)) or DataEpoch(self._job, Runner("inline", 1), self._data, None).entry()
-        opened[str(self._data)] = self._anew(number, list(weights), entry)
+        opened[str(self._data)] = self._redrawn_entry(number, list(weights), entry)
         self._job = replace(self._job, weights=self._job.weights | {number: list(weights)}, counts={})
-        self._replay_anew()
+        self._reset_replays()
         self._open, self._live = opened, None
-        self._new, self._resumed, self._placed, self._dealt = False, True, True, True
+        self._unused, self._resumed, self._data_placed, self._redistributed = False, True, True, True
         self._total = None
         self._mark_beginning()
 
-    def _replay_anew(self) -> None:
+    def _reset_replays(self) -> None:
         """Close open replays, so that batches are read again by the current weights."""
         self._replays.close()
         self._replays, self._locator = Replays(self._job, self._options, self._site), None
 
-    def _anew(self, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
+    def _redrawn_entry(self, number: str, weights: list[Weight], entry: dict[str, Any]) -> dict[str, Any]:
         """Return the entry of a data epoch whose rest is drawn by these weights."""
         job = self._job
         alone = self.rank.world == 1 or job.split_batches
@@ -128,8 +128,8 @@ class Mixtures(Resharding):
                 "update_mix(): how far the other ranks are does not follow from this one's steps",
                 fix='use batch(last="drop") or last=None with steps=',
             )
-        left = job.left_of_mixtures(self._data, entry, [taken] * (1 if alone else self.rank.world))
-        return {"history": [], "deal": None, "lanes": None, "left": left, "since": self._earlier + self._step}
+        left = job.remaining_of_mixtures(self._data, entry, [taken] * (1 if alone else self.rank.world))
+        return {"history": [], "deal": None, "lanes": None, "left": left, "since": self._earlier_steps + self._step}
 
     def _refuse_turns(self) -> None:
         raise PipelineError(
@@ -138,19 +138,19 @@ class Mixtures(Resharding):
             fix="change weights between two epochs; see the RANKS line of loader.explain()",
         )
 
-    def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
+    def _apply_saved_weights(self, state: dict[str, Any], site: Site | None) -> None:
         """Apply the weights of a loaded state, or the pipeline's own if those differ: see ``update_mix``."""
         mixes = self._mixes
         saved = {number: tuple(each) for number, each in state.get("mix", {}).items() if number in mixes}
         others = {
             number: weights or written
             for number, (written, weights) in saved.items()
-            if not _same(written, mixes[number].written())
+            if not _equal_weights(written, mixes[number].written())
         }
         changed = {number: weights for number, (_, weights) in saved.items() if weights and number not in others}
         if saved:
             self._job = replace(self._job, weights=changed | others, counts={})
-            self._replay_anew()
+            self._reset_replays()
         for number, before in others.items():
             try:
                 if None in before:
@@ -165,9 +165,9 @@ class Mixtures(Resharding):
                     done="nothing was loaded",
                     fix=error.fix or "load it with the weights of then",
                 ) from error
-            self._dealt = False
+            self._redistributed = False
 
 
-def _same(written: Sequence[float | None], mine: Sequence[float | None]) -> bool:
+def _equal_weights(written: Sequence[float | None], mine: Sequence[float | None]) -> bool:
     """Whether a state's weights equal the pipeline's. None stands for a schedule; its code is compared elsewhere."""
     return len(written) == len(mine) and all(a == b for a, b in zip(written, mine, strict=True))

@@ -61,7 +61,7 @@ class Parts(DataLoaderLike):
         instances = Instances()
         self._metrics = Metrics()
         apart = apart_for(options.executor, options.workers, self._metrics.deaths, Patience(options.timeout))
-        self._kept: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
+        self._saved_numeric: NumericEnvironment | None = options.plan.numeric if options.plan is not None else None
         env = Env(options.seed, options.epoch, instances, numeric=self._environment(), unsteady={})
         self._counting = Counting(options)
         counts = self._counting if options.counts == "exact" else None
@@ -71,7 +71,7 @@ class Parts(DataLoaderLike):
         self._batched = binding.batched[id(root)]
         check_fits(binding, options, self.rank.world, site)
         self._metrics.labels = {binding.index[id(n)]: binding.labels[id(n)] for n in binding.nodes}
-        self._metrics.words = functools.cache(functools.partial(_words, binding, options.words))
+        self._metrics.words = functools.cache(functools.partial(_labels, binding, options.words))
         finish: tuple[KernelStep, ...] = ()
         if options.encode is not None:
             finish = (KernelStep(options.encode, (), "encode"),)
@@ -87,13 +87,13 @@ class Parts(DataLoaderLike):
             self._metrics, self._plans, options.deal, options.steps, place, encodes=options.encode is not None,
         )  # fmt: skip
         self._counting.job = self._job
-        self._identity_of: Identity | None = None
+        self._cached_identity: Identity | None = None
         self._watch(plan.memory_bytes)
         observe = None if options.observer is None else options.observer.update
         self._account = DeliveryCounter(binding, self._metrics, self.rank.rank, observe, site)
         rows = rows_per_unit(root) if self._batched else 1
         self._units = Units(self._account, options, self._batched, finish, rows, instances.leave)
-        self._generation, self._ran_on, self._workers, self._warned = 0, "none yet", 0, False
+        self._generation, self._executor_name, self._workers, self._warned = 0, "none yet", 0, False
         self._replays = Replays(self._job, options, site)
         self._locator: Locator | None = None
         self._runner: Runner | None = None
@@ -112,22 +112,22 @@ class Parts(DataLoaderLike):
             self._metrics.bound = MemoryBound(memory, self._job.store.memory, self._metrics.queued)
 
     def _identity(self) -> Identity:
-        if self._identity_of is None:
+        if self._cached_identity is None:
             options = self._options
             binding = self._binding
             settled = any(map(binding.listed.filters, binding.sources))
             counted = [rows for source in binding.sources if (rows := binding.listed.rows(source)) is not None]
             counts = digest([each.rows.tolist() for each in counted]) if counted else None
-            self._identity_of = Identity.of(
+            self._cached_identity = Identity.of(
                 binding.root, options.seed, options.split_batches, options.steps, settled, counts,
                 binding.any_order,
             )  # fmt: skip
-        return self._identity_of
+        return self._cached_identity
 
     def _environment(self) -> NumericEnvironment:
         """Return the numeric environment of a run that begins now: the caller's, or that of a plan or state."""
         caller = NumericEnvironment.of_caller()
-        return caller if self._kept is None else self._kept.again(caller)
+        return caller if self._saved_numeric is None else self._saved_numeric.again(caller)
 
     def _check_exact(self, method: str, site: Site | None) -> None:
         if self._binding.any_order:
@@ -149,7 +149,7 @@ class Parts(DataLoaderLike):
             alone=self._binding.any_order,
         )
         others = runner.others = Runners(runner)
-        self._ran_on, self._workers = runner.name, runner.workers
+        self._executor_name, self._workers = runner.name, runner.workers
         return runner, others
 
     def _stop(self) -> None:
@@ -186,7 +186,7 @@ class Parts(DataLoaderLike):
         self.close()
 
 
-def _words(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
+def _labels(binding: Binding, words: Callable[[Node, Mapping[int, str]], Mapping[int, str]] | None) -> dict[int, str]:
     """Return the labels of operators by ordinal, as the user wrote them."""
     labels = binding.labels if words is None else words(binding.root, binding.labels)
     return {binding.index[id(n)]: labels[id(n)] for n in binding.nodes}

@@ -71,7 +71,7 @@ class Replay:
             after = place + piece.units
             if step < after:
                 rest = piece.slice(step - place + 1, piece.units) if step + 1 < after else None
-                self._keep(rank, step + 1, rest, pieces)
+                self._keep_flow(rank, step + 1, rest, pieces)
                 return piece.slice(step - place, step - place + 1)
             place = after
         raise PipelineError(f"step {step}: the epoch of rank {rank} has {place} steps", site=self.site)
@@ -135,7 +135,7 @@ class Replay:
         data = self.begun["data"]
         opened = self.begun["open"]
         while True:
-            entry = _of_rank(opened.get(str(data)), rank == self._job.rank.rank)
+            entry = _entry_of_rank(opened.get(str(data)), rank == self._job.rank.rank)
             units = DataEpoch(job, self.runner, data, entry).units()
             if units is None or units == 0 or place + units > step or self._steps is None:
                 break
@@ -158,9 +158,9 @@ class Replay:
             if self._steps is None or not some:
                 return
             data += 1
-            entry = _of_rank(opened.get(str(data)), job.rank.rank == self._job.rank.rank)
+            entry = _entry_of_rank(opened.get(str(data)), job.rank.rank == self._job.rank.rank)
 
-    def _keep(self, rank: int, place: int, rest: Piece | None, pieces: Iterator[Piece]) -> None:
+    def _keep_flow(self, rank: int, place: int, rest: Piece | None, pieces: Iterator[Piece]) -> None:
         self._flows[rank] = (place, rest, pieces)
         while len(self._flows) > _OPEN:
             self._flows.pop(next(iter(self._flows)))
@@ -171,7 +171,7 @@ class Replay:
         self.runner.close()
 
 
-def _of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
+def _entry_of_rank(entry: dict[str, Any] | None, own: bool) -> dict[str, Any] | None:
     """Return an epoch's entry for another rank, without this rank's position below the assigned units."""
     if entry is None or own or entry["deal"] is None:
         return entry
@@ -198,10 +198,10 @@ class Replays:
         self._options = options
         self._site = site
 
-    def of(self, epoch: int, begun: dict[str, Any]) -> Replay:
+    def open(self, epoch: int, begun: dict[str, Any]) -> Replay:
         """Return the replay of an epoch whose steps count from ``begun``."""
         if self._pid != os.getpid():  # forked: open flows belong to the parent and must not be closed here
-            _parents.append(self._current)
+            _replays_of_parent.append(self._current)
             self._current, self._pid = None, os.getpid()
         current = self._current
         if current is None or current.epoch != epoch or current.begun != begun:
@@ -229,4 +229,4 @@ class Replays:
         self.close()  # leaves no thread behind when a loader is garbage-collected
 
 
-_parents: list[Replay | None] = []  # kept alive, so that garbage collection in this process does not close them
+_replays_of_parent: list[Replay | None] = []  # kept alive, so that this process does not close them

@@ -85,14 +85,14 @@ class Reporting(LoaderPosition):
         """Report on the run so far: rows/s, stall share, per-operator time, bottleneck, skipped rows."""
         tables = (n.operator.source for n in sources(self._binding.root) if isinstance(n.operator, Read))
         made: Report = extension("watch.report").make_report(
-            self._metrics, asked_outside_tasks(tables), inline=self._ran_on == "inline", rank=self.rank.rank,
-            world=self.rank.world, rank_from=self.rank.origin, executor=self._ran_on, workers=self._workers,
+            self._metrics, asked_outside_tasks(tables), inline=self._executor_name == "inline", rank=self.rank.rank,
+            world=self.rank.world, rank_from=self.rank.origin, executor=self._executor_name, workers=self._workers,
             epoch=self.epoch, step=self._step, plan=self._plans.current.method, graph=self._graph(),
             plan_changes=len(self._plans.history),
             numeric="" if self._binding.numeric is None else str(self._binding.numeric),
             notes=(
                 *self._unsteady(), *self._plans.notes(), *self._job.store.describe(), *self._account.left_behind(),
-                *self._carried(), *self._changed,
+                *self._leftover_notes(), *self._file_changes,
             ),
             deaths=tuple(map(self._account.describe, list(self._metrics.deaths.latest))),
         )  # fmt: skip
@@ -110,22 +110,22 @@ class Reporting(LoaderPosition):
         index, labels, nodes = self._binding.index, self._metrics.display_labels, self._binding.nodes
         details: list[tuple[str, ...]] = [()] * len(nodes)
         if self._workers:  # before the first run, a report does not list storage
-            physical = self._binding.lowered(self._plans.current.root, self._ran_on)
-            details = pictured(nodes, self._binding.splits, physical, self._ran_on)
+            physical = self._binding.lowered(self._plans.current.root, self._executor_name)
+            details = pictured(nodes, self._binding.splits, physical, self._executor_name)
         inputs = (tuple(index[id(child)] for child in node.inputs) for node in nodes)
         return tuple((labels[i], below, details[i]) for i, below in enumerate(inputs))
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
-    def _carried(self) -> list[str]:
+    def _leftover_notes(self) -> list[str]:
         carried = self._metrics.carried
         notes = [f"{carried} batch(es), left over when all ranks ended an epoch, opened the next"] if carried else []
         notes += [
             f"{number:,} {unit} left out at the end of an epoch: too few for a batch on every rank"
             for unit, number in self._metrics.left_out.items()
         ]
-        if self._left and self._job.sharing.together:
+        if self._has_leftovers and self._job.sharing.together:
             notes.append("this rank had batches left when all ranks ended the epoch: they open the next")
         return notes
 

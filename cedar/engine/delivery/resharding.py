@@ -58,7 +58,7 @@ class Resharding(LoaderPosition):
             [6, 7]
         """
         site = user_site()
-        state = None if self._new else self.state_dict()
+        state = None if self._unused else self.state_dict()
         if rank is None:
             self._elastic.leave(state, self.rank.rank, self.rank.world, site)
             self.close()
@@ -69,7 +69,7 @@ class Resharding(LoaderPosition):
             raise PipelineError(f"reshard({rank}, {world}): a rank is between 0 and world - 1", site=site)
         if self._options.split_batches:
             check_slices(self._binding, world, site)
-        merged = self._elastic.change(state, self.epoch, self._tells(), rank, world, site)
+        merged = self._elastic.change(state, self.epoch, self._must_publish(), rank, world, site)
         self._options = replace(self._options, rank=rank, world=world, subgroup=True)
         self.rank = Rank(rank, world, "arguments")
         self._job = replace(self._job, rank=self.rank, counts={})
@@ -79,10 +79,10 @@ class Resharding(LoaderPosition):
         self._warned = False
         if merged is None:
             self._begin_epoch(self.epoch)
-            self._new = False
+            self._unused = False
         else:
-            self._stand(part_of(merged, rank, world))
-            self._dealt = True
+            self._move_to(part_of(merged, rank, world))
+            self._redistributed = True
 
     def _make_elastic(self) -> Elastic:
         options, root = self._options, self._binding.root
@@ -90,16 +90,16 @@ class Resharding(LoaderPosition):
         check = lambda state, site: self._identity().check(state, site)  # noqa: E731 - computes the identity lazily
         return Elastic(name, self._job.place, options.timeout, check, self._chunk, self._drifts, self._run_again)
 
-    def _tells(self) -> bool:
+    def _must_publish(self) -> bool:
         """Whether only this rank knows where it began the epoch."""
         sharing = self._job.sharing
         lanes = sharing.lanes or any(entry["lanes"] is not None for entry in self._begun["open"].values())
-        return self._elastic.tells(self._begun, self.epoch, lanes, sharing.together)
+        return self._elastic.must_publish(self._begun, self.epoch, lanes, sharing.together)
 
-    def _tell(self) -> None:
+    def _publish_beginning(self) -> None:
         """Publish where this rank begins, in case it is lost before ranks change."""
-        if self.rank.world > 1 and self._tells():
-            self._elastic.begins(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
+        if self.rank.world > 1 and self._must_publish():
+            self._elastic.publish_beginning(self._begun, self.epoch, self.rank.rank, self.rank.world, self._site)
 
     def _run_again(self, gone: LostRank, keep_alive: Callable[[], None]) -> dict[str, Any]:
         """Return the state of a lost rank after its last step."""
@@ -110,7 +110,7 @@ class Resharding(LoaderPosition):
         other: Any = type(self)(self._binding.root, options)  # a complete loader, which can be iterated
         with other:
             other._job = replace(other._job, shares=replace(other._job.sharing, lanes=gone.lanes, together=False))
-            other._stand(gone.state)
+            other._move_to(gone.state)
             for _ in zip(range(gone.steps), other, strict=False):
                 keep_alive()
             return other.state_dict()  # type: ignore[no-any-return]

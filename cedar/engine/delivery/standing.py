@@ -20,7 +20,7 @@ from cedar.engine.delivery.device_prefetch import AheadEpoch
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import VERSION, at_snapshots, check_snapshots, choose, copied, seal, validated
-from cedar.engine.delivery.units import left
+from cedar.engine.delivery.units import units_left
 from cedar.engine.epoch import DataEpoch
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
@@ -31,7 +31,7 @@ from cedar.plan import graph
 from cedar.plan.graph import Node
 
 _log = logging.getLogger("cedar")
-_CLOSED = 8  # number of data epochs that a rank may be ahead of another when their states are merged
+_MAX_EPOCHS_AHEAD = 8  # number of data epochs that a rank may be ahead of another when their states are merged
 
 
 class LoaderPosition(Parts):
@@ -39,14 +39,14 @@ class LoaderPosition(Parts):
 
     def __init__(self, root: Node, options: Options) -> None:
         super().__init__(root, options)
-        self._left = False  # whether the epoch that ended last has undelivered units
-        self._new = True  # whether the loader is still unused
-        self._now: tuple[Node, Options] | None = None  # root and options for files as they are now, if read as saved
-        self._changed: list[str] = []  # messages about files that changed
-        self._earlier = 0  # steps of earlier epochs
+        self._has_leftovers = False  # whether the epoch that ended last has undelivered units
+        self._unused = True  # whether the loader is still unused
+        self._current_files: tuple[Node, Options] | None = None  # root and options; set while files are read as saved
+        self._file_changes: list[str] = []  # messages about files that changed
+        self._earlier_steps = 0  # steps of earlier epochs
         mixes = [cast("Mix", node.operator) for node in self._binding.mixtures.values()]
         self._scheduled = any(callable(weight) for mix in mixes for weight in mix.weights)  # weights depend on steps
-        self._dealt = False  # whether the rest of the epoch was redistributed during an iteration
+        self._redistributed = False  # whether the rest of the epoch was redistributed during an iteration
         self._begin_epoch(self._options.epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -58,9 +58,9 @@ class LoaderPosition(Parts):
         self._open: dict[str, Any] = {}
         self._live: DataEpoch | AheadEpoch | None = None  # epoch in progress; its entry in ``_open`` is outdated
         self._mark_beginning()
-        self._resumed = self._started = self._placed = False
+        self._resumed = self._started = self._data_placed = False
         self._ended: dict[str, Any] | None = None  # the loaded state if it was after an epoch's last batch
-        self._passes = False  # continue with the next epoch if the loaded state proves to be after the last batch
+        self._continue_if_over = False  # whether the next epoch follows if the state was at the end
         self._account.budgets.start({}, 0)
 
     def _opened(self) -> dict[str, Any]:
@@ -75,9 +75,9 @@ class LoaderPosition(Parts):
 
     def _close(self, data: DataEpoch | AheadEpoch) -> None:
         """Record that this rank finished a data epoch, which other ranks may need when states are merged."""
-        self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _CLOSED}
+        self._open = {e: entry for e, entry in self._open.items() if int(e) > data.epoch - _MAX_EPOCHS_AHEAD}
         self._open[str(data.epoch)] = data.closed()
-        self._left = data.left
+        self._has_leftovers = data.left
         self._metrics.left_out += data.left_out
         self._live = None
 
@@ -85,19 +85,19 @@ class LoaderPosition(Parts):
         self._account.end()
         steps = self._options.steps
         data, open_ = self._data, self._opened()
-        self._earlier += self._step
+        self._earlier_steps += self._step
         self._begin_epoch(self.epoch + 1)
         if steps is None:
             self._open = {e: entry for e, entry in open_.items() if int(e) == data}  # other ranks may still be in it
-            if self._job.sharing.together and self._left:
+            if self._job.sharing.together and self._has_leftovers:
                 fresh = DataEpoch(self._job, Runner("inline", 1), self.epoch, None).entry()
                 self._open[str(self.epoch)] = fresh | {"before": {"epoch": data, "entry": open_[str(data)]}}
                 self._mark_beginning()
         else:
-            self._data, self._open, self._placed = data, open_, True
+            self._data, self._open, self._data_placed = data, open_, True
             self._mark_beginning()
 
-    def _here(self) -> DataEpoch:
+    def _current_epoch(self) -> DataEpoch:
         """Return the data epoch of the next batch, at the position of what the caller received."""
         return DataEpoch(self._job, Runner("inline", 1), self._data, self._opened().get(str(self._data)))
 
@@ -112,23 +112,23 @@ class LoaderPosition(Parts):
         self._generation += 1
         ended = self._ended if self._resumed else None
         if ended is not None and epoch in (ended["epoch"], ended["epoch"] + 1):
-            self._stand(ended)
+            self._move_to(ended)
             if epoch != ended["epoch"]:
-                self._pass_on()
+                self._move_to_next_epoch()
             self._ended, self._resumed = ended, True
             return
         if epoch == self.epoch and (self._resumed or not self._started):
-            self._passes = False
+            self._continue_if_over = False
             return  # already there, perhaps with batches left over from the epoch before
-        self._read_as_now()
+        self._read_files_as_now()
         self._begin_epoch(epoch)
 
     def _place(self, runner: Runner) -> None:
         """With ``steps``, compute where the data of an epoch start if earlier epochs were not run."""
         steps = self._options.steps
-        if steps is None or self._placed:
+        if steps is None or self._data_placed:
             return
-        self._placed = True
+        self._data_placed = True
         if self._step == 0 and self.epoch > 0 and (self._batched or not self._account.skips):
             units = DataEpoch(self._job, runner, self.epoch, None).units()
             if units is not None and units != math.inf and units > 0:
@@ -188,26 +188,26 @@ class LoaderPosition(Parts):
         if not states:
             raise ResumeError("the list of states is empty", site=site, fix="give the states of all ranks")
         self._read_snapshots(states[0].get("snapshots", []), site)
-        self._read_as(states[0], site)
+        self._read_files_as_saved(states[0], site)
         for saved in states:
             self._identity().check(saved, site)
         chosen = choose(states, self.rank.rank, self.rank.world, self._chunk, self._drifts, site)
         self._generation += 1
-        self._stand(chosen)
-        self._check_gone(site)
-        self._stand_by_weights(chosen, site)
+        self._move_to(chosen)
+        self._check_missing_files(site)
+        self._apply_saved_weights(chosen, site)
         front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
         if front["step"] and front["epoch"] == self.epoch:
-            over = self._is_over(front, front["rank"] if len(states) == front["world"] else 0)
+            over = self._epoch_is_over(front, front["rank"] if len(states) == front["world"] else 0)
             if over:
-                self._pass_on()
+                self._move_to_next_epoch()
                 self._ended, self._resumed = chosen, True
-            self._passes = over is None and self._ends_together
+            self._continue_if_over = over is None and self._ends_together
 
-    def _read_as(self, state: dict[str, Any], site: Site | None) -> None:
+    def _read_files_as_saved(self, state: dict[str, Any], site: Site | None) -> None:
         """Read files as they were when the state was saved, if they changed since."""
-        self._read_as_now()
-        self._changed = []
+        self._read_files_as_now()
+        self._file_changes = []
         listings = state.get("listings") or []
         sources, own = graph.sources(self._binding.root), self._identity().sources
         if not len(listings) == len(sources) == len(own) == len(state["sources"]):
@@ -221,28 +221,28 @@ class LoaderPosition(Parts):
                 if changed and isinstance(source, FileSource):
                     other, said = as_saved(source, Saved.of(listing), state["files"][number], counted)
                     made[id(node)] = replace(node, operator=Read(other))
-                    self._changed += said
+                    self._file_changes += said
         except (SourceError, ValueError) as error:
             what = error.what if isinstance(error, SourceError) else f"the state is damaged: {error}"
             fix = error.fix if isinstance(error, SourceError) else "use an earlier checkpoint"
             raise ResumeError(what, site=site, done="nothing was loaded", fix=fix) from error
         if made:
-            self._now = self._binding.root, self._options
+            self._current_files = self._binding.root, self._options
             options = replace(self._options, planner=None, plan=None)  # plans belong to the files as they are now
-            self._made_of(graph.replace(self._binding.root, lambda node: made.get(id(node))), options)
-            for each in self._changed:
+            self._reinitialize(graph.replace(self._binding.root, lambda node: made.get(id(node))), options)
+            for each in self._file_changes:
                 _log.warning("%s", each)
 
-    def _read_as_now(self) -> None:
+    def _read_files_as_now(self) -> None:
         """Read files as they are now; ends an epoch that was read as files were when saved."""
-        if self._now is not None:
-            root, options = self._now
-            self._now = None
-            self._made_of(root, options)
+        if self._current_files is not None:
+            root, options = self._current_files
+            self._current_files = None
+            self._reinitialize(root, options)
 
-    def _made_of(self, root: Node, options: Options) -> None:
+    def _reinitialize(self, root: Node, options: Options) -> None:
         """Reinitialize with another root at the beginning of this epoch; the rank does not change."""
-        names = ("_now", "_changed", "_site", "_elastic", "_kept", "_started", "_earlier")
+        names = ("_current_files", "_file_changes", "_site", "_elastic", "_saved_numeric", "_started", "_earlier_steps")
         kept, weights, counted = {name: self.__dict__[name] for name in names}, self._job.weights, self._metrics
         epoch, generation = self.epoch, self._generation
         self.close()
@@ -253,15 +253,15 @@ class LoaderPosition(Parts):
         self._generation, self._job = generation + 1, replace(self._job, weights=weights)
         self._begin_epoch(epoch)
 
-    def _check_gone(self, site: Site | None) -> None:
+    def _check_missing_files(self, site: Site | None) -> None:
         """Raise ResumeError if a missing file was being read, so that the number of missing rows is unknown."""
         gone = [source for read in self._binding.sources if (source := read.operator.source).__dict__.get("gone")]  # type: ignore[attr-defined]
         looks = gone and not _in_order(self._binding.root)  # in order, a position is right after the last row
         try:
             for number, entry in self._open.items() if looks else ():
-                DataEpoch(self._job, Runner("inline", 1), int(number), copied(entry)).look()
+                DataEpoch(self._job, Runner("inline", 1), int(number), copied(entry)).check_position()
         except ResumeError as error:
-            self._read_as_now()
+            self._read_files_as_now()
             error.site, error.done = site, "nothing was loaded"
             error.fix = f"restore it, or give up the rest of the epoch: set_epoch({self.epoch + 1})"
             raise
@@ -271,12 +271,12 @@ class LoaderPosition(Parts):
     def _read_snapshots(self, snapshots: list[int | None], site: Site | None) -> None:
         """Read the snapshots named in a state, if the pipeline asked for the latest of its tables."""
         root, options = at_snapshots(self._binding.root, snapshots), self._options
-        if root is not self._binding.root and self._new and options.plan is None:
+        if root is not self._binding.root and self._unused and options.plan is None:
             planner = None if options.plan_for is None else options.plan_for(root)
             self.__init__(root, replace(options, planner=planner))  # type: ignore[misc] # the loader is still unused
         check_snapshots(self._binding.root, snapshots, site)
 
-    def _is_over(self, state: dict[str, Any], rank: int) -> bool | None:
+    def _epoch_is_over(self, state: dict[str, Any], rank: int) -> bool | None:
         """Whether a rank with as many steps as the state has finished the epoch; None if only a run can tell.
 
         Rank 0 has the most steps of all ranks, so it can stand for all of them.
@@ -284,7 +284,7 @@ class LoaderPosition(Parts):
         if self._options.steps is not None:
             return bool(state["step"] >= self._options.steps)
         job = replace(self._job, rank=Rank(rank, state["world"], "the state"), counts={})
-        units = left(DataEpoch(job, Runner("inline", 1), state["data"], state["open"].get(str(state["data"]))))
+        units = units_left(DataEpoch(job, Runner("inline", 1), state["data"], state["open"].get(str(state["data"]))))
         if units is None or (units > 0 and self._account.skips and not self._batched):
             return None
         return units <= 0
@@ -295,15 +295,15 @@ class LoaderPosition(Parts):
             number: [cast("Mix", node.operator).written(), self._job.weights.get(number)]
             for number, node in self._binding.mixtures.items()
         }
-        return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier} if self._scheduled else {})
+        return ({"mix": weights} if weights else {}) | ({"earlier": self._earlier_steps} if self._scheduled else {})
 
-    def _stand_by_weights(self, state: dict[str, Any], site: Site | None) -> None:
+    def _apply_saved_weights(self, state: dict[str, Any], site: Site | None) -> None:
         """Apply the mixture weights of a state; overridden in ``Mixtures``."""
 
-    def _pass_on(self) -> None:
+    def _move_to_next_epoch(self) -> None:
         """Move from the end of an epoch to the beginning of the next."""
         if self._options.steps is None:  # with steps=, the data epoch continues
-            self._close(self._here())
+            self._close(self._current_epoch())
         self._finish_epoch()
 
     @property
@@ -318,21 +318,21 @@ class LoaderPosition(Parts):
         kept = self._options.steps is not None and last_mode(self._binding.root) == "keep"
         return kept or (self._account.skips and not self._batched)
 
-    def _stand(self, chosen: dict[str, Any]) -> None:
+    def _move_to(self, chosen: dict[str, Any]) -> None:
         """Take the position of a state of this rank."""
-        self._new = False
+        self._unused = False
         self._begin_epoch(chosen["epoch"])
         self._step, self._data, self._open = chosen["step"], chosen["data"], chosen["open"]
-        self._resumed, self._placed = True, True
-        self._earlier = chosen.get("earlier", 0)
+        self._resumed, self._data_placed = True, True
+        self._earlier_steps = chosen.get("earlier", 0)
         if chosen["begun"] is None:  # a merged state: steps of this world count from here
             self._mark_beginning()
         else:
             self._begun = chosen["begun"]
         self._account.budgets.start(chosen["skipped"], chosen["seen"])
         if self._binding.numeric is not None and chosen.get("numeric") is not None:
-            self._kept = NumericEnvironment.of_json(chosen["numeric"])
-            missing = self._kept.missing(NumericEnvironment.of_caller())
+            self._saved_numeric = NumericEnvironment.of_json(chosen["numeric"])
+            missing = self._saved_numeric.missing(NumericEnvironment.of_caller())
             self._binding.begin(self._environment())
             if missing:
                 warnings.warn(
@@ -354,6 +354,6 @@ def _in_order(root: Node) -> bool:
     return alone and (not holding or (streams[-1].batch_rows is not None and holding == [streams[-1]]))
 
 
-def carries(begun: dict[str, Any]) -> bool:
+def has_leftovers(begun: dict[str, Any]) -> bool:
     """Whether an epoch began with batches left over from the epoch before."""
     return any(entry.get("before") for entry in begun["open"].values())

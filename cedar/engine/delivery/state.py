@@ -24,15 +24,15 @@ from cedar.datasets.stamps import BUCKETS, changed_runs, run_of
 from cedar.engine.delivery.state_fields import fault_of
 from cedar.engine.delivery.state_pack import PACKED, packed, unpacked
 from cedar.engine.streams.deal import EVERYTHING
-from cedar.engine.streams.lane_states import LaneState, dealt_anew, merged, past_of
+from cedar.engine.streams.lane_states import LaneState, merged, past_of, reassign_lanes
 from cedar.plan import graph
 from cedar.plan.graph import Node
 
 VERSION = 3  # version of states that are not packed; versions 1 and 2 shuffled by file numbers in the listing
 _SETTLED = "splits by folders"
 _COUNTED = "counts of filters"
-_TOLD = 32  # number of operators that a state lists, so that an error can name the one that differs
-_LISTINGS = 2048  # maximum characters of all listings in a state
+_MAX_OPERATORS = 32  # number of operators that a state lists, so that an error can name the one that differs
+_MAX_LISTING_CHARS = 2048  # maximum characters of all listings in a state
 
 
 def snapshots_of(root: Node) -> list[int | None]:
@@ -80,7 +80,7 @@ def _reads(root: Node) -> list[Any]:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a state must match: topology and parameters, sources and seed; for changed code there is only a warning."""
+    """What a state must match: topology and parameters, sources and seed; changed code only causes a warning."""
 
     pipeline: str
     sources: list[str]
@@ -133,7 +133,7 @@ class Identity:
             snapshots_of(root),
             len(reads),
             files,
-            listings if sum(len(each or "") for each in listings) <= _LISTINGS else [],
+            listings if sum(len(each or "") for each in listings) <= _MAX_LISTING_CHARS else [],
         )
 
     def check(self, state: dict[str, Any], site: Site | None) -> None:
@@ -205,7 +205,7 @@ class Identity:
 
 
 def _operators(root: Node) -> list[str]:
-    some = [node.operator for node in itertools.islice(graph.walk(root), _TOLD)]
+    some = [node.operator for node in itertools.islice(graph.walk(root), _MAX_OPERATORS)]
     return [f"{each.name} {graph.digest(each.parameters() if each.inputs != 0 else {})[:4]}" for each in some]
 
 
@@ -218,7 +218,7 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
         if now and now != before and name == other:
             return f"operator {number}, {name}, had other parameters"
         if now != before:
-            return f"operator {number} was {other or 'not there'}, and is {name or 'not there'}"
+            return f"operator {number} was {other or 'missing'}, and is {name or 'missing'}"
     return "operators are connected in another way"
 
 
@@ -303,7 +303,7 @@ def choose(
     twice = next((each for each in ranks if ranks.count(each) > 1), None)
     if twice is not None:
         raise ResumeError(
-            f"rank {twice[0]} of {twice[1]} is there twice among the states that are given",
+            f"rank {twice[0]} of {twice[1]} appears twice among the given states",
             site=site,
             fix="give one state of each rank, all of the same step",
         )
@@ -312,7 +312,7 @@ def choose(
             return state
     before = states[0]["world"]
     if len(states) == 1 and before > 1:
-        states = [of_rank(states[0], each, drifts, site) for each in ([rank] if before == world else range(before))]
+        states = [for_rank(states[0], each, drifts, site) for each in ([rank] if before == world else range(before))]
         if before == world:
             return states[0]
     if before == world or len(states) != before:
@@ -324,7 +324,7 @@ def choose(
     return part_of(merge(states, chunk(), site), rank, world)
 
 
-def of_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -> dict[str, Any]:
+def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -> dict[str, Any]:
     """Return the state of another rank after the same number of steps.
 
     Raises:
@@ -345,14 +345,14 @@ def of_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) -
             "loader.state_dict()), or torch.distributed.checkpoint with loader.stateful()",
         )
 
-    def there(opened: dict[str, Any]) -> dict[str, Any]:
-        return {epoch: entry | {"deal": _deal_of_any(entry["deal"])} for epoch, entry in opened.items()}
+    def moved_entries(opened: dict[str, Any]) -> dict[str, Any]:
+        return {epoch: entry | {"deal": _position_of_any_rank(entry["deal"])} for epoch, entry in opened.items()}
 
-    begun = state["begun"] | {"open": there(state["begun"]["open"])}
-    return copied(state | {"rank": rank, "open": there(state["open"]), "begun": begun})  # type: ignore[no-any-return]
+    begun = state["begun"] | {"open": moved_entries(state["begun"]["open"])}
+    return copied(state | {"rank": rank, "open": moved_entries(state["open"]), "begun": begun})  # type: ignore[no-any-return]
 
 
-def _deal_of_any(deal: list[Any] | None) -> list[Any] | None:
+def _position_of_any_rank(deal: list[Any] | None) -> list[Any] | None:
     """Return a position for any rank that took as many units; a position in one rank's run below is dropped."""
     if deal is None:
         return None
@@ -369,7 +369,7 @@ def part_of(state: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
 def _part_of(entry: dict[str, Any] | None, rank: int, world: int) -> dict[str, Any] | None:
     if entry is None or entry["lanes"] is None:
         return entry
-    lanes, past = dealt_anew(entry["lanes"], entry["past"], rank, world)
+    lanes, past = reassign_lanes(entry["lanes"], entry["past"], rank, world)
     part = entry | {"lanes": lanes, "past": past}
     if "before" in entry:
         part["before"] = entry["before"] | {"entry": _part_of(entry["before"]["entry"], rank, world)}
@@ -411,7 +411,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
                 site=site,
                 fix="give states saved together",
             )
-    if _dealt_in_two_ways(states):
+    if _assigned_in_two_ways(states):
         raise ResumeError(
             "the states differ in how the epoch was assigned: some by batches, others by lanes",
             site=site,
@@ -439,7 +439,7 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     return whole
 
 
-def _dealt_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
+def _assigned_in_two_ways(states: Sequence[dict[str, Any]]) -> bool:
     """Whether some ranks share an epoch by lanes, and others by batches."""
     for number in {number for s in states for number in s["open"]}:
         entries = [s["open"][number] for s in states if number in s["open"]]
@@ -463,7 +463,7 @@ def _merge_entries(
             elif not done:
                 lanes.append(LaneState.first(rank, world, number))
         entry = {"history": [], "deal": None, "lanes": merged(lanes), "past": past_of(entries)}
-        return entry | _merge_left([e.get("before") if e else None for e in entries], world, chunk, sliced)
+        return entry | _merge_leftovers([e.get("before") if e else None for e in entries], world, chunk, sliced)
     taken = []
     hint = None
     for entry, done in zip(entries, ahead, strict=True):
@@ -485,7 +485,7 @@ def _merge_entries(
     return {"history": history, "deal": [[0, below, at], 0], "lanes": None} | mixed
 
 
-def _merge_left(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
+def _merge_leftovers(left: list[dict[str, Any] | None], world: int, chunk: int, sliced: bool) -> dict[str, Any]:
     """Merge what ranks have left of the epoch before; ranks without such an entry have finished it."""
     if not (present := [each for each in left if each]):
         return {}

@@ -18,9 +18,9 @@ from cedar.core.stream import is_list
 SMALL = 4096  # characters of the largest state that is not packed
 PACKED = 4  # the version of states with ``packed``
 _NAMES = ("open", "begun")
-_ALSO = "mix"  # only in states with mixtures
+_MIXTURES = "mix"  # only in states with mixtures
 _LEVEL = 19  # takes some milliseconds for 100 KB; the result is a quarter smaller than at level 3
-_MOST = 16 << 20  # limit in bytes, enough for 4,096 ranks that changed 200 times; damaged lengths must not fill memory
+_MAX_BYTES = 16 << 20  # enough for 4,096 ranks that changed 200 times; damaged lengths must not fill memory
 
 
 def packed(state: dict[str, Any]) -> dict[str, Any]:
@@ -36,9 +36,9 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
     """
     if "packed" in state or not all(name in state for name in _NAMES) or len(json.dumps(state)) <= SMALL:
         return state
-    names = [name for name in (*_NAMES, _ALSO) if name in state]
+    names = [name for name in (*_NAMES, _MIXTURES) if name in state]
     text = json.dumps({name: state[name] for name in names}, separators=(",", ":")).encode()
-    if len(text) > _MOST:
+    if len(text) > _MAX_BYTES:
         return state
     frame = pa.Codec("zstd", compression_level=_LEVEL).compress(text, asbytes=True)
     rest = {name: value for name, value in state.items() if name not in names}
@@ -57,13 +57,13 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
     if not is_list(value, 2) or type(value[0]) is not int or not isinstance(value[1], str):
         raise ValueError("'packed' is not [length, text]")
     length, text = value
-    if not 0 < length <= _MOST:
+    if not 0 < length <= _MAX_BYTES:
         raise ValueError(f"'packed' is of {length} bytes")
     try:
         frame = base64.b64decode(text, validate=True)
         members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
     except (ValueError, OSError, RecursionError) as error:  # arrow raises OSError for invalid frames
         raise ValueError("'packed' cannot be read") from error
-    if not isinstance(members, dict) or {*members} - {_ALSO} != {*_NAMES} or any(name in state for name in members):
+    if not isinstance(members, dict) or {*members} - {_MIXTURES} != {*_NAMES} or any(name in state for name in members):
         raise ValueError("'packed' holds what it cannot")
     return {name: each for name, each in state.items() if name != "packed"} | members

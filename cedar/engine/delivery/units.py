@@ -103,7 +103,7 @@ def replaced(block: Block) -> bool:
     return bool(block.dead) and len(block.dead) == block.slots and all(w.refill for w in block.dead.values())
 
 
-def left(data: DataEpoch) -> Count:
+def units_left(data: DataEpoch) -> Count:
     """Return the number of units still to come; None if metadata do not say."""
     with suppress(CedarError):  # a row of the sample may fail
         return data.units()

@@ -13,7 +13,7 @@ import numpy as np
 from cedar.core.block import Block
 from cedar.core.cursor import no_keys
 from cedar.core.stream import PENDING, At, Flow, Piece, Position, Pulled, Rows, Stream, concat_rows, is_count, is_list
-from cedar.engine.streams.deal import EVERYTHING, End, Numbers, dealt_runs, end_of, remaining
+from cedar.engine.streams.deal import EVERYTHING, End, Numbers, assigned_runs, epoch_end, remaining
 from cedar.engine.streams.slices import counted_slots
 
 ROWS, BATCHES = "row(s)", "batch(es)"
@@ -30,7 +30,7 @@ class Share:
         history: what earlier worlds had taken when the epoch was redistributed.
         turns: ranks take turns unit by unit even if counts are known, since an operator below moves rows between the
             units of a step.
-        apart: ranks may end one unit apart for any ``last``, since another component ends the epoch on all ranks.
+        may_end_apart: ranks may end one unit apart for any ``last``, since other code ends the epoch on all ranks.
     """
 
     rank: int = 0
@@ -39,7 +39,7 @@ class Share:
     last: str | None = "keep"
     history: tuple[Any, ...] = ()
     turns: bool = False
-    apart: bool = False
+    may_end_apart: bool = False
 
 
 class AssignedStream(Stream):
@@ -63,7 +63,7 @@ class AssignedStream(Stream):
         self.cuts: Sequence[Any] = ()  # streams below that also count rows they leave out
         self.end = End(0, [], 0)
         if finite := self._numbers.total != math.inf:
-            self.end = end_of(self._numbers, self._world, share.last, source.rows_of)
+            self.end = epoch_end(self._numbers, self._world, share.last, source.rows_of)
         if self._known and not alone:
             self.count = self.end.units(share.rank, share.last) if finite else math.inf
 
@@ -96,7 +96,7 @@ class AssignedStream(Stream):
         if self.in_runs:
             return _RunsFlow(self, taken, below, lap)
         if below is None and self._known and taken and self._numbers.total:
-            number = self._numbers.at(int(min(taken * self._world, self._numbers.total - 1)))
+            number = self._numbers.number(int(min(taken * self._world, self._numbers.total - 1)))
             below = self.source.seek(number, lap)
         return _WholeFlow(self, taken, below, lap) if self.whole else _TurnsFlow(self, taken, below, number, lap)
 
@@ -119,7 +119,7 @@ class AssignedStream(Stream):
             return
         if self.share.last is None and total != math.inf:
             total = self.end.each * self._world
-        for low, high in dealt_runs(total, self._world, self._rank, self.share.chunk, self.share.last):
+        for low, high in assigned_runs(total, self._world, self._rank, self.share.chunk, self.share.last):
             skipped = min(taken, high - low)
             taken -= skipped
             low += skipped
@@ -210,7 +210,7 @@ class _RunsFlow(Flow):
         stream, self._rest = self._stream, deque()
         end, share = stream.end, stream.share
         if share.last is None and end.rows and self._taken == end.each:
-            self._rest.extend(end.of(share.rank))
+            self._rest.extend(end.last_rows(share.rank))
         rest = end.rest if share.last in (None, "drop") else []
         after = stream.source.rows_of(int(stream.source.count or 0))  # rows that do not fill a batch
         stream.leave_out([*rest, after or range(0)], end.rows * share.world)
@@ -269,11 +269,11 @@ class _TurnsFlow(Flow):
         self._ready: deque[Piece] = deque()
         self._held: deque[Piece] = deque()  # this rank's units, held until their round is known to be full
         self._round: list[Piece] = []  # all units of the current round
-        self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.apart
+        self._shares = stream.share.last is None and stream.share.world > 1 and not stream.share.may_end_apart
         self._skipped: list[Piece] = []  # batches without rows, delivered at the end to count their skipped rows
         self._latest: tuple[int, int] | None = None  # owner of the last unit that was not taken before
         self._ended = False
-        self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.apart
+        self._strict = stream.share.last != "keep" and stream.share.world > 1 and not stream.share.may_end_apart
 
     def pull(self, wait: bool) -> Pulled:
         while not self._ready:
@@ -283,12 +283,12 @@ class _TurnsFlow(Flow):
             if piece is PENDING:
                 return PENDING
             if isinstance(piece, Piece):
-                self._sort(piece)
+                self._assign(piece)
             else:
                 self._end()
         return self._ready.popleft()
 
-    def _sort(self, piece: Piece) -> None:
+    def _assign(self, piece: Piece) -> None:
         for unit in range(piece.units):
             number = self._number
             owner = self._stream.owner(number)
@@ -347,8 +347,8 @@ class _TurnsFlow(Flow):
         counted = counted_slots(joined)
         self._stream.leave_out([range(len(counted) - rows * share.world)])
         if rows:
-            beside = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped and replaced
-            mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], beside))
+            replaced = np.setdiff1d(np.arange(len(joined)), counted)[share.rank :: share.world]  # skipped and replaced
+            mine = np.sort(np.append(counted[share.rank : rows * share.world : share.world], replaced))
             self._ready.append(Piece(joined.take(mine).compact(), last[0].at, 0, batch=True))
 
     def _in_open_round(self) -> bool:

@@ -19,12 +19,12 @@ from cedar.core.stream import Count
 
 Interval: TypeAlias = tuple[int, float]  # the stop may be infinity
 EVERYTHING = 1 << 60  # units taken by a rank that has finished an epoch
-_APART = 1 << 17  # maximum difference of units taken by two ranks, since these units are listed one by one
+_MAX_LEAD = 1 << 17  # maximum difference of units taken by two ranks, since these units are listed one by one
 History: TypeAlias = list[Any]  # [[world, chunk, [taken by each rank]], ...], oldest first
 RowsOf: TypeAlias = Callable[[int], "range | None"]  # returns the rows of a unit; see ``Stream.rows_of``
 
 
-def dealt_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
+def assigned_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
     """Yield the runs of unit numbers that a rank takes, in order; numbers from ``total`` on are padding."""
     if total == math.inf:
         start = rank * chunk
@@ -62,7 +62,7 @@ class End(NamedTuple):
             rank < len(self.rest) if last == "keep" else bool((self.rest and last == "pad") or self.rows)
         )
 
-    def of(self, rank: int) -> list[range]:
+    def last_rows(self, rank: int) -> list[range]:
         """Return the rows of a rank's last batch."""
         mine: list[range] = []
         low, high = rank * self.rows, (rank + 1) * self.rows
@@ -76,13 +76,13 @@ class End(NamedTuple):
         return mine
 
 
-def end_of(left: Numbers, world: int, last: str | None, rows_of: RowsOf) -> End:
+def epoch_end(left: Numbers, world: int, last: str | None, rows_of: RowsOf) -> End:
     """Return how an epoch ends if ``left`` are its remaining units."""
     total = int(left.total)
     each, rest = divmod(total, world)
-    if last is None and world > 1 and each and not rest and _size(rows_of(left.at(total - 1))) < _size(rows_of(0)):
+    if last is None and world > 1 and each and not rest and _size(rows_of(left.number(total - 1))) < _size(rows_of(0)):
         each, rest = each - 1, world
-    units = [rows_of(left.at(number)) for number in range(total - rest, total)]
+    units = [rows_of(left.number(number)) for number in range(total - rest, total)]
     return End(each, units, sum(map(_size, units)) // world if last is None else 0)
 
 
@@ -97,7 +97,7 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
         count = whole = _length(left)
         consumed: list[tuple[int, int]] = []
         if last is None and total is not None and count != math.inf:
-            end = end_of(Numbers(left), world, last, rows_of)
+            end = epoch_end(Numbers(left), world, last, rows_of)
             whole = end.each * world
             if min(taken) > end.each:
                 consumed.append((whole, int(count)))
@@ -114,7 +114,7 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
                     fix="save the states of all ranks at the same step",
                 )
             least = min(taken)
-            if max(taken) - least > _APART:
+            if max(taken) - least > _MAX_LEAD:
                 raise ResumeError(
                     f"one rank has {max(taken) - least:,} units more than another, which no run comes to",
                     fix="use the states as they were saved",
@@ -124,7 +124,7 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
         else:
             for r, mine in enumerate(taken):
                 need = mine
-                for low, high in dealt_runs(whole, world, r, chunk, last):
+                for low, high in assigned_runs(whole, world, r, chunk, last):
                     if need <= 0:
                         break
                     consumed.append((low, min(high, low + need)))
@@ -141,7 +141,7 @@ def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf
     """
     for place, (world, _, taken) in enumerate(history):
         left = Numbers(remaining(total, history[:place], last, rows_of))
-        end = None if left.total == math.inf else end_of(left, world, last, rows_of)
+        end = None if left.total == math.inf else epoch_end(left, world, last, rows_of)
         most = [end and end.units(rank, last) for rank in range(world)]
         if any(mine < max(taken) and (m is None or mine < m) for mine, m in zip(taken, most, strict=True)):
             raise ResumeError(
@@ -190,7 +190,7 @@ class Numbers:
         self._before = list(accumulate(sizes, initial=0))[: len(intervals)]  # empty if no units remain
         self.total: int | float = _length(intervals)
 
-    def at(self, number: int) -> int:
+    def number(self, number: int) -> int:
         """Return the epoch's number of remaining unit ``number``."""
         i = bisect_right(self._before, number) - 1
         return self._intervals[i][0] + number - self._before[i]

@@ -68,7 +68,7 @@ class LaneState(NamedTuple):
         """Return the lane for a state after a delivery."""
         return list(self._replace(position=position, keeps=keeps))
 
-    def through(self, position: Position | None) -> list[Any]:
+    def finished(self, position: Position | None) -> list[Any]:
         """Return the lane for a state at its end; ``position`` is the one after its last unit."""
         return list(self if self.ended else self._replace(position=END, keeps=_taken(position)))
 
@@ -115,25 +115,25 @@ def _joined(group: list[LaneState]) -> LaneState:
     taken = [each.keeps if each.ended else _taken(each.position) for each in by_turn]
     begun = [None if each.position is None else each.position[0] for each in group if not each.ended]
     place = None if None in begun else min(begun, key=lambda at: int(at[2]))  # type: ignore[index]
-    return _anew(first._replace(turn=0, turns=1), [first.turns, 1, taken], place)
+    return _reassigned(first._replace(turn=0, turns=1), [first.turns, 1, taken], place)
 
 
-def _anew(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
+def _reassigned(lane: LaneState, turn: list[Any], place: Sequence[Any] | None) -> LaneState:
     """Return a lane with redistributed units; those left are found from ``place`` on: [_, position, unit number]."""
     history = [*lane.history, turn] if any(turn[2]) else lane.history
     position = None if place is None else [[0, place[1], place[2]], 0]
     return lane._replace(history=history, position=position)
 
 
-def _among(lane: LaneState, turn: int, turns: int) -> LaneState:
+def _take_turns(lane: LaneState, turn: int, turns: int) -> LaneState:
     """Return the part of one of several ranks that share a lane from now on."""
     if turns == 1:
         return lane
     place = None if lane.position is None else lane.position[0]
-    return _anew(lane, [1, 1, [_taken(lane.position)]], place)._replace(turn=turn, turns=turns)
+    return _reassigned(lane, [1, 1, [_taken(lane.position)]], place)._replace(turn=turn, turns=turns)
 
 
-def dealt_anew(
+def reassign_lanes(
     lanes: Sequence[Sequence[Any]], past: Sequence[Any], rank: int, world: int
 ) -> tuple[list[list[Any]], list[Any]]:
     """Return a rank's part of the merged lanes of all earlier ranks, and the earlier assignments of the epoch."""
@@ -144,15 +144,15 @@ def dealt_anew(
     alike = bool(mains) and all((lane.of, lane.depth) == (mains[0].of, mains[0].depth) for lane in mains)
     whole = alike and [lane.number for lane in mains] == [*range(mains[0].of)]
     if not whole or None in kept or any(lane.shared for lane in mains):
-        return _shared_out(unfinished, rank, world), list(past)
+        return _assign_evenly(unfinished, rank, world), list(past)
     _, of, depth, *_ = mains[0]
     before = [*past[:depth], *([[of, kept]] if any(kept) else [])]
     parts = [lane for lane in unfinished if lane.stop is not None]
     parts += [lane._replace(stop=lane.keeps) for lane, k in zip(mains, kept, strict=True) if k and k > 0]
-    return [*_shared_out(parts, rank, world), list(LaneState(rank, world, len(before)))], before
+    return [*_assign_evenly(parts, rank, world), list(LaneState(rank, world, len(before)))], before
 
 
-def _shared_out(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
+def _assign_evenly(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]]:
     """Assign lanes evenly to ranks; ranks share the remainder by taking turns."""
     even = len(lanes) // world * world
     mine, rest = lanes[rank:even:world], lanes[even:]
@@ -160,7 +160,7 @@ def _shared_out(lanes: list[LaneState], rank: int, world: int) -> list[list[Any]
         number = rank * len(rest) // world
         group = [each for each in range(world) if each * len(rest) // world == number]
         if rest[number].turns == 1:
-            mine.append(_among(rest[number], group.index(rank), len(group)))
+            mine.append(_take_turns(rest[number], group.index(rank), len(group)))
         elif rank == group[0]:
             mine.append(rest[number])
     return [list(lane) for lane in mine]

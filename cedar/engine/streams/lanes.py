@@ -22,7 +22,7 @@ from cedar.operators.base import Env
 Past: TypeAlias = Sequence[Any]  # earlier assignments of an epoch, oldest first: [lanes, splits that each keeps]
 DONE = -1  # a finished lane: it leaves no splits to others
 _SEED = 0x1A9E5  # of the hashes that assign rows to lanes by key
-UNTOLD = (
+NO_COMMON_END = (
     "with last={last} all ranks take as many steps, and these cannot tell each other when one of them is through. "
     'Ways out: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
     "that all ranks see or the address of a service; or torch.distributed, initialized before the loader is made"
@@ -59,24 +59,24 @@ def assigned(
         of: number of lanes.
         past: earlier assignments.
         lap: the pass of a ``repeat`` above: lanes swap their splits in each pass.
-        by_key: see ``dealt_by_key``; an assignment by key gives all splits to every lane.
+        by_key: see ``assigned_by_key``; an assignment by key gives all splits to every lane.
     """
     left = np.arange(len(sizes))
     for place, (before, kept) in enumerate(past):
         if place < len(by_key) and by_key[place]:
             continue
-        lanes = zip(_turned(_parted(sizes, left, before), lap), kept, strict=True)
+        lanes = zip(_rotated(_cut_lanes(sizes, left, before), lap), kept, strict=True)
         left = np.sort(np.concatenate([lane[len(lane) if k == DONE else k :] for lane, k in lanes]))
-    return [left] * of if by_key and by_key[-1] else _turned(_parted(sizes, left, of), lap)
+    return [left] * of if by_key and by_key[-1] else _rotated(_cut_lanes(sizes, left, of), lap)
 
 
-def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tuple[bool, ...]:
+def assigned_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tuple[bool, ...]:
     """Return whether rows are assigned by key, because there are fewer splits than lanes: for each earlier assignment
     and for the current one.
 
     Examples:
         >>> import numpy as np
-        >>> dealt_by_key(np.ones(3), 4), dealt_by_key(np.ones(4), 4)
+        >>> assigned_by_key(np.ones(3), 4), assigned_by_key(np.ones(4), 4)
         ((True,), (False,))
     """
     reported: tuple[bool, ...] = ()
@@ -85,12 +85,12 @@ def dealt_by_key(sizes: npt.NDArray[np.float64], of: int, past: Past = ()) -> tu
     return reported
 
 
-def _turned(lanes: list[npt.NDArray[np.int64]], lap: int) -> list[npt.NDArray[np.int64]]:
+def _rotated(lanes: list[npt.NDArray[np.int64]], lap: int) -> list[npt.NDArray[np.int64]]:
     turn = lap % len(lanes)
     return lanes[turn:] + lanes[:turn]
 
 
-def _parted(sizes: npt.NDArray[np.float64], left: npt.NDArray[np.int64], of: int) -> list[npt.NDArray[np.int64]]:
+def _cut_lanes(sizes: npt.NDArray[np.float64], left: npt.NDArray[np.int64], of: int) -> list[npt.NDArray[np.int64]]:
     lane = lanes_of(sizes[left], of)
     return np.split(left[np.argsort(lane, kind="stable")], np.cumsum(np.bincount(lane, minlength=of))[:-1])
 

@@ -37,7 +37,7 @@ class RestStream(Stream):
     def seek(self, unit: int, lap: int = 0) -> Position:
         if not self.left or unit >= self.numbers.total:
             return [[unit, None], 0]
-        return [[unit, self.source.seek(self.numbers.at(unit), lap)], 0]
+        return [[unit, self.source.seek(self.numbers.number(unit), lap)], 0]
 
     def fits(self, at: At) -> bool:
         return is_list(at, 2) and is_count(at[0]) and (at[1] is None or self.source.fits_position(at[1]))
@@ -45,7 +45,7 @@ class RestStream(Stream):
     def open_at(self, at: At, lap: int) -> Flow:
         return _RestFlow(self, at, lap)
 
-    def of(self, low: int, high: float) -> list[Interval]:
+    def source_runs(self, low: int, high: float) -> list[Interval]:
         """Return the source's numbers of the remaining units ``low`` to ``high``."""
         found: list[Interval] = []
         before = 0
@@ -64,40 +64,40 @@ class _RestFlow(Flow):
         self._stream, self._lap = stream, lap
         self._number, self._below = int(at[0]), at[1]
         self._flow: Flow | None = None
-        self._left: float = 0  # units of the current interval not pulled yet
+        self._units_left: float = 0  # units of the current interval not pulled yet
         self._room = math.inf
 
     def limit(self, units: int) -> None:
         self._room = units
         if self._flow is not None:
-            self._flow.limit(int(min(units, self._left)))
+            self._flow.limit(int(min(units, self._units_left)))
 
     def pull(self, wait: bool) -> Pulled:
         stream = self._stream
         while True:
             if self._flow is None:
-                runs = stream.of(self._number, math.inf)
+                runs = stream.source_runs(self._number, math.inf)
                 if not runs:
                     return None
                 low, high = runs[0]
                 self._flow = stream.source.open(self._below or stream.source.seek(low, self._lap), self._lap)
-                self._below, self._left = None, high - low
-                if min(self._left, self._room) != math.inf:
-                    self._flow.limit(int(min(self._left, self._room)))
+                self._below, self._units_left = None, high - low
+                if min(self._units_left, self._room) != math.inf:
+                    self._flow.limit(int(min(self._units_left, self._room)))
             piece: Any = self._flow.pull(wait)
             if isinstance(piece, Piece):
-                if piece.units > self._left:
-                    piece = piece.slice(0, int(self._left))
+                if piece.units > self._units_left:
+                    piece = piece.slice(0, int(self._units_left))
                 at = [self._number, piece.position()]
                 self._number += piece.units
-                self._left -= piece.units
-                if not self._left:
+                self._units_left -= piece.units
+                if not self._units_left:
                     self.close()
                 return Piece(piece.rows, at, 0, piece.batch)
             if piece is not None:
                 return piece  # type: ignore[no-any-return]
             self.close()
-            if self._left:  # fewer units than were counted
+            if self._units_left:  # fewer units than were counted
                 return None
 
     def close(self) -> None:

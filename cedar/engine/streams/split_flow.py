@@ -91,8 +91,8 @@ class SplitFlow(Flow):
         ends, before = bool(self._layout.ends[place]), self._layout.before
         counted = segment.counted is not None and before is not None and not row
         left = int(before[place + 1] - before[place]) if counted else None  # type: ignore[index]
-        hurries, self._begun = not self._begun and left is None, True
-        return _SplitTask(self._stream, segment, split, [place, row], self._lap, ends, left, hurries)
+        is_first, self._begun = not self._begun and left is None, True
+        return _SplitTask(self._stream, segment, split, [place, row], self._lap, ends, left, is_first)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -105,12 +105,12 @@ class _SplitTask:
 
     Args:
         left: the expected number of rows, where filters were counted.
-        hurries: this is the first split: all blocks but the last are delivered before the task ends.
+        is_first: this is the first split: all blocks but the last are delivered before the task ends.
     """
 
     def __init__(
         self, stream: SplitStream, segment: Segment, split: Split, at: At, lap: int, ends: bool,
-        left: int | None, hurries: bool,
+        left: int | None, is_first: bool,
     ) -> None:  # fmt: skip
         tasks = stream.tasks
         self._runner = tasks.runner
@@ -118,28 +118,28 @@ class _SplitTask:
         self._segment = segment
         self._at = at
         self._ends = ends
-        self._split, self._left = split, left
-        self._keeps = stream.keeps(stream.layout(lap), at[0])
+        self._split, self._expected_rows = split, left
+        self._keeps = stream.splits_begun(stream.layout(lap), at[0])
         self._bytes = split.bytes or 0
         self._taken = self._skip = 0  # blocks and rows delivered so far
-        self._handed = _HandedBlocks() if hurries else None
+        self._early = _EarlyBlocks() if is_first else None
         self.exhausted = False
-        hand = None if self._handed is None else self._handed.hand
+        hand = None if self._early is None else self._early.hand
         program, env = segment.program, tasks.task_env(segment.program, segment.operator)
         self._future: Future[Result] = tasks.runner.read(program, segment.reader, split, lap, env, at[1], hand)
-        if self._handed is not None:
-            self._future.add_done_callback(self._handed.end)
+        if self._early is not None:
+            self._future.add_done_callback(self._early.end)
 
     def done(self) -> bool:
-        return self._future.done() if self._handed is None else self._handed.blocks[self._taken].done()
+        return self._future.done() if self._early is None else self._early.blocks[self._taken].done()
 
     def advance(self) -> None:
         """Do nothing: the only task is already submitted."""
 
     def take(self) -> Iterator[Piece]:
-        if self._handed is not None:
-            block = self._runner.result(self._handed.blocks[self._taken], "reading a split")
-            self._handed.blocks[self._taken] = Future()  # releases the block
+        if self._early is not None:
+            block = self._runner.result(self._early.blocks[self._taken], "reading a split")
+            self._early.blocks[self._taken] = Future()  # releases the block
             if block is not None:
                 self._taken += 1
                 yield from self._pieces([block], last=False)
@@ -149,8 +149,8 @@ class _SplitTask:
         self._tasks.done(result.timing, self._segment.operator, [b for b in result.blocks if b.slots])
         self._tasks.metrics.bytes_read += self._bytes if result.timing.rows_read else 0
         count = sum(block.slots for block in result.blocks)
-        if self._left is not None and self._left != count:
-            raise _miscounted(self._segment, self._split, self._left, count)
+        if self._expected_rows is not None and self._expected_rows != count:
+            raise _miscounted(self._segment, self._split, self._expected_rows, count)
         blocks = result.blocks[self._taken :]
         yield from self._pieces([b for b in blocks if b.slots] or blocks[:1] or [Block({}, no_keys())], last=True)
 
@@ -164,7 +164,7 @@ class _SplitTask:
         self._future.cancel()
 
 
-class _HandedBlocks:
+class _EarlyBlocks:
     """Blocks that a task in this process delivers while it is still running."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _Chunks:
         self._segment = segment
         self._place = place
         self._window_rows = stream.window_rows(segment)
-        self._keeps = stream.keeps(stream.layout(lap), place)
+        self._keeps = stream.splits_begun(stream.layout(lap), place)
         self._bytes = split.bytes or 0
         self._reader = _ChunkReader(segment, split, row, lap)
         self._row = row
@@ -231,8 +231,8 @@ class _Chunks:
                 return
         elif self._futures:
             return
-        looks = bool(self._tasks.task_env(self._segment.program, self._segment.operator).watch)
-        self._futures.append(self._tasks.runner.submit(self._reader.next, looks))
+        measures = bool(self._tasks.task_env(self._segment.program, self._segment.operator).watch)
+        self._futures.append(self._tasks.runner.submit(self._reader.next, measures))
 
     def take(self) -> Iterator[Piece]:
         result = self._tasks.runner.result(self._futures.popleft(), "reading a split")
@@ -269,8 +269,8 @@ class _ChunkReader:
         self._drop = row
         self._operator = segment.operator
 
-    def next(self, looks: bool) -> Result | None:
-        """Return the next block, None at the end; ``looks`` also measures the bytes of its columns."""
+    def next(self, measures: bool) -> Result | None:
+        """Return the next block, None at the end; ``measures``: also measure the bytes of its columns."""
         timing, worked = Timing(), time.thread_time()
         for block in self._blocks:
             dropped = min(self._drop, block.slots)
@@ -278,7 +278,7 @@ class _ChunkReader:
             if dropped < block.slots:
                 block = block.slice(dropped, block.slots)
                 timing.rows_read = timing.rows_left = block.slots
-                if looks:
+                if measures:
                     timing.read_columns = {name: nbytes(column) for name, column in block.columns.items()}
                 wall = time.perf_counter() - timing.began
                 timing.parts.append((("read", (self._operator,)), wall, time.thread_time() - worked))

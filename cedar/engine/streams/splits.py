@@ -19,18 +19,18 @@ from cedar.core.errors import ResumeError
 from cedar.core.stream import At, Flow, Piece, Position, Stream
 from cedar.datasets.base import Split, file_ids, row_bytes_of
 from cedar.datasets.split_table import SplitTable
-from cedar.engine.streams.lanes import Lane, RowsByKey, dealt_by_key
+from cedar.engine.streams.lanes import Lane, RowsByKey, assigned_by_key
 from cedar.engine.streams.split_flow import SplitFlow
 from cedar.engine.task_context import Tasks
 from cedar.plan.splits import SplitCounts
 from cedar.tasks.chain import Program
 
 _DEFAULT_ROW_BYTES = 1024
-_LEAST_WINDOW = 8 << 20
-_LEAST_ROWS = 1 << 16
-_WINDOWS = 64
-_LARGE = 16 << 20
-_AT_ONCE = 1 << 16  # splits whose sizes are added up at a time
+_MIN_WINDOW_BYTES = 8 << 20
+_MIN_WINDOW_ROWS = 1 << 16
+_WINDOWS_PER_EPOCH = 64
+_LARGE_SPLIT_BYTES = 16 << 20
+_SUM_CHUNK = 1 << 16  # splits whose sizes are added up at a time
 
 _START = [0, 0]  # compared by identity: a position from a state is another list
 
@@ -50,8 +50,8 @@ class Window:
 
     def limit(self, size: float, rows: int | None) -> float:
         """Return the bytes of a window, for an epoch of ``size`` bytes and ``rows`` rows, if known."""
-        least = min(_LEAST_WINDOW, size * _LEAST_ROWS / rows) if rows else _LEAST_WINDOW
-        return min(float(self.bytes or 0), max(size / _WINDOWS, least))
+        least = min(_MIN_WINDOW_BYTES, size * _MIN_WINDOW_ROWS / rows) if rows else _MIN_WINDOW_BYTES
+        return min(float(self.bytes or 0), max(size / _WINDOWS_PER_EPOCH, least))
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ class Segment:
         return np.asarray(hash_array(hash_array(seed, file_ids(self.source, file)), start), dtype=np.uint64)
 
     @cached_property
-    def _made(self) -> tuple[Any, Program]:
+    def _reader_and_program(self) -> tuple[Any, Program]:
         return self.make()
 
     @property
     def reader(self) -> Any:
-        return self._made[0]
+        return self._reader_and_program[0]
 
     @property
     def program(self) -> Program:
-        return self._made[1]
+        return self._reader_and_program[1]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class SplitStream(Stream):
         windowed: bool = True,
     ) -> None:
         self.windowed = windowed
-        self.tells = False  # whether pieces report how many splits a lane keeps
+        self.reports_begun = False  # whether pieces report how many splits a lane keeps
         self.segments = segments
         self.tasks = tasks
         self.lane = lane
@@ -149,10 +149,10 @@ class SplitStream(Stream):
 
     @cached_property
     def _by_key(self) -> tuple[bool, ...]:
-        """Whether the lane's rows are selected by key, see ``dealt_by_key``; the first pass decides for all."""
+        """Whether the lane's rows are selected by key, see ``assigned_by_key``; the first pass decides for all."""
         if self.lane is None:
             return ()
-        return dealt_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
+        return assigned_by_key(self._weights[self._order(0)], self.lane.of, self.lane.past)
 
     @property
     def by_key(self) -> RowsByKey | None:
@@ -168,12 +168,12 @@ class SplitStream(Stream):
         """Splits in flight: two per worker, fewer if they are large, one inline; more as a cluster grows."""
         runner = self.tasks.runner
         most = runner.ahead
-        if self._mean > _LARGE:
+        if self._mean_bytes > _LARGE_SPLIT_BYTES:
             most = min(most, most // 2 + 1)
-        return most if runner.bound is None else min(most, runner.ahead_of(self._mean))
+        return most if runner.bound is None else min(most, runner.ahead_of(self._mean_bytes))
 
     @cached_property
-    def _mean(self) -> int:
+    def _mean_bytes(self) -> int:
         """Mean decoded bytes of a split."""
         return int(self._bytes.sum()) // self.splits if self.splits else 0
 
@@ -182,7 +182,7 @@ class SplitStream(Stream):
         which = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return self.segments[which], self.segments[which].splits[number - int(self._firsts[which])]
 
-    def _of_all(self, of: Callable[[Segment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def _concatenated(self, of: Callable[[Segment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return an array with a value for each split of all segments."""
         values = [of(segment) for segment in self.segments]
         return values[0] if len(values) == 1 else np.concatenate(values)
@@ -198,7 +198,7 @@ class SplitStream(Stream):
     @cached_property
     def _bytes(self) -> Floats:
         """Decoded bytes of each split, estimated where they are unknown."""
-        return self._of_all(self._segment_bytes)
+        return self._concatenated(self._segment_bytes)
 
     def _segment_bytes(self, segment: Segment) -> Floats:
         splits = segment.splits
@@ -229,7 +229,7 @@ class SplitStream(Stream):
         if self._permute is None or not self.splits:
             return np.arange(self.splits, dtype=np.int64)
         seeds = {id(each): hash_ints(self._permute, lap, i) for i, each in enumerate(self.segments)}
-        hashes = self._of_all(lambda segment: segment.hashes(seeds[id(segment)]))
+        hashes = self._concatenated(lambda segment: segment.hashes(seeds[id(segment)]))
         return np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
 
     def _layout(self, lap: int) -> Layout:
@@ -237,25 +237,25 @@ class SplitStream(Stream):
         if self.lane is not None:
             order = order[self.lane.splits(self._weights[order], lap, self._by_key)]
         sizes, limit = self._sizes_and_limit()
-        streaming = self._of_all(lambda segment: segment.splits.streaming) if self.streaming else None
+        streaming = self._concatenated(lambda segment: segment.splits.streaming) if self.streaming else None
         ends = _window_ends(sizes[order], None if streaming is None else streaming[order], limit)
         before = None
         if self.count is not None:
             before = np.zeros(len(order) + 1, dtype=np.int64)
-            np.cumsum(self._of_all(lambda segment: segment.rows)[order], out=before[1:])
+            np.cumsum(self._concatenated(lambda segment: segment.rows)[order], out=before[1:])
         starts = np.concatenate([[0], np.flatnonzero(ends)[:-1] + 1])
         return Layout(order, ends, before, starts)
 
-    def keeps(self, layout: Layout, place: int) -> int | None:
+    def splits_begun(self, layout: Layout, place: int) -> int | None:
         """Return how many splits a lane that has begun this one keeps, up to the window's end; None if not reported."""
-        if not self.tells:
+        if not self.reports_begun:
             return None
         window = int(np.searchsorted(layout.starts, place, side="right"))
         return int(layout.starts[window]) if window < len(layout.starts) else len(layout.order)
 
     def _sizes_and_limit(self) -> tuple[Floats, float]:
         if self._window.rows is not None:
-            return self._of_all(self._segment_rows), float(self._window.rows)
+            return self._concatenated(self._segment_rows), float(self._window.rows)
         sizes = self._bytes
         rows = sum(segment.splits.known_rows for segment in self.segments) if self._counted else None
         return sizes, self._window.limit(float(sizes.sum()), rows)
@@ -304,10 +304,10 @@ def _window_ends(sizes: Floats, streaming: npt.NDArray[np.bool_] | None, limit: 
     """
     ends = np.zeros(len(sizes), dtype=bool) if streaming is None else streaming.copy()
     filled = 0.0
-    for low in range(0, len(sizes), _AT_ONCE):
+    for low in range(0, len(sizes), _SUM_CHUNK):
         closing = []
-        alone = ends[low : low + _AT_ONCE].tolist()
-        for place, size in enumerate(sizes[low : low + _AT_ONCE].tolist(), low):
+        alone = ends[low : low + _SUM_CHUNK].tolist()
+        for place, size in enumerate(sizes[low : low + _SUM_CHUNK].tolist(), low):
             filled += size
             if filled >= limit or alone[place - low]:
                 closing.append(place)

@@ -72,7 +72,7 @@ class StageStream(Stream):
         return self.source.count if self.keeps_rows else None
 
     @cached_property
-    def rooms(self) -> bool:
+    def fills_batches(self) -> bool:
         """Whether tasks write into the memory of the batch above: it is larger than a task, and row sizes are known."""
         return self.tasks.runner.local and self.batch * self.program.row_bytes >= _TARGET_BYTES
 
@@ -255,7 +255,7 @@ class StageFlow(Flow):
             except Fenced:  # deliver tasks in progress first
                 self._ended = self._fenced = True
                 return
-            if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._fences(piece):
+            if stream.tasks.watcher.fence and isinstance(piece, Piece) and self._can_switch_after(piece):
                 self._ended = self._fenced = True
                 return
             if piece is PENDING:
@@ -270,12 +270,12 @@ class StageFlow(Flow):
                     self._tasks.append(_Task(None, piece, 0))
                 continue
             program, tasks = stream.program, stream.tasks
-            env = self._placed(tasks.task_env(program), units) if stream.rooms else tasks.task_env(program)
+            env = self._with_place(tasks.task_env(program), units) if stream.fills_batches else tasks.task_env(program)
             future = self._runner.run(program, piece.rows, env, self._hurries)
             self._hurries = False
             self._tasks.append(_Task(future, piece, units))
 
-    def _placed(self, env: Env, units: int) -> Env:
+    def _with_place(self, env: Env, units: int) -> Env:
         """Add to ``env`` the place of a task's rows in their batch, if the batch is larger than a task."""
         size, first = self._stream.batch, self._units % self._stream.batch
         self._units += units
@@ -285,7 +285,7 @@ class StageFlow(Flow):
             return env
         return replace(env, place=BatchPlace(self._room, first, units))
 
-    def _fences(self, piece: Piece) -> bool:
+    def _can_switch_after(self, piece: Piece) -> bool:
         """Whether the next plan can begin right here, because rows that were read ahead are quickly read again."""
         stream = self._stream
         if not stream.per_row or piece.batch:
@@ -299,13 +299,13 @@ class StageFlow(Flow):
             if not isinstance(first, Piece) or first.batch:
                 return first
             most = self._rows
-            if self._stream.rooms:  # a task must not span two batches
+            if self._stream.fills_batches:  # a task must not span two batches
                 most = min(most, self._stream.batch - self._units % self._stream.batch)
             if first.units > most:
                 self._held.appendleft(first.slice(most, first.units))
                 return first.slice(0, most)
-            apart = self._stream.per_row or first.ends_window or first.end is not None
-            if apart or first.units >= _FEW_ROWS or first.units == 0:
+            separate = self._stream.per_row or first.ends_window or first.end is not None
+            if separate or first.units >= _FEW_ROWS or first.units == 0:
                 return first
             return self._joined(first)
 

@@ -74,7 +74,7 @@ def test_a_state_also_loads_from_its_text() -> None:
         (lambda: rows().shuffle().batch(4), "operator 2, shuffle, had other parameters"),
         (lambda: rows().shuffle(seed=2, window=3).batch(4), "operator 2, shuffle, had other parameters"),
         (lambda: rows().shuffle(seed=2).batch(4, last="keep"), "operator 3, batch, had other parameters"),
-        (lambda: rows().shuffle(seed=2).batch(4).take(3), "operator 4 was not there, and is take"),
+        (lambda: rows().shuffle(seed=2).batch(4).take(3), "operator 4 was missing, and is take"),
         (lambda: rows().filter(col("x") > 3).shuffle().batch(4), "operator 2 was shuffle, and is filter"),
         (lambda: cedar.concat(rows(), rows()).shuffle().batch(4), "operator 2 was shuffle, and is read"),
     ],
@@ -156,7 +156,7 @@ def test_ranks_need_their_own_states_or_all_of_them() -> None:
     p = rows().shuffle().batch(4)
     states = [state_of(p, rank=r, world=3) for r in range(3)]
     refused(p, states[:2], "give this rank's own state, or the list", rank=0, world=2)
-    refused(p, [states[0], states[0], states[1]], "rank 0 of 3 is there twice", rank=0, world=2)
+    refused(p, [states[0], states[0], states[1]], "rank 0 of 3 appears twice among the given states", rank=0, world=2)
     refused(p, [*states[:2], states[2] | {"epoch": 1}], "edited|damaged", rank=0, world=2)
     later = p.loader(rank=2, world=3)
     run(later)
@@ -195,7 +195,7 @@ def test_one_ranks_state_restores_all_where_counts_are_known(tmp_path: Path) -> 
 def test_a_rank_gives_one_state(ranks: list[int], world: int) -> None:
     p = rows().batch(4)
     states = [run(p.loader(rank=rank, world=world), step)[1] for step, rank in enumerate(ranks, 1)]
-    refused(p, states, rf"rank {ranks[-1]} of {world} is there twice")
+    refused(p, states, rf"rank {ranks[-1]} of {world} appears twice among the given states")
 
 
 @pytest.mark.parametrize("lanes", [False, True])

@@ -151,7 +151,7 @@ def progress(state: dict[str, Any], draw: random.Random, lanes: bool) -> dict[st
         at = next((i for i, lane in enumerate(held) if lane.stop is None and lane.turns == 1), len(held) - 1)
         splits = max(1, round(draw.gauss(12, 3)))
         entry["lanes"] = [
-            lane.through([[40, None, None], 0]) if i < at
+            lane.finished([[40, None, None], 0]) if i < at
             else lane.after([[20, [splits - 1, draw.randrange(900)], 300], 0], splits) if i == at
             else list(lane)
             for i, lane in enumerate(held)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar import ResumeError
-from cedar.engine.streams.deal import Numbers, dealt_runs, end_of, remaining, steps_from
+from cedar.engine.streams.deal import Numbers, assigned_runs, epoch_end, remaining, steps_from
 
 WORLDS = st.integers(1, 6)
 
@@ -19,7 +19,7 @@ def unknown(unit):
 
 
 def units(total, world, rank, chunk, last):
-    return [n for low, high in dealt_runs(total, world, rank, chunk, last) for n in range(low, high)]
+    return [n for low, high in assigned_runs(total, world, rank, chunk, last) for n in range(low, high)]
 
 
 @given(st.integers(0, 200), WORLDS, st.integers(1, 20), st.sampled_from(["drop", "keep", "pad"]))
@@ -33,7 +33,7 @@ def test_runs_cover_each_unit_once(total, world, chunk, last):
         assert max(map(len, assigned)) - min(map(len, assigned)) <= 1
     else:
         assert flat == list(range(-(-total // world) * world))
-    end = end_of(Numbers([(0, total)]), world, last, unknown)
+    end = epoch_end(Numbers([(0, total)]), world, last, unknown)
     assert [len(d) for d in assigned] == [end.units(rank, last) for rank in range(world)]
 
 
@@ -41,7 +41,7 @@ def test_runs_cover_each_unit_once(total, world, chunk, last):
 def test_runs_without_end_cover_a_prefix(rounds, world, chunk):
     heads = []
     for rank in range(world):
-        runs = itertools.islice(dealt_runs(math.inf, world, rank, chunk, "drop"), rounds)
+        runs = itertools.islice(assigned_runs(math.inf, world, rank, chunk, "drop"), rounds)
         heads += [n for low, high in runs for n in range(low, high)]
     assert sorted(heads) == list(range(rounds * world * chunk))
 
@@ -59,7 +59,7 @@ def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
         for rank in range(world):
             mine = units(numbers.total, world, rank, chunk, "keep")[: wanted[rank]]
             taken.append(len(mine))
-            got = [numbers.at(n) for n in mine]
+            got = [numbers.number(n) for n in mine]
             assert left.issuperset(got)
             left -= set(got)
         history.append([world, chunk, taken])
@@ -75,7 +75,7 @@ def test_turns_leave_what_nobody_took(worlds):
         numbers = Numbers(remaining(None, history, "keep", unknown))
         taken = wanted[:world]
         for rank, count in enumerate(taken):
-            got = {numbers.at(turn * world + rank) for turn in range(count)}
+            got = {numbers.number(turn * world + rank) for turn in range(count)}
             assert not got & taken_units
             taken_units |= got
         history.append([world, 1, taken])
@@ -87,7 +87,7 @@ def test_turns_leave_what_nobody_took(worlds):
 
 def test_numbers_find_their_way_back():
     numbers = Numbers([(2, 5), (9, 12), (20, math.inf)])
-    epoch = [numbers.at(n) for n in range(9)]
+    epoch = [numbers.number(n) for n in range(9)]
     assert epoch == [2, 3, 4, 9, 10, 11, 20, 21, 22]
     assert [numbers.rank_of(n) for n in epoch] == list(range(9))
     assert numbers.rank_of(7) is None
@@ -103,7 +103,7 @@ def test_whole_steps_leave_all_from_one_unit_on(total, worlds, last):
     history = []
     for world, steps in worlds:
         left = Numbers(remaining(total, history, last, unknown))
-        most = [None if total is None else end_of(left, world, last, unknown).units(r, last) for r in range(world)]
+        most = [None if total is None else epoch_end(left, world, last, unknown).units(r, last) for r in range(world)]
         history.append([world, 1, [steps if m is None else min(steps, m) for m in most]])
     taken = sum(sum(each) for _, _, each in history)
     left = [run for run in remaining(total, history, last, unknown) if run[0] < run[1]]

@@ -125,7 +125,7 @@ def test_order_windows_and_lanes_are_those_of_the_model(
     mine = None if lane is None else Lane(lane, 3)
     model = Model(parts, window, permute, mine)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_AT_ONCE", few)
+        patch.setattr(module, "_SUM_CHUNK", few)
         segments = tuple(
             Segment(cast("Any", None), source, i, SplitTable.of(splits), ("kept",) if source.left_out else ())
             for i, (source, splits) in enumerate(parts)
