@@ -300,7 +300,7 @@ class Agreement:
 
 
 def _closed(site: Site | None) -> WorkerError:
-    return WorkerError("the loader was closed while it waited for other ranks", site=site)
+    return WorkerError("the loader was closed while it was waiting for other ranks", site=site)
 
 
 def _late(missing: list[int], world: int, block: int, timeout: float, site: Site | None) -> WorkerError:
@@ -309,6 +309,6 @@ def _late(missing: list[int], world: int, block: int, timeout: float, site: Site
         f"{timeout:g} s, and all ranks end an epoch at the same step",
         site=site,
         done="the epoch was stopped here",
-        fix="check the logs of those ranks: they ended, hang, left their loop earlier, or said another rank or "
-        f"world than {world}. If they are only slow, raise loader(timeout=)",
+        fix="check the logs of those ranks: they ended, hang, left their loop earlier, or run with a different rank or "
+        f"a world other than {world}. If they are only slow, raise loader(timeout=)",
     )

@@ -26,7 +26,7 @@ def describe_order(physical: Physical, ready: ReadyStream | None) -> str:
     """Describe which rows are delivered as they finish, or why none are, and which slow stages keep their order."""
     number = any_order_stage(physical)
     if ready is None or number < 0:
-        reported = f"rows come in order: {_label(physical, _topmost(physical))} needs them so"
+        reported = f"rows come in order: {_label(physical, _topmost(physical))} needs that order"
     elif not ready.free:
         reported = "rows come in order: ranks take turns at the same rows, or have slices of the same batches"
     elif ready.stage is None:
@@ -52,8 +52,8 @@ def _why(physical: Physical, number: int) -> str:
     below = "batch()" if any(work.batched for work in physical.works) else "the loader"
     if stage.small:
         culprit = next(i for i in reversed(stage.operators) if not physical.works[i].keeps_slots)
-        return f"how many {_label(physical, culprit)} leaves is not known before they are done"
-    return f"no function per row stands right below {below}"
+        return f"how many rows {_label(physical, culprit)} leaves is known only after it has run"
+    return f"no per-row function is directly below {below}"
 
 
 def _label(physical: Physical, i: int) -> str:

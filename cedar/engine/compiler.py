@@ -150,10 +150,10 @@ class Compiler:
                 runs = [(low * size, min(high * size, end)) for low, high in runs]
             elif stage.kind != "task" or not stage.keeps_units:
                 raise PipelineError(
-                    f"the weights of a mixture cannot change below {self.physical.works[stage.out].label}: what was "
-                    "had of each input does not follow from the rows that were given",
+                    f"the weights of a mixture cannot change below {self.physical.works[stage.out].label}: how "
+                    "much was drawn from each input cannot be derived from the rows delivered",
                     site=node.site,
-                    fix="put what reorders, drops or joins rows on the inputs of mix()",
+                    fix="apply operators that reorder, drop or join rows to the inputs of mix()",
                 )
             (number,) = stage.inputs
 
@@ -392,7 +392,7 @@ class Compiler:
             elif stream.count < world:
                 return f"{works[stage.out].label} gives {stream.count} row(s)"
         if self._lane_stages & self._stages_below(self._lane_stages):
-            return "a part of the pipeline is drawn from twice, once by what counts rows"
+            return "a part of the pipeline has two consumers, and one of them counts rows"
         return ""
 
     def by_key(self, world: int) -> str:

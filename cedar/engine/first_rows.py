@@ -140,7 +140,7 @@ class FirstRows:
             check_running()
             mismatch = few.difference(written, self._strict)
             if mismatch is not None and (again := few.compare(few.written(), written)) is not None:
-                mismatch = Difference(f"not deterministic: run twice as written, {again}")
+                mismatch = Difference(f"not deterministic: two runs as written differ: {again}")
             return _Comparison(mismatch, few.seconds, any(block.slots for run in written for block in run))
         return _Comparison(failed=failed)
 

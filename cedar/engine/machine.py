@@ -57,7 +57,7 @@ def _measured(key: str) -> dict[str, float]:
     try:
         ship_seconds, ship_bytes, start_seconds = ship_costs()
     except (OSError, BrokenExecutor, TimeoutError) as error:
-        _log.info("what a process costs cannot be measured here (%s); defaults are taken", error)
+        _log.info("the cost of worker processes cannot be measured here (%s); using defaults", error)
         return figures
     figures |= {"ship_seconds": ship_seconds, "ship_bytes": ship_bytes, "start_seconds": start_seconds}
     save(user_place(), name_of("machine", key), lambda _: figures)

@@ -130,7 +130,7 @@ class Rendezvous:
             f"rank(s) {', '.join(map(str, missing)) or 'unknown'} of {self._world} did not call reshard() within "
             f"{seconds:g} s",
             site=self._site,
-            done="nothing was redistributed: this rank is where it stood",
+            done="nothing was redistributed: this rank keeps its position",
             fix="all ranks of the new world call reshard() at the same step, each with its own rank and the same "
             "world; call it again with the ranks that exist, or raise loader(timeout=)",
         )
@@ -162,6 +162,6 @@ def talk(site: Site | None, done: str | None = None) -> Iterator[None]:
             f"this rank cannot communicate with the others: {error}",
             site=site,
             done=done,
-            fix="check the log of the process that holds the store of torch.distributed, or at the folder or the "
-            "service of agree=",
+            fix="check the log of the process that holds the store of torch.distributed, or the folder or "
+            "service given as agree=",
         ) from error

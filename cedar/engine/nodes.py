@@ -17,7 +17,7 @@ from cedar.plan.physical import Physical
 def cost_note(operator: StreamOperator, inputs: Sequence[Stream]) -> str:
     """Describe the extra work that a stream operator causes with several ranks; "" if it causes none."""
     if operator.over_ranks:
-        return "each rank computes what is below for all ranks, and what is above for its own rows"
+        return "each rank computes everything below it for all ranks, and everything above it for its own rows"
     if all(stream.count is not None for stream in inputs) or operator.shares:
         return ""
     if operator.local:
@@ -38,7 +38,7 @@ def pictured(
             places.setdefault(physical.works[i].ordinal, where)
     described: list[tuple[str, ...]] = []
     for ordinal, node in enumerate(nodes):
-        columns = "columns are known in a run only"
+        columns = "columns are known only in a run"
         if (known := node.schema) is not None:
             columns = f"{len(known)} column(s): " + ", ".join(
                 f"{name} {kind}" for name, kind in islice(known.items(), 12)
@@ -113,7 +113,7 @@ def warn_of_cuts(root: Node, epoch: int) -> None:
             if isinstance(below.operator, StreamOperator) and below.operator.mixing is not None:
                 warn_user(
                     f"{label} is above {below.operator.label()}, whose order changes in every epoch: so do the rows "
-                    f"that {label} leaves, and rows of a split by take() and skip() leak. Use "
+                    f"that {label} keeps, and rows leak between splits made by take() and skip(). Use "
                     'p.split({"train": 0.9, "val": 0.1}), or put take() and skip() before shuffle()',
                     node.site,
                 )

@@ -40,7 +40,7 @@ def describe_by_key(labels: str, world: int) -> str:
     """Describe the sources that every rank reads completely; "" if there are none."""
     if not labels:
         return ""
-    return f"each of the {world} ranks reads {labels} whole, which has fewer splits, and keeps rows by their keys"
+    return f"each of the {world} ranks reads all of {labels}, which has fewer splits, and keeps its rows by key"
 
 
 def describe(measured: tuple[float, int] | None, world: int) -> str:
@@ -49,5 +49,5 @@ def describe(measured: tuple[float, int] | None, world: int) -> str:
         return ""
     return (
         f"this rank reads {measured[0]:.2f} times the rows of its batches: a shuffle window is read as a whole, and an "
-        f"epoch has {measured[1]} for {world} ranks. A smaller shuffle(window=) makes it less; {8 * world} share well"
+        f"epoch has {measured[1]} for {world} ranks. A smaller shuffle(window=) reads fewer; {8 * world} are enough"
     )

@@ -417,8 +417,8 @@ class Plans:
             return
         self._metrics.differences.append(why)
         _log.warning(
-            "the optimized plan gives other rows than the pipeline as written (%s): these were delivered as written, "
-            "and the plan is given up; earlier rows may be concerned",
+            "the optimized plan gives different rows than the pipeline as written (%s): the audited rows were "
+            "delivered as written, and the plan is not used any more; earlier rows may be affected",
             why,
         )
         plan = self._rejected(self.current, why, "audit", "the plan")  # which rule is to blame is unknown

@@ -292,7 +292,7 @@ class Runner:
             raise WorkerError(
                 f"the executor was shut down while it ran {awaited}: {error}",
                 done="the epoch was stopped; the state is that of the last batch received",
-                fix="give an executor that stays, or leave executor= out; then resume from a checkpoint",
+                fix="give an executor that outlives the run, or omit executor=; then resume from a checkpoint",
             ) from error
 
     def _progress(self) -> object:

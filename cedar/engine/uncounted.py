@@ -73,7 +73,7 @@ def _culprit(compiler: Compiler) -> tuple[Node, str]:
         for i in sorted({*links, *stage.operators}):
             node = physical.nodes[i]
             if isinstance(node.operator, Read) and not compiler.binding.splits(node).counted:
-                return node, "its metadata do not say how many rows there are"
+                return node, "its metadata do not include row counts"
             if not physical.works[i].keeps_slots:
                 return node, _why(node, compiler.binding)
         return physical.nodes[stage.out], _ONLY_A_RUN
@@ -89,5 +89,5 @@ def _why(node: Node, binding: Binding) -> str:
     while source.inputs and (source.operator.filters or passes(source)):
         source = source.inputs[0]
     if not isinstance(source.operator, Read):
-        return f"it is above {source.operator.label()}, behind which rows are not counted"
-    return uncountable(node, source) or "others draw from the same rows"
+        return f"it is above {source.operator.label()}, after which rows are not counted"
+    return uncountable(node, source) or "other operators read the same rows"

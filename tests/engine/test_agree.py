@@ -152,7 +152,7 @@ def test_a_rank_that_never_came_is_named_alone(place: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, last = pool.map(rank, (0, 2))
     assert "rank(s) 1 did not reach step 0" in first
-    assert "another rank or world than 3" in first
+    assert "a different rank or a world other than 3" in first
     assert "rank(s) 0, 1 did not reach" in last or "rank(s) 1 did not reach" in last
 
 
@@ -333,7 +333,7 @@ def test_an_epoch_without_a_batch_says_so(caplog: pytest.LogCaptureFixture) -> N
     assert "no batch" not in caplog.text
     nothing = rows.filter(cedar.col("x") < 0).batch(1)
     assert list(nothing.loader(executor="inline")) == []
-    assert "no rows are left" in caplog.text
-    with pytest.raises(cedar.PipelineError, match="steps=3: an epoch of the data has no batch") as caught:
+    assert "no rows or less than a batch are left" in caplog.text
+    with pytest.raises(cedar.PipelineError, match="steps=3: one pass over the data has no batch") as caught:
         list(nothing.loader(steps=3, executor="inline"))
-    assert "whether a filter leaves any rows" in (caught.value.fix or "")
+    assert "whether filters leave any rows" in (caught.value.fix or "")

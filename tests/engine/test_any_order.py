@@ -16,17 +16,17 @@ from tests.engine.streams.slow_rows import SLOW, numbers, same
         (numbers().filter(same, "x").map(same, "x").batch(4), "ORDER  rows come as they finish by map(same)"),
         (
             numbers().map(same, "x").filter(same, "x").batch(4),
-            "ORDER  rows come in order: how many filter(same) leaves is not known before they are done",
+            "ORDER  rows come in order: how many rows filter(same) leaves is known only after it has run",
         ),
         (
             numbers().batch(4).map(same, "x"),
-            "ORDER  rows come in order: no function per row stands right below batch(); map(same) works on batches",
+            "ORDER  rows come in order: no per-row function is directly below batch(); map(same) works on batches",
         ),
         (
             numbers().map(lambda x: [x], "x", into="l", dtype=object).bucket_by_length("l", [2], [4, 4]),
             "ORDER  rows come in order: bucket_by_length",
         ),
-        (numbers().map(same, "x").take(50).batch(5), "ORDER  rows come in order: no function per row stands right"),
+        (numbers().map(same, "x").take(50).batch(5), "ORDER  rows come in order: no per-row function is directly"),
     ],
 )
 def test_explain_says_which_rows_come_as_they_are_done(pipeline: cedar.Pipeline, told: str) -> None:

@@ -162,7 +162,7 @@ def test_an_audit_asks_the_pipeline_as_written_and_not_the_plan(
     assert outcome(loader) == wanted
     assert loader._metrics.differences
     assert not loader._plans.rewrites
-    assert "other rows than the pipeline as written" in caplog.text
+    assert "different rows than the pipeline as written" in caplog.text
 
 
 def test_audits_take_their_share_of_the_time_and_find_a_good_plan_good(path: str) -> None:

@@ -136,5 +136,5 @@ class ByStep(Reporting):
         """Raise PipelineError if steps cannot be known before they are run."""
         self._check_exact(method, user_site())
         if not self._batched and self._account.skips:
-            raise PipelineError(f"{method} of rows that may be skipped", site=user_site(), fix="use batch()")
+            raise PipelineError(f"{method} needs batches if rows may be skipped", site=user_site(), fix="use batch()")
         self._place(Runner("inline", 1))

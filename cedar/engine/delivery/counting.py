@@ -81,10 +81,10 @@ class Counting:
         whole, part = (SplitTable.of(each.splits()).known_bytes for each in (given, narrow))
         labels = " and ".join(each.operator.label() for each in filters)
         share = f"{percent(part / whole)} of the bytes" if 0 < part < whole else "their columns alone"
-        took = f"{share} of {source.operator.label()} were read for that"
+        took = f"{share} of {source.operator.label()} were read to count them"
         took = took if len(missing) == len(files) else f"{took}, in {len(missing)} of {len(files)} files"
-        took = took if missing else "they were kept from an earlier count"
-        self.reported.append(f"the rows behind {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
+        took = took if missing else "their counts were stored by an earlier run"
+        self.reported.append(f"the rows after {labels} were counted before the epoch: {int(left.sum()):,}; {took}")
         return left
 
     def _counted(self, source: Node, filters: Sequence[Node], narrow: Any, splits: SplitTable) -> npt.NDArray[np.int64]:

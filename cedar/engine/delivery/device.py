@@ -46,7 +46,7 @@ def check_device(device: Any, format: str, site: Site | None) -> None:
             raise PipelineError(
                 f"device={str(device)!r}: torch finds no CUDA device",
                 site=site,
-                fix='use device="cpu", or a torch that is built for the GPU of this machine',
+                fix='use device="cpu", or install a torch build for the GPU of this machine',
             )
 
 
@@ -172,5 +172,5 @@ def on_tensors(columns: dict[str, Any], fn: Callable[[Any], Any], device: Any) -
 
 def _fix(name: str, error: Exception) -> str:
     if type(error).__name__ == "OutOfMemoryError":
-        return "use smaller batches: the device holds two of them besides the one at work"
+        return "use smaller batches: the device holds two in addition to the one in use"
     return f"cast it to what the device can hold, for example with_columns({name}=col({name!r}).cast(polars.Float32))"

@@ -140,7 +140,7 @@ class AheadEpoch:
                 outcome = self._ready.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
                 if not self._thread.is_alive() and self._ready.empty():
-                    raise WorkerError("the thread that copies batches to the device is gone") from None
+                    raise WorkerError("the thread that copies batches to the device has died") from None
                 continue
             self._free.release()
             if isinstance(outcome, _FailedBatch):
@@ -171,7 +171,7 @@ class AheadEpoch:
         with suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()
-        self._ready.put(_FailedBatch(WorkerError("the loader was closed while a batch was waited for")))
+        self._ready.put(_FailedBatch(WorkerError("the loader was closed while it was waiting for a batch")))
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 

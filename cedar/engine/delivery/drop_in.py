@@ -71,9 +71,9 @@ class DataLoaderLike:
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise UsageError(
-            "a loader is an iteration that runs: it cannot be pickled or copied",
-            fix="save loader.state_dict(); send the pipeline, and make the loader there. Where pickle does not take a "
-            "pipeline for its lambdas or functions inside functions, cloudpickle takes it",
+            "a loader cannot be pickled or copied, because it holds running threads and workers",
+            fix="save loader.state_dict(); send the pipeline, and create the loader there. If pickle rejects the "
+            "pipeline because of lambdas or nested functions, use cloudpickle",
         )
 
     def __getitem__(self: Any, item: object) -> NoReturn:
@@ -83,10 +83,10 @@ class DataLoaderLike:
             PipelineError: always; it is a TypeError too.
         """
         raise UsageError(
-            "a loader is iterated: it has no items to be asked for",
+            "a loader has no items: it can only be iterated",
             site=self._site,  # the nearest calling line would be torch's
-            fix="iterate it in place of a DataLoader, which cannot be put around it: help(cedar.Loader). "
-            "loader.read(step) gives one batch",
+            fix="iterate the loader in place of a DataLoader, without wrapping it; see help(cedar.Loader). "
+            "loader.read(step) returns one batch",
         )
 
     def stateful(self, world: int | None = None) -> ByRank:

@@ -122,7 +122,7 @@ class Elastic:
         if words is None:
             if world > 1 or (state is not None and state["world"] > 1):
                 raise PipelineError(
-                    "reshard(): these ranks cannot tell each other where they stand",
+                    "reshard(): these ranks cannot communicate to agree on a position",
                     site=site,
                     done="nothing was redistributed",
                     fix="give loader(agree=), a folder that all ranks see, the address of a service, or a store of "
@@ -205,7 +205,7 @@ class Elastic:
             raise ResumeError(
                 f"rank {rank} of {other['world']} ended and did not report where it began epoch {other['epoch']}",
                 fix="continue from the last checkpoint: load_state_dict() with the states of all ranks; with "
-                "loader(agree=) what ranks tell outlives a group that is rebuilt",
+                "loader(agree=) this information survives rebuilding the process group",
             )
         return entry["begun"]  # type: ignore[no-any-return]
 
@@ -214,8 +214,8 @@ def _common_value(quantity: str, values: list[Any]) -> Any:
     """Return the value that all ranks have in common; raise ResumeError if they differ."""
     if any(value != values[0] for value in values):
         raise ResumeError(
-            f"the ranks stand at different {quantity}: {sorted(set(values))}",
-            fix="call reshard() at the same step on all ranks; a rank that was started again makes a new loader and "
+            f"the ranks are at different {quantity}: {sorted(set(values))}",
+            fix="call reshard() at the same step on all ranks; a restarted rank creates a new loader and "
             "loads no state",
         )
     return values[0]

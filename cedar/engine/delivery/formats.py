@@ -25,7 +25,7 @@ FORMATS = ("numpy", "torch", "arrow", "jax", "tuple")
 def check_format(name: str, site: Site | None) -> None:
     """Raise PipelineError for an unknown format."""
     if name not in FORMATS:
-        raise PipelineError(f"format={name!r}: it is one of {', '.join(map(repr, FORMATS))}", site=site)
+        raise PipelineError(f"format={name!r}: use one of {', '.join(map(repr, FORMATS))}", site=site)
     if name in ("torch", "jax") and find_spec(name) is None:
         raise PipelineError(f'format="{name}" needs {name}', site=site, fix=f'pip install "cedar-data[{name}]"')
 

@@ -110,8 +110,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
                 yield value
                 if os.getpid() != self._pid:
                     raise WorkerError(
-                        "this process was forked in the middle of the iteration, whose threads and workers are the "
-                        "parent's",
+                        "this process was forked during the iteration, whose threads and workers belong to the parent",
                         site=self._site,
                         done="no row was delivered here; the parent continues",
                         fix=f"iterate the loader again in this process, or {forks.START}",
@@ -121,7 +120,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
                         "this iteration was superseded: the loader was closed or iterated again, or a state was loaded "
                         "or an epoch set",
                         site=self._site,
-                        fix="one loader is one iteration at a time; make another loader",
+                        fix="a loader supports one iteration at a time; create another loader",
                     )
                 clock.asked = time.perf_counter()
                 instances.enter()
@@ -224,9 +223,9 @@ class Loader(ByStep, Mixtures, Generic[T]):
             idle += 1
             if idle > self.rank.world:  # by then this rank has had every lane
                 raise PipelineError(
-                    f"steps={steps}: an epoch of the data has no batch for rank {self.rank.rank}",
+                    f"steps={steps}: one pass over the data has no batch for rank {self.rank.rank}",
                     site=self._site,
-                    fix="see with p.count() whether a filter leaves any rows; if so, "
+                    fix="check with p.count() whether filters leave any rows; if they do, "
                     'use smaller batches, last="keep", or more splits than ranks',
                 )
             self._close(data)
@@ -248,7 +247,7 @@ class Loader(ByStep, Mixtures, Generic[T]):
         own = self._batched and self._options.encode is None  # encoded pieces of files are not the user's batches
         if own and self._step == self._begun["step"]:
             _log.warning(
-                "epoch %d has no batch for rank %d of %d: no rows are left, or fewer than a batch, or other ranks have "
-                "them; see what filters leave, use smaller batches, or last='keep'",
+                "epoch %d has no batch for rank %d of %d: no rows or less than a batch are left, or other ranks got "
+                "them; check the filters, use smaller batches, or last='keep'",
                 self.epoch, self.rank.rank, self.rank.world,
             )  # fmt: skip

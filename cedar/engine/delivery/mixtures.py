@@ -125,7 +125,7 @@ class Mixtures(Resharding):
             return entry | {"drawn": drawn_by}
         if self._drifts and not alone:
             raise PipelineError(
-                "update_mix(): how far the other ranks are does not follow from this one's steps",
+                "update_mix(): the position of the other ranks cannot be derived from this rank's steps",
                 fix='use batch(last="drop") or last=None with steps=',
             )
         left = job.remaining_of_mixtures(self._data, entry, [taken] * (1 if alone else self.rank.world))
@@ -133,8 +133,8 @@ class Mixtures(Resharding):
 
     def _refuse_turns(self) -> None:
         raise PipelineError(
-            "update_mix(): ranks take turns at the batches of one mixture, or of a part of it, and stand at different "
-            "places",
+            "update_mix(): ranks take turns at the batches of one mixture, or of a part of it, and are at different "
+            "positions",
             fix="change weights between two epochs; see the RANKS line of loader.explain()",
         )
 
@@ -154,16 +154,14 @@ class Mixtures(Resharding):
         for number, before in others.items():
             try:
                 if None in before:
-                    raise PipelineError(
-                        "the state was drawn by weights that are functions, which a state does not hold"
-                    )
+                    raise PipelineError("its weights were functions then, which a state cannot store")
                 self._draw_by(number, mixes[number].weights)
             except CedarError as error:
                 raise ResumeError(
                     f"{mixes[number].label()} has other weights than when the state was saved: {error.what}",
                     site=site,
                     done="nothing was loaded",
-                    fix=error.fix or "load it with the weights of then",
+                    fix=error.fix or "load it with the weights that were used when it was saved",
                 ) from error
             self._redistributed = False
 

@@ -93,17 +93,17 @@ def checked(options: Options, site: Site | None) -> Options:
     for name in ("workers", "steps"):
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PipelineError(f"{name}={value!r}: an integer, at least 1", site=site)
+            raise PipelineError(f"{name}={value!r}: needs an integer, at least 1", site=site)
     options = replace(options, timeout=_limit(options.timeout, site))
     for name, least in (("seed", None), ("epoch", 0)):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            raise PipelineError(f"{name}={value!r}: an integer{', at least 0' if least == 0 else ''}", site=site)
+            raise PipelineError(f"{name}={value!r}: needs an integer{', at least 0' if least == 0 else ''}", site=site)
     if options.deal not in ("auto", "global"):
         raise PipelineError(
             f"deal={options.deal!r} is not known",
             site=site,
-            fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its turns',
+            fix='"auto" lets ranks share the work, "global" lets each rank compute the epoch and keep its share',
         )
     if options.counts not in ("auto", "exact"):
         raise PipelineError(
@@ -118,7 +118,7 @@ def checked(options: Options, site: Site | None) -> Options:
             fix='"exact" delivers rows in order, "any" delivers them as they finish',
         )
     if options.on_error is not None and not isinstance(options.on_error, Skip):
-        raise PipelineError(f"on_error={options.on_error!r}: None or cedar.Skip(...)", site=site)
+        raise PipelineError(f"on_error={options.on_error!r}: must be None or cedar.Skip(...)", site=site)
     return options
 
 
@@ -127,7 +127,7 @@ def _limit(seconds: Any, site: Site | None) -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-        raise PipelineError(f"timeout={seconds!r}: a number of seconds, 0 or above; 0 and None are no limit", site=site)
+        raise PipelineError(f"timeout={seconds!r}: must be seconds, at least 0; 0 and None mean no limit", site=site)
     return float(seconds) or None
 
 
@@ -165,13 +165,13 @@ def _check_turns(binding: Binding, options: Options) -> None:
     label = binding.labels[id(node)]
     if options.split_batches:
         raise PipelineError(
-            f"{label} moves rows between batches, and with split_batches=True ranks have slices of one",
+            f"{label} moves rows between batches, but with split_batches=True ranks have slices of one batch",
             site=node.site,
             fix="leave split_batches out, and give batch() the rows of one rank",
         )
     if options.steps is not None and last_mode(binding.root) == "keep":
         raise PipelineError(
-            f'{label}: with steps= and last="keep" some ranks continue with the next epoch before others, apart',
+            f'{label}: with steps= and last="keep" some ranks begin the next epoch before others',
             site=node.site,
             fix='use last="drop" or "pad"',
         )

@@ -132,7 +132,7 @@ class Parts(DataLoaderLike):
     def _check_exact(self, method: str, site: Site | None) -> None:
         if self._binding.any_order:
             raise PipelineError(
-                f"{method} with order={self._options.order!r}: which rows come when is not known before they come",
+                f"{method} with order={self._options.order!r}: the order of rows is not known in advance",
                 site=site,
                 fix='use order="exact"',
             )

@@ -99,7 +99,7 @@ class Replay:
             raise PipelineError(
                 f"step {step}: steps up to {self._committed} are committed",
                 site=self.site,
-                fix="commit a step only when nothing will ask for it again",
+                fix="commit a step only when it will not be read again",
             )
         if step < self.begun["step"]:
             raise PipelineError(
@@ -116,16 +116,16 @@ class Replay:
             raise PipelineError(f"rank {rank}: ranks are 0 to {world - 1}", site=self.site)
         if rank != self._job.rank.rank and any(entry["lanes"] is not None for entry in self.begun["open"].values()):
             raise PipelineError(
-                f"counts are unknown, and only rank {rank} knows where it is",
+                f"row counts are unknown, so only rank {rank} knows its position",
                 site=self.site,
-                fix="ask on that rank",
+                fix="read it on that rank",
             )
         drifted = last_mode(self._job.binding.root) == "keep" and self.begun["open"]
         if rank != self._job.rank.rank and self._steps is not None and drifted:
             raise PipelineError(
-                f'with steps= and last="keep", only rank {rank} knows where it is',
+                f'with steps= and last="keep", only rank {rank} knows its position',
                 site=self.site,
-                fix='ask on that rank, or use last="drop" or "pad"',
+                fix='read it on that rank, or use last="drop" or "pad"',
             )
 
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:

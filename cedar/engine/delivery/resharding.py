@@ -66,7 +66,7 @@ class Resharding(LoaderPosition):
         self._check_exact("reshard()", site)
         rank, world = whole(rank, "reshard(rank)"), whole(world, "reshard(world)", least=1)
         if rank >= world:
-            raise PipelineError(f"reshard({rank}, {world}): a rank is between 0 and world - 1", site=site)
+            raise PipelineError(f"reshard({rank}, {world}): rank must be between 0 and world - 1", site=site)
         if self._options.split_batches:
             check_slices(self._binding, world, site)
         merged = self._elastic.change(state, self.epoch, self._must_publish(), rank, world, site)

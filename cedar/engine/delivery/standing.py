@@ -336,7 +336,7 @@ class LoaderPosition(Parts):
             self._binding.begin(self._environment())
             if missing:
                 warnings.warn(
-                    f"functions run in another numeric environment than the state's: {missing}; what they compute may "
+                    f"functions run in a different numeric environment than the state's: {missing}; results may "
                     "differ in the last bits",
                     stacklevel=2,
                 )

@@ -66,7 +66,7 @@ def check_snapshots(root: Node, snapshots: Sequence[int | None], site: Site | No
     for number, (own, other) in enumerate(zip(snapshots_of(root), snapshots, strict=False)):
         if own != other:
             raise ResumeError(
-                f"the state is of snapshot {other} of source {number}, and this loader reads {own}",
+                f"the state was saved with snapshot {other} of source {number}, but this loader reads {own}",
                 site=site,
                 done="nothing was loaded",
                 fix=f"give version={other} or snapshot_id={other} to the reader, or neither, and load the state "
@@ -175,15 +175,15 @@ class Identity:
         self._check_sources(state, site)
         if self.counts != saved:
             raise ResumeError(
-                "filters leave other rows than when the state was saved, and it says how many were taken of those",
+                "filters keep different rows than when the state was saved, so its row counts do not apply",
                 site=site,
                 done="nothing was loaded",
                 fix="resume with the filters that were saved, or begin a new epoch without the state",
             )
         if self.code != state["code"]:
             warnings.warn(
-                "the code of a function or an expression of the pipeline changed since the state was saved; the rows "
-                "continue where they were, the rest of the epoch uses the new code",
+                "the code of a function or an expression of the pipeline changed since the state was saved; the "
+                "position stays the same, and the rest of the epoch uses the new code",
                 stacklevel=3,
             )
 
@@ -216,10 +216,10 @@ def _difference(mine: Sequence[str], saved: Sequence[str]) -> str:
     for number, (now, before) in enumerate(itertools.zip_longest(mine, saved, fillvalue=""), 1):
         name, other = now.partition(" ")[0], before.partition(" ")[0]
         if now and now != before and name == other:
-            return f"operator {number}, {name}, had other parameters"
+            return f"operator {number}, {name}, had different parameters"
         if now != before:
             return f"operator {number} was {other or 'missing'}, and is {name or 'missing'}"
-    return "operators are connected in another way"
+    return "operators are connected differently"
 
 
 def _check_files(files: Sequence[Any], mine: Any, saved: Any, site: Site | None) -> None:
@@ -337,8 +337,8 @@ def for_rank(state: dict[str, Any], rank: int, drifts: bool, site: Site | None) 
         return state | {"rank": rank}
     if state.get("order") == "any" or (entries and drifts) or any(entry["lanes"] is not None for entry in entries):
         raise ResumeError(
-            f"the state is of rank {state['rank']} of {state['world']}, and where rank {rank} was does not follow from "
-            "it: row counts are unknown, or ranks have other numbers of rows",
+            f"the state is of rank {state['rank']} of {state['world']}, and the position of rank {rank} does not "
+            "follow from it: row counts are unknown, or ranks have different numbers of rows",
             site=site,
             done="nothing was loaded",
             fix="save every rank's state and load the list of them: torch.distributed.all_gather_object(states, "
@@ -384,8 +384,8 @@ def merge(states: Sequence[dict[str, Any]], chunk: int, site: Site | None) -> di
     """
     if any(state.get("order") == "any" for state in states):
         raise ResumeError(
-            'with order="any" an epoch in progress cannot continue on another number of ranks: they have had some '
-            "rows before others",
+            'with order="any" an epoch in progress cannot continue on another number of ranks: they received '
+            "rows out of order",
             site=site,
             done="nothing was loaded",
             fix=f'continue with {states[0]["world"]} ranks to the epoch\'s end, or use order="exact"',

@@ -195,7 +195,7 @@ def fault_of(state: dict[str, Any]) -> str | None:
             return f"{name!r} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '...'}"
     for name, (test, default) in _OPTIONAL.items():
         if not test(state.get(name, default)):
-            return f"{name!r} holds what it cannot"
+            return f"{name!r} has an invalid value"
     if state.get("numeric") is not None:
         try:
             NumericEnvironment.of_json(state["numeric"])

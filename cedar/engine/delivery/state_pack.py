@@ -58,12 +58,12 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("'packed' is not [length, text]")
     length, text = value
     if not 0 < length <= _MAX_BYTES:
-        raise ValueError(f"'packed' is of {length} bytes")
+        raise ValueError(f"'packed' has an invalid length of {length} bytes")
     try:
         frame = base64.b64decode(text, validate=True)
         members = json.loads(pa.Codec("zstd").decompress(frame, length, asbytes=True))
     except (ValueError, OSError, RecursionError) as error:  # arrow raises OSError for invalid frames
         raise ValueError("'packed' cannot be read") from error
     if not isinstance(members, dict) or {*members} - {_MIXTURES} != {*_NAMES} or any(name in state for name in members):
-        raise ValueError("'packed' holds what it cannot")
+        raise ValueError("'packed' has invalid content")
     return {name: each for name, each in state.items() if name != "packed"} | members

@@ -103,20 +103,20 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
                 consumed.append((whole, int(count)))
             elif max(taken) > end.each and end.rows:
                 raise ResumeError(
-                    "some ranks have had the last step of the epoch, of rows that all of them share, and others not",
+                    "some ranks received the last step of the epoch, whose rows all ranks share, and others did not",
                     done="nothing was read",
                     fix="save the states of all ranks at the same step",
                 )
         if total is None:
             if max(taken) >= EVERYTHING:
                 raise ResumeError(
-                    "one rank is many epochs ahead of another, and how much it took of this one is not known any more",
+                    "one rank is many epochs ahead of another, and how much it took of this one is no longer known",
                     fix="save the states of all ranks at the same step",
                 )
             least = min(taken)
             if max(taken) - least > _MAX_LEAD:
                 raise ResumeError(
-                    f"one rank has {max(taken) - least:,} units more than another, which no run comes to",
+                    f"one rank has {max(taken) - least:,} units more than another, which no run can reach",
                     fix="use the states as they were saved",
                 )
             consumed.append((0, least * world))
@@ -145,7 +145,7 @@ def steps_from(total: Count, history: History, last: str | None, rows_of: RowsOf
         most = [end and end.units(rank, last) for rank in range(world)]
         if any(mine < max(taken) and (m is None or mine < m) for mine, m in zip(taken, most, strict=True)):
             raise ResumeError(
-                f"balance() deals the rows of whole steps, and the ranks had taken {taken} batches",
+                f"balance() distributes the rows of whole steps, but the ranks had taken {taken} batches",
                 done="nothing was read",
                 fix="save the states of all ranks at the same step, or continue with the same number of ranks",
             )

@@ -86,7 +86,7 @@ def past_of(entries: Iterable[dict[str, Any] | None]) -> list[Any]:
     """
     pasts = sorted((list(entry.get("past") or []) for entry in entries if entry), key=len)
     if any(past != pasts[-1][: len(past)] for past in pasts):
-        raise ResumeError("the states come from ranks that had different assignments", fix="give states saved together")
+        raise ResumeError("the states have different assignments of the epoch", fix="give states saved together")
     return pasts[-1] if pasts else []
 
 

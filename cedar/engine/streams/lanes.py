@@ -23,9 +23,9 @@ Past: TypeAlias = Sequence[Any]  # earlier assignments of an epoch, oldest first
 DONE = -1  # a finished lane: it leaves no splits to others
 _SEED = 0x1A9E5  # of the hashes that assign rows to lanes by key
 NO_COMMON_END = (
-    "with last={last} all ranks take as many steps, and these cannot tell each other when one of them is through. "
-    'Ways out: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
-    "that all ranks see or the address of a service; or torch.distributed, initialized before the loader is made"
+    "with last={last} all ranks take equally many steps, but they cannot communicate when one of them runs out. "
+    'Use one of: last="keep" on batch(), or local=True on bucket_by_length(); loader(steps=); loader(agree=), a folder '
+    "that all ranks see or the address of a service; torch.distributed, initialized before the loader is created"
 )
 
 

@@ -163,7 +163,7 @@ class _ReadyFlow(Flow):
             if not isinstance(piece, Piece):
                 if piece is None and (self._early or self._run):
                     raise ResumeError(
-                        f"the state names row {wanted} of this rank's part of the epoch, and there is none",
+                        f"the state names row {wanted} of this rank's part of the epoch, which does not exist",
                         fix="resume with the pipeline and data that were saved, or begin a new epoch without the state",
                     )
                 return piece

@@ -186,10 +186,10 @@ def _miscounted(segment: Segment, split: Split, left: int, count: int) -> Pipeli
     filters = segment.counted.filters
     names = " and ".join(node.operator.label() for node in filters)
     return PipelineError(
-        f"{names} leaves {count} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it left "
-        f"{left} when they were counted",
+        f"{names} leaves {count} rows of {segment.source.url(split.file)}, rows {split.start} to {split.stop}; it "
+        f"left {left} when they were counted",
         site=filters[-1].site,
-        fix='with counts="exact" a filter must say the same of a row each time, and files must stay unchanged',
+        fix='with counts="exact" a filter must decide the same for a row each time, and files must not change',
     )
 
 

@@ -293,7 +293,7 @@ class SplitStream(Stream):
         if at is not _START and any(getattr(segment.source, "gone", ()) for segment in self.segments):
             for segment, split in map(self.entry, self.layout(lap).order[int(at[0]) :].tolist()):
                 if split.file in getattr(segment.source, "gone", ()):
-                    raise ResumeError(f"{segment.source.url(split.file)} is gone, and rows of it may have been given")
+                    raise ResumeError(f"{segment.source.url(split.file)} is gone; its rows may have been delivered")
         return SplitFlow(self, int(at[0]), int(at[1]), lap)
 
 

@@ -255,7 +255,7 @@ def test_counts_are_kept_and_those_of_changed_files_are_not_used(data: Path, rea
     assert reads == []
     loader = exact(p)
     assert len(loader) == first
-    assert "kept from an earlier count" in loader.explain().split("\n")[0]
+    assert "stored by an earlier run" in loader.explain().split("\n")[0]
     write(data / "day=1" / "part.parquet", 17)
     changed = few(data).batch(4, last="keep")
     assert len(exact(changed)) == len(ids(changed.loader(rank=0, world=1, executor="inline", plan="off")))
@@ -447,14 +447,14 @@ def test_other_sources_and_policies_are_refused(data: Path, tmp_path: Path) -> N
     with pytest.raises(PipelineError, match="cannot read some columns without the others"):
         exact(cedar.from_items([{"x": 1}]).filter(col("x") == 1))
     (tmp_path / "a.txt").write_text("a\nb\n")
-    with pytest.raises(PipelineError, match="metadata do not say"):
+    with pytest.raises(PipelineError, match="metadata do not include"):
         exact(cedar.read_text(str(tmp_path / "a.txt")))
     with pytest.raises(PipelineError, match="refill=True"):
         exact(few(data), on_error=Skip(refill=True))
     with pytest.raises(PipelineError, match="counts='all' is not known"):
         few(data).loader(counts="all")  # type: ignore[arg-type]
     shared = few(data)
-    with pytest.raises(PipelineError, match="others draw from"):
+    with pytest.raises(PipelineError, match="other operators read"):
         rows = cedar.read_parquet(str(data))
         exact(cedar.concat(rows.filter(col("x") == 1), rows.filter(col("x") == 2)))
     assert len(exact(cedar.zip(shared.select("id"), shared.select("x")).batch(3))) > 0
@@ -464,7 +464,7 @@ def test_other_sources_and_policies_are_refused(data: Path, tmp_path: Path) -> N
 def test_a_filter_that_says_another_thing_of_a_row_ends_the_run(data: Path) -> None:
     rng = random.Random(1)
     p = cedar.read_parquet(str(data)).filter(lambda x: rng.random() < 0.5, "x").select("id").batch(4)
-    with pytest.raises(PipelineError, match="must say the same of a row each time"):
+    with pytest.raises(PipelineError, match="must decide the same for a row each time"):
         ids(exact(p))
 
 
@@ -514,11 +514,11 @@ def test_states_of_the_other_mode_and_of_other_counts_are_refused_by_name(data: 
     with pytest.raises(ResumeError, match='of a loader with counts="exact", and this one has counts="auto"'):
         other.load_state_dict(loader.state_dict())
     changed = cedar.read_parquet(str(data)).filter(col("x") < 4).batch(4, last="keep")
-    with pytest.raises(ResumeError, match="filters leave other rows"):
+    with pytest.raises(ResumeError, match="filters keep different rows"):
         exact(changed).load_state_dict(loader.state_dict())
     assert "counts" not in other.state_dict()
     state = {name: value for name, value in loader.state_dict().items() if name != "check"}
-    with pytest.raises(ResumeError, match="'counts' holds what it cannot"):
+    with pytest.raises(ResumeError, match="'counts' has an invalid value"):
         loader.load_state_dict(seal(state | {"counts": 3}))
 
 
@@ -529,7 +529,7 @@ def test_explain_says_what_was_counted_and_offers_it(data: Path) -> None:
     loader = exact(p)
     first = len(loader)
     told = loader.explain()
-    assert told.startswith("COUNTS the rows behind filter([(col(")
+    assert told.startswith("COUNTS the rows after filter([(col(")
     assert "% of the bytes of read_parquet" in told.split("\n")[0]
     assert f"{first} batches in an epoch" in told
     assert "NOTE" not in told
@@ -559,7 +559,7 @@ def test_filters_are_counted_behind_what_leaves_all_rows(data: Path, name: str, 
     loaders = [exact(p, rank, 3, plan=plan) for rank in range(3)]
     assert sum(len(loader) for loader in loaders) == len(alone)
     assert sorted(itertools.chain(*(ids(loader) for loader in loaders))) == sorted(alone)
-    assert "COUNTS the rows behind" in loaders[0].explain()
+    assert "COUNTS the rows after" in loaders[0].explain()
 
 
 @pytest.mark.parametrize(
@@ -586,10 +586,10 @@ def test_filters_of_arrow_files_are_counted(tmp_path: Path) -> None:
     loaders = [exact(p, rank, 2) for rank in range(2)]
     assert sorted(itertools.chain(*map(ids, loaders))) == sorted(alone)
     assert "their columns alone of read_arrow" in loaders[0].explain()
-    assert "they were kept from an earlier count" in loaders[1].explain()
+    assert "their counts were stored by an earlier run" in loaders[1].explain()
     with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(PipelineError, match="cannot read some columns|metadata do not say"):
+    with pytest.raises(PipelineError, match="cannot read some columns|metadata do not include"):
         exact(cedar.read_arrow(str(tmp_path / "c.arrow")).filter(col("x") < 3))
 
 

@@ -41,6 +41,6 @@ def test_a_closed_loader_still_reports() -> None:
 def test_what_must_know_the_order_ahead_is_refused(ask: Callable[[cedar.Loader], Any]) -> None:
     with (
         SLOW.loader(order="any", executor="inline") as loader,
-        pytest.raises(cedar.PipelineError, match="which rows come when is not known before they come"),
+        pytest.raises(cedar.PipelineError, match="the order of rows is not known in advance"),
     ):
         ask(loader)

@@ -25,9 +25,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     loader = p.loader(rank=0, world=2, agree=tmp_path, executor="inline", timeout=0.3)
     alone = p.loader(rank=0, world=2, executor="inline")
     next(iter(loader))
-    with pytest.raises(cedar.PipelineError, match="a rank is between 0 and world - 1"):
+    with pytest.raises(cedar.PipelineError, match="rank must be between 0 and world - 1"):
         loader.reshard(2, 2)
-    with pytest.raises(cedar.PipelineError, match="cannot tell each other where they stand"):
+    with pytest.raises(cedar.PipelineError, match="cannot communicate to agree on a position"):
         alone.reshard(0, 2)
     for rank in (0, 1):
         with pytest.raises(cedar.WorkerError, match=rf"rank\(s\) {1 - rank} of 2 did not call reshard"):
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     job = Job(p, tmp_path, 2)
     job.step()
     job._next(0)
-    with pytest.raises(cedar.ResumeError, match="the ranks stand at different steps"):
+    with pytest.raises(cedar.ResumeError, match="the ranks are at different steps"):
         job.change([0, 1], 2)
     assert job.step() == 2  # nothing was redistributed, and they continue
 

@@ -71,9 +71,9 @@ def test_a_state_also_loads_from_its_text() -> None:
     ("other", "differs"),
     [
         (lambda: rows().batch(5), "operator 2 was shuffle, and is batch"),
-        (lambda: rows().shuffle().batch(4), "operator 2, shuffle, had other parameters"),
-        (lambda: rows().shuffle(seed=2, window=3).batch(4), "operator 2, shuffle, had other parameters"),
-        (lambda: rows().shuffle(seed=2).batch(4, last="keep"), "operator 3, batch, had other parameters"),
+        (lambda: rows().shuffle().batch(4), "operator 2, shuffle, had different parameters"),
+        (lambda: rows().shuffle(seed=2, window=3).batch(4), "operator 2, shuffle, had different parameters"),
+        (lambda: rows().shuffle(seed=2).batch(4, last="keep"), "operator 3, batch, had different parameters"),
         (lambda: rows().shuffle(seed=2).batch(4).take(3), "operator 4 was missing, and is take"),
         (lambda: rows().filter(col("x") > 3).shuffle().batch(4), "operator 2 was shuffle, and is filter"),
         (lambda: cedar.concat(rows(), rows()).shuffle().batch(4), "operator 2 was shuffle, and is read"),
@@ -180,7 +180,7 @@ def test_one_ranks_state_restores_all_where_counts_are_known(tmp_path: Path) -> 
             assert loader.state_dict()["rank"] == rank
     lanes = cedar.read_parquet(written(tmp_path / "d")).filter(col("x") >= 0).batch(4, last="keep")
     apart = rows().batch(3, last="keep")
-    says = r"the state is of rank 0 of 2, and where rank \d was does not follow"
+    says = r"the state is of rank 0 of 2, and the position of rank \d does not follow"
     for p, options in ((lanes, {}), (apart, {"steps": 3}), (rows().batch(4), {"order": "any"})):
         state = state_of(p, rank=0, world=2, **options)
         for rank, world in ((1, 2), (1, 3)):

@@ -81,7 +81,7 @@ def test_what_is_malformed_is_refused_by_name(name: str) -> None:
 def test_fields_beside_their_packed_form_are_refused() -> None:
     pipeline = cedar.from_items([{"x": i} for i in range(20)]).batch(4)
     state = {k: v for k, v in pipeline.loader(executor="inline").state_dict().items() if k != "check"}
-    with pytest.raises(ResumeError, match="'packed' holds what it cannot"):
+    with pytest.raises(ResumeError, match="'packed' has invalid content"):
         run_from(pipeline, seal(state | {"packed": of(WHOLE)}))
 
 

@@ -182,7 +182,7 @@ def test_a_rank_reads_its_share_alone_and_another_lane_in_each_epoch() -> None:
 @pytest.mark.parametrize(
     ("build", "told"),
     [
-        (lambda p: p.batch(4), "all ranks take as many steps"),
+        (lambda p: p.batch(4), "all ranks take equally many steps"),
         (lambda p: p.take(50).batch(4, last="keep"), "take(50) counts rows whose number is unknown"),
         (lambda p: cedar.zip(p, p.select(z="x")).batch(4, last="keep"), "zip counts rows whose number is unknown"),
     ],
