@@ -1,4 +1,4 @@
-"""Executors: adapters of ``concurrent.futures.Executor``, one a name. Results never depend on which one runs."""
+"""The executors that run tasks, by name: each is a ``concurrent.futures.Executor``, and all give the same results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 
 
 class DoneFuture(Future[Any]):
-    """A future with a result from the beginning: nothing waits for it, and it has no lock before one is asked for."""
+    """A future that is created with its result. It creates its lock only if something accesses it."""
 
     def __init__(self, result: Any) -> None:
         self._result, self._exception, self._state = result, None, "FINISHED"
@@ -45,24 +45,24 @@ class DoneFuture(Future[Any]):
 
 
 class InlineExecutor(Executor):
-    """Runs a task when it is submitted, in the caller's thread: breakpoint() works."""
+    """Run each task in the caller's thread as soon as it is submitted, so that ``breakpoint()`` works."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         try:
             return DoneFuture(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - a future carries whatever was raised
+        except Exception as error:  # noqa: BLE001 - the future reports any error
             future: Future[Any] = Future()
             future.set_exception(error)
             return future
 
 
 def available_cpus() -> int:
-    """The cores this process may use, by its affinity and the quotas of its control groups."""
+    """Return how many cores this process may use, given its CPU affinity and its cgroup quotas."""
     return cores()
 
 
 def of_fork(executor: Any, workers: int | None) -> tuple[Any, int | None]:
-    """The executor and its workers; in a process that was forked after cedar was used, fresh processes for threads."""
+    """Return executor and workers; replace threads by processes if this process was forked after it had used cedar."""
     if forks.lost() and executor in ("auto", "threads", "inline"):
         return "processes", 1 if executor == "inline" else workers
     return executor, workers
@@ -77,7 +77,7 @@ def _threads(workers: int) -> Executor:
 
 
 def own_threads(workers: int) -> Executor:
-    """A pool whose threads run tasks and nothing else."""
+    """Return a thread pool that only runs tasks."""
     return ThreadPoolExecutor(workers, thread_name_prefix="cedar", initializer=keep_in_this_thread)
 
 
@@ -98,7 +98,7 @@ EXECUTORS: dict[str, Callable[[int], Executor]] = {
 
 
 def names_cluster(executor: Any) -> bool:
-    """Whether it is a Dask client, or the address of a scheduler; imports nothing.
+    """Return whether ``executor`` is a Dask client or a scheduler's address, without importing dask.
 
     Examples:
         >>> names_cluster("tcp://10.0.0.1:8786"), names_cluster("threads")
@@ -111,14 +111,14 @@ def names_cluster(executor: Any) -> bool:
 
 
 def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Executor:
-    """The executor of a name, of a Dask client, or of a scheduler's address; one that is an executor is itself.
+    """Return the executor for a name, a Dask client, or a scheduler's address. An Executor is returned unchanged.
 
     Args:
-        workers: tasks at once; None takes the cores there are, or the threads of the cluster.
-        limit: seconds to wait for a cluster that was there and is gone.
+        workers: how many tasks run at once. None: one per available core, or one per thread of the cluster.
+        limit: seconds to wait for a cluster that was reachable before and no longer is.
 
     Raises:
-        WorkerError: a cluster that does not answer, or has other versions.
+        WorkerError: the cluster does not answer, or it runs other versions.
     """
     if names_cluster(executor):
         return extension("cluster.dask").open_cluster(executor, workers, limit)  # type: ignore[no-any-return]
@@ -128,7 +128,7 @@ def open_executor(executor: Any, workers: int | None, limit: float = 0.0) -> Exe
 
 
 def check_executor(executor: Any) -> None:
-    """Raises PlanError for an executor that is not there, or that would hang."""
+    """Raise PlanError if the executor is unknown or would hang."""
     if isinstance(executor, ProcessPoolExecutor):
         _check_start_method(executor)
     if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
@@ -149,7 +149,7 @@ def check_executor(executor: Any) -> None:
 
 
 def _check_start_method(pool: ProcessPoolExecutor) -> None:
-    """A forked worker inherits the locks of threads (of polars, of ours) that it does not have, and waits forever."""
+    """Reject a pool that forks: its workers could wait forever for locks held by threads that they did not inherit."""
     context = getattr(pool, "_mp_context", None)
     threads = threading.active_count() > 1 or "polars" in sys.modules
     if context is not None and context.get_start_method() == "fork" and threads:

@@ -1,6 +1,6 @@
-"""Apart: functions called on sample rows in a worker process, which may die of them, where the program must not.
+"""Call user functions on sample rows in a worker process, so that a crash does not end the program.
 
-Such calls are tasks like any other: what kills their worker is found, and what stops it is ended.
+Such calls are tasks like any other: recovery finds the row that kills a worker, and ends a worker that hangs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 
-_NOBODY = -1  # the source of rows without a key
-_MOST = 8  # of the sample rows of one function may end processes
+_NOBODY = -1  # source number for rows without a key
+_MOST = 8  # max sample rows per function that may crash workers
 
 
 class IsolatedCalls:
-    """Given to the calls on sample rows of a run whose rows are worked on by processes.
+    """Run calls on sample rows in worker processes, for a run whose tasks run in processes.
 
     Args:
-        workers: of the pool.
-        deaths: where those of its workers are written down.
-        patience: how long to wait for a call that does not make progress.
+        workers: number of workers in the pool.
+        deaths: record of the workers that died.
+        patience: how long to wait for a call that makes no progress.
     """
 
     def __init__(self, workers: int, deaths: Deaths, patience: Patience | None = None) -> None:
@@ -48,22 +48,22 @@ class IsolatedCalls:
         self._last: tuple[Call, Block, Outcome] | None = None
 
     def enter(self, block: Block) -> None:
-        """The calls to come are made for the rows of this block."""
+        """Set the block whose rows the next call is for."""
         self._at = block
 
     def __call__(
         self, call: Call, env: Env, arguments: Sequence[Iterable[Any]], n: int, hashes: Hashes | None
     ) -> Outcome:
-        """See ``Call.run``.
+        """Run the call in a worker process; see ``Call.run``.
 
         Raises:
-            WorkerError: the function ends every process, whatever the row.
+            WorkerError: the function crashes its worker on too many rows, or on no row in particular.
         """
         block, self._at = self._at, None
-        if block is not None and len(block) != n:  # of batches
+        if block is not None and len(block) != n:  # the call gets batches, not rows
             block = None
         if block is not None and self._last is not None and self._last[0] is call and self._last[1] is block:
-            return self._last[2]  # first for the types, then for the rows
+            return self._last[2]  # called once to infer types, and again for the rows
         columns = [list(column) for column in arguments]
         rows = Block({}, _numbered(n) if block is None else block.live_keys())
         outcome = self._outcome(call, replace(env, apart=None), rows, columns, hashes)
@@ -88,21 +88,21 @@ class IsolatedCalls:
         except WorkersDied as error:
             raise _unfit(call, error.what) from error
         except WorkerError:
-            return call.run(env, columns, len(rows), hashes)  # what it takes or makes does not go to another process
+            return call.run(env, columns, len(rows), hashes)  # cannot be pickled: call it in this process
         finally:
             recovery.close()
         return outcome  # type: ignore[no-any-return]
 
 
 def _numbered(rows: int) -> Keys:
-    """Keys of rows that nothing named."""
+    """Return made-up keys for rows that have none."""
     return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
 
 
 def apart_for(
     executor: Any, workers: int | None, deaths: Deaths, patience: Patience | None = None
 ) -> IsolatedCalls | None:
-    """What a loader on this executor gives its samples; None if its tasks run in this process, or far away."""
+    """Return how a loader calls functions on samples; None unless its executor is "processes"."""
     executor, workers = of_fork(executor, workers)
     return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
@@ -148,7 +148,7 @@ def _portable(results: list[Any], failures: dict[int, Any]) -> Outcome:
 
 @dataclass(frozen=True)
 class _SomeRowsKernel:
-    """Calls for some of the rows, as a kernel; what they return is not asked for."""
+    """A kernel that makes the call for some of the rows and ignores the results."""
 
     call: Call
     keys: Keys

@@ -1,4 +1,4 @@
-"""Executor "processes": warm pools of worker processes, one for each number of workers, until this process ends."""
+"""Executor "processes": pools of worker processes that stay warm between runs. There is one pool per worker count."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import call_shipped, same
 
-_IDLE = 120.0  # seconds after which a pool that nothing uses goes when another one is asked for
+_IDLE = 120.0  # seconds without use after which a pool is closed, once another pool is created
 _pools: dict[int, Pool] = {}
 _used: dict[int, float] = {}
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-_apart: weakref.WeakSet[Pool] = weakref.WeakSet()  # of those who asked for one
+_apart: weakref.WeakSet[Pool] = weakref.WeakSet()  # created by ``fresh``
 _lock = threading.Lock()
 
 
 class Lease(Executor):
-    """A run's use of a warm pool: shutting it down cancels what the run has not begun, and leaves the workers.
+    """A run's use of a warm pool. Shutting it down can cancel the run's queued tasks, but keeps the workers.
 
-    With ``alone`` set, a worker gets a task when it is done with the one before: none waits there behind a slow one.
+    With ``alone`` set, a worker gets its next task only after it finishes the last, so no task waits behind a slow one.
     """
 
     alone = False
@@ -50,7 +50,7 @@ class Lease(Executor):
         return self._kept(QueuedCall(Future(), fn, args, kwargs, self.alone))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """The same, before all that wait."""
+        """Submit a call ahead of all queued calls."""
         return self._kept(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
 
     def _kept(self, work: QueuedCall, first: bool = False) -> Future[Any]:
@@ -62,11 +62,11 @@ class Lease(Executor):
         return future
 
     def members(self) -> list[WorkerProcess]:
-        """The processes behind it."""
+        """Return the pool's worker processes."""
         return [] if self._pool.closed else self._pool.members()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The run is over."""
+        """End the run's use of the pool."""
         self._shut = True
         _used[self.workers] = time.monotonic()
         with self._adding:
@@ -83,15 +83,15 @@ class Lease(Executor):
 
     @property
     def ended(self) -> bool:
-        """The workers themselves were ended, and take no more tasks."""
+        """Whether the pool is closed; its workers then take no more tasks."""
         return self._pool.closed
 
 
 def warm(workers: int) -> Pool:
-    """The pool of so many workers; they start in the background, and stay.
+    """Return the warm pool with this many workers. New workers start in the background, and keep running after the run.
 
     Args:
-        workers: of the pool.
+        workers: number of workers in the pool.
     """
     with _lock:
         now = time.monotonic()
@@ -103,7 +103,7 @@ def warm(workers: int) -> Pool:
 
 
 def fresh() -> Pool:
-    """A pool of one worker that has done nothing yet; any code that takes it shuts it down."""
+    """Create a pool with one new worker. The caller must shut it down."""
     pool = Pool(1)
     with _lock:
         _apart.add(pool)
@@ -111,13 +111,13 @@ def fresh() -> Pool:
 
 
 def pools() -> list[Pool]:
-    """Those that there are."""
+    """Return all warm pools."""
     with _lock:
         return list(_pools.values())
 
 
 def ready(workers: int) -> bool:
-    """Whether all workers of the pool of so many take tasks at once."""
+    """Return whether a pool with this many workers exists and all of them are ready for tasks."""
     pool = _pools.get(workers)
     return pool is not None and pool.ready() == workers
 
@@ -129,14 +129,14 @@ def _drop_idle(now: float) -> None:
 
 
 def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, float]:
-    """What a task costs next to its work, measured on a warm worker: seconds per task, and bytes per second.
+    """Measure the overhead of a task on a warm worker: return seconds per task, and bytes per second of transfer.
 
     Args:
-        sample_bytes: of the block that is sent there and back; above 0.
-        workers: of the pool to measure.
+        sample_bytes: size of the block that is sent to the worker and back; above 0.
+        workers: number of workers in the pool to measure.
 
     Raises:
-        BrokenExecutor: no worker can be started.
+        BrokenExecutor: no worker could be started.
     """
     import numpy as np
 
@@ -148,25 +148,25 @@ def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, fl
         return time.perf_counter() - start
 
     large = np.zeros(max(1, sample_bytes), dtype=np.uint8)
-    trip(large)  # the first one starts the worker, and touches the memory
+    trip(large)  # the first call starts the worker and allocates shared memory
     task = statistics.median(trip(None) for _ in range(30))
     moved = statistics.median(trip(large) for _ in range(7))
     return task, 2 * large.nbytes / max(moved - task, 1e-9)
 
 
 def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function returns in a worker process.
+    """Call a function in a worker process and return its result.
 
     Raises:
-        BrokenExecutor: no worker can be started, or it died.
-        WorkerError: something of the call cannot be pickled.
+        BrokenExecutor: no worker could be started, or the worker died.
+        WorkerError: the function, an argument or the result cannot be pickled.
     """
     pool = next((pool for pool in pools() if not pool.closed), None) or warm(1)
     return pool.submit(call_shipped, Code.of((fn, args, kwargs))).result()
 
 
 def close() -> None:
-    """End all workers; the next run starts others."""
+    """End all workers. The next run starts new ones."""
     with _lock:
         pools = [*_pools.values(), *_apart]
         _pools.clear()
@@ -178,7 +178,7 @@ def close() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child has no keepers, and shares the wires with its parent: it starts workers of its own."""
+    """In a forked child, abandon the parent's pools: keeper threads do not survive a fork, and the wires are shared."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
     _parents.extend([*_pools.values(), *_apart])
@@ -187,7 +187,7 @@ def _after_fork() -> None:
     _pools.clear()
 
 
-_parents: list[Pool] = []  # kept, so that nothing of them is collected here as if it were ours
+_parents: list[Pool] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
 atexit.register(close)
 os.register_at_fork(after_in_child=_after_fork)
 forks.by(call_fresh)

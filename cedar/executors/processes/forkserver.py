@@ -1,7 +1,6 @@
-"""ForkServer: a process of ours that forks workers, seen from here. There is one, started again where what workers
-inherit has changed.
+"""Client of the fork server, the process that forks workers. Each process has one, restarted if its settings change.
 
-So a worker starts in milliseconds, and workers share the memory of what is imported.
+A forked worker starts in milliseconds and shares the memory of imported modules with the other workers.
 """
 
 from __future__ import annotations
@@ -40,18 +39,21 @@ _VARIABLES = (
     "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
 )  # fmt: skip
 _LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}
-_PATIENCE = 60.0  # seconds for the server to start, and to fork a worker
-_LAST = 5.0  # seconds for it to end
-_MOMENT = 0.01  # seconds that a thread listens before others may
+_PATIENCE = 60.0  # max seconds for the server to start, or to fork a worker
+_LAST = 5.0  # max seconds for the server to end
+_MOMENT = 0.01  # seconds that a thread listens before it lets others use the socket
 
 
 def thread_limits() -> dict[str, str]:
-    """Of a worker's environment. polars' pool is as here: its number cannot be changed later, and shows in sums."""
+    """Return the environment variables that limit threads in a worker.
+
+    polars gets as many threads as in this process: it cannot change the number later, and sums depend on it.
+    """
     return _LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
 
 
 def _inherited() -> dict[str, Any]:
-    """What workers get from this process, as it is now."""
+    """Return the settings of this process that workers inherit, as they are now."""
     limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {
         "executable": os.fsdecode(spawn.get_executable()),
@@ -65,13 +67,13 @@ def _inherited() -> dict[str, Any]:
 
 
 class ForkServer:
-    """One such process.
+    """A running fork server process.
 
     Args:
-        inherited: what its workers get from this process.
+        inherited: settings of this process that the workers inherit.
 
     Raises:
-        OSError: it does not start.
+        OSError: the server does not start.
     """
 
     def __init__(self, inherited: dict[str, Any]) -> None:
@@ -79,9 +81,9 @@ class ForkServer:
         self._lock = threading.Lock()
         self._answers: deque[tuple[int, int]] = deque()
         self._workers: set[int] = set()
-        self._ended: dict[int, int] = {}  # exit codes of workers
+        self._ended: dict[int, int] = {}  # exit codes of ended workers, by pid
         self._retired = self._gone = False
-        with forking:  # a fork right now would keep the server's end open
+        with forking:  # a child forked now would keep the server's end open
             self._control, theirs = socket.socketpair()
             with theirs:
                 code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=theirs.fileno(), parent=os.getpid())
@@ -91,7 +93,7 @@ class ForkServer:
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
                         env=inherited["environment"],
-                        process_group=0,  # a Ctrl-C that comes before the server ignores it does not reach it
+                        process_group=0,  # in its own group, it gets no Ctrl-C before it ignores SIGINT
                     )
                 except OSError:
                     self._control.close()
@@ -103,14 +105,14 @@ class ForkServer:
             raise
 
     def fork(self, end: int, level: int) -> Forked:
-        """A worker.
+        """Fork a worker.
 
         Args:
-            end: the descriptor of its end of the wire.
-            level: the least level of log lines that it passes on.
+            end: the file descriptor of the worker's end of the wire.
+            level: the lowest level of log records that the worker sends.
 
         Raises:
-            OSError: no process can be started.
+            OSError: no process could be started.
         """
         streams = [number for number in (1, 2) if _is_open(number)]
         with self._lock:
@@ -119,14 +121,14 @@ class ForkServer:
             if what == FAILED:
                 raise OSError(number, os.strerror(number))
             self._workers.add(number)
-            self._ended.pop(number, None)  # of an earlier worker, whose number it has
+            self._ended.pop(number, None)  # an earlier worker may have had the same pid
         return Forked(number, self)
 
     def _answer(self) -> tuple[int, int]:
-        """What the server says, but for news of workers that ended.
+        """Return the server's next reply to a request; note the workers that have ended.
 
         Raises:
-            OSError: it says nothing.
+            OSError: the server does not answer in time.
         """
         deadline = time.monotonic() + _PATIENCE
         while not self._answers:
@@ -134,7 +136,7 @@ class ForkServer:
                 continue
             if self._gone:
                 raise OSError(self._ending())
-            self._process.kill()  # a late answer would be taken for that of the next request
+            self._process.kill()  # a late answer would be taken for the next request's
             self._gone = True
             raise OSError(f"the process that forks workers did not answer within {_PATIENCE:g} s")
         return self._answers.popleft()
@@ -146,9 +148,9 @@ class ForkServer:
             return "the process that forks workers does not answer any more"
 
     def _hear(self, seconds: float) -> bool:
-        """One thing that the server says, if it does in time."""
+        """Receive one message from the server; return False if none arrived within ``seconds``."""
         said = b""
-        with suppress(OSError, ValueError):  # closed
+        with suppress(OSError, ValueError):  # the socket was closed
             poll = select.poll()
             poll.register(self._control, select.POLLIN)
             if not poll.poll(1000 * seconds):
@@ -165,15 +167,15 @@ class ForkServer:
         return True
 
     def code_of(self, pid: int, seconds: float) -> int | None:
-        """The exit code of a worker, or the signal below 0; None if it lives on for so long."""
+        """Return a worker's exit code, or the negative signal number; None if it is still alive after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
-            with self._lock:  # only for a moment: another thread may ask for a worker
+            with self._lock:  # held only briefly, since another thread may request a worker
                 while pid not in self._ended and self._hear(min(max(left, 0.0), _MOMENT)):
                     pass
                 if pid in self._ended or self._gone:
-                    return self._ended.get(pid, -signal.SIGKILL)  # those of a server that is gone went with it
+                    return self._ended.get(pid, -signal.SIGKILL)  # workers end with their server
             if left <= 0:
                 return None
 
@@ -182,12 +184,12 @@ class ForkServer:
         return not self._gone and self._process.poll() is None
 
     def retire(self) -> None:
-        """Another one takes its place: it goes with the last of its workers."""
+        """Note that a new server replaces this one, which closes when its last worker has ended."""
         self._retired = True
         self.forget(0)
 
     def forget(self, pid: int) -> None:
-        """Nothing asks for this worker any more."""
+        """Drop what is known about an ended worker; close a retired server after its last worker."""
         with self._lock:
             self._workers.discard(pid)
             self._ended.pop(pid, None)
@@ -196,24 +198,24 @@ class ForkServer:
             self.close()
 
     def close(self) -> None:
-        """End it, and all that it forked."""
+        """End the server and all workers that it forked."""
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # who listens stops to
+            self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that is listening
         with self._lock:
             self._gone = True
             self._control.close()
         try:
-            self._process.wait(_LAST)  # it exits by itself when its socket closes
+            self._process.wait(_LAST)  # the server exits when its socket closes
         except subprocess.TimeoutExpired:
             self._process.kill()
 
     def abandon(self) -> None:
-        """In a process that was forked from the one whose server this is."""
+        """In a child of the process that started the server: close the copied socket."""
         self._control.close()
 
 
 class Forked:
-    """A worker, as a ``subprocess.Popen`` of it would be."""
+    """A forked worker, with methods like those of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
         self.pid = pid
@@ -221,7 +223,7 @@ class Forked:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, or the signal below 0; None while it lives."""
+        """Return the exit code, or the negative signal number; None while the worker is alive."""
         if self._code is None:
             self._code = self._server.code_of(self.pid, 0.0)
             if self._code is not None:
@@ -229,10 +231,10 @@ class Forked:
         return self._code
 
     def wait(self, seconds: float) -> int:
-        """The same, once it has ended.
+        """Wait for the worker to end, and return what ``poll`` returns.
 
         Raises:
-            TimeoutError: it lives on for so long.
+            TimeoutError: the worker is still alive after ``seconds``.
         """
         if self._code is None:
             self._server.code_of(self.pid, seconds)
@@ -242,7 +244,7 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
+        """Kill the worker now."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -263,10 +265,10 @@ _lock = forks.Lock()
 
 
 def server() -> ForkServer:
-    """The one that forks workers as this process is now; another one is started if there is none.
+    """Return the fork server for this process's current settings; start one if necessary.
 
     Raises:
-        OSError: it does not start.
+        OSError: the server does not start.
     """
     global _server  # noqa: PLW0603 - there is one in a process
     with _lock:
@@ -280,7 +282,7 @@ def server() -> ForkServer:
 
 
 def close() -> None:
-    """End the server, and with it all workers."""
+    """End the server and all its workers."""
     global _server
     with _lock:
         ended, _server = _server, None
@@ -289,12 +291,12 @@ def close() -> None:
 
 
 def _after_fork() -> None:
-    global _server  # noqa: PLW0603 - there is one in a process
+    global _server  # noqa: PLW0603 - one per process
     if _server is not None:
         _server.abandon()
         _parents.append(_server)
     _server = None
 
 
-_parents: list[ForkServer] = []  # kept, so that nothing of them is collected here as if it were ours
+_parents: list[ForkServer] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Keeper: the thread that keeps one worker: starts it, hands it work, hears its answers, and replaces it if it dies."""
+"""Keeper: the thread that manages one worker. It starts it, sends tasks, receives answers, and replaces it on death."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_SHORT = 0.1  # seconds; behind a task that takes no longer, the next one is already sent
+_SHORT = 0.1  # seconds; after a task this short, the next one is sent before the worker asks
 
 
 @dataclass
 class QueuedCall:
-    """A submitted call; ``alone``, it does not wait behind another in a worker, nor another behind it."""
+    """A submitted call. With ``alone``, it never shares a worker's queue with another call."""
 
     future: Future[Any]
     fn: Callable[..., Any]
@@ -32,10 +32,10 @@ class QueuedCall:
     alone: bool = False
 
     def message(self, known: set[str]) -> list[memoryview]:
-        """As it is sent to a worker that has the code of these keys.
+        """Encode the call for a worker that already has the code with the keys ``known``.
 
         Raises:
-            WorkerError: it cannot be pickled.
+            WorkerError: the call cannot be pickled.
         """
         args = tuple(a.known() if isinstance(a, Code) and a.key in known else a for a in self.args)
         try:
@@ -45,7 +45,7 @@ class QueuedCall:
             raise unsendable(rows, "a task", error) from error
 
     def keys(self) -> set[str]:
-        """Of the code that it needs."""
+        """Return the keys of the code that the call needs."""
         return {a.key for a in self.args if isinstance(a, Code)}
 
 
@@ -57,33 +57,33 @@ def _folder() -> str | None:
 
 
 class Queue(Protocol):
-    """Where a keeper gets its work: a pool."""
+    """Where a keeper gets its calls: a pool."""
 
     @property
     def closed(self) -> bool: ...
 
     def take(self, wait: bool) -> QueuedCall | None:
-        """The next; None where there is none and ``wait`` is False (nor is one that is to be alone), or all is over."""
+        """Return the next call; None if the pool is closed, or, without ``wait``, if no call may be sent ahead."""
 
     def give_back(self, works: list[QueuedCall]) -> None:
-        """Work that was not begun."""
+        """Return calls that no worker has started to the queue."""
 
 
 class Keeper(threading.Thread):
-    """Keeps one worker until the queue is closed."""
+    """Manage one worker, and its replacements, until the queue is closed."""
 
     def __init__(self, queue: Queue, number: int) -> None:
         super().__init__(name=f"worker-keeper-{number}", daemon=True)
         self.ready = False
         self.worker: WorkerProcess | None = None
         self._queue = queue
-        self._sent: deque[QueuedCall] = deque()  # the first is being worked on
+        self._sent: deque[QueuedCall] = deque()  # the worker is running the first
         self._answered = 0.0
-        self._short = False  # so was the last task
+        self._short = False  # whether the last task took less than ``_SHORT``
         self._starting = threading.Lock()
 
     def run(self) -> None:
-        """One worker after another. One that does not start has no successor before there is work for it."""
+        """Run one worker after another. After a worker that did not start, wait for a call before starting the next."""
         first: list[QueuedCall] = []
         while not self._queue.closed:
             if self._live(first):
@@ -93,19 +93,19 @@ class Keeper(threading.Thread):
                 first = [work] if work is not None else []
 
     def stop(self) -> None:
-        """End the worker; the thread notices."""
+        """Kill the worker, which also ends this thread once the queue is closed."""
         with self._starting:
             if self.worker is not None:
                 self.worker.kill()
 
     def _live(self, first: list[QueuedCall]) -> bool:
-        """A worker's life, with the work that it begins with; False where it did not start."""
+        """Start a worker and feed it until it dies, ``first`` first. Return False if it did not start."""
         why = ""
         try:
             self._serve(self._start(), first)
         except (EOFError, OSError) as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may wait forever
+        except Exception as error:  # noqa: BLE001 - on any error, the calls must fail rather than wait forever
             why = f"{type(error).__name__}: {error}"
         started, self.ready = self.ready, False
         with self._starting:
@@ -120,7 +120,7 @@ class Keeper(threading.Thread):
                 raise EOFError
             worker = self.worker = WorkerProcess()
         while not isinstance(decode(worker.wire.receive()), Ready):
-            pass  # a line for the log from an import
+            pass  # a log record from an import
         self.ready = True
         return worker
 
@@ -129,7 +129,7 @@ class Keeper(threading.Thread):
             self._hear(worker)
 
     def _fill(self, worker: WorkerProcess, first: list[QueuedCall]) -> bool:
-        """Give the worker what it can take; False once all is over."""
+        """Send the worker as many calls as it may hold; return False once the pool is closed and no answer is due."""
         while not self._sent or (self._short and len(self._sent) < 2 and not self._sent[0].alone):
             work = first.pop() if first else self._queue.take(not self._sent)
             if work is None:
@@ -138,12 +138,12 @@ class Keeper(threading.Thread):
         return True
 
     def _send(self, worker: WorkerProcess, work: QueuedCall) -> None:
-        if not self._sent and not worker.alive:  # it died of something else: this work is not to blame
+        if not self._sent and not worker.alive:  # it died before this call, which is not to blame
             self._queue.give_back([work])
             raise EOFError
         try:
             message = work.message(worker.known)
-        except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
+        except Exception as error:  # noqa: BLE001 - the future reports any error
             work.future.set_exception(error)
             return
         if not self._sent:
@@ -156,7 +156,7 @@ class Keeper(threading.Thread):
         parts = worker.wire.receive()
         try:
             answer = decode(parts)
-        except Exception as error:  # noqa: BLE001 - a class whose instances cannot be made here, for one
+        except Exception as error:  # noqa: BLE001 - a class that cannot be unpickled here may raise anything
             answer = TaskFailed(unsendable(None, "what a task made", error))
         if isinstance(answer, LogLine):
             _tell(answer.record())
@@ -173,7 +173,7 @@ class Keeper(threading.Thread):
             work.future.set_result(answer.value)
 
     def _bury(self, works: list[QueuedCall], death: WorkerDied) -> None:
-        """The current work fails; what waited behind it goes to another worker."""
+        """Fail the call that the dead worker was running, and return its other calls to the queue."""
         self._sent.clear()
         if works:
             self._queue.give_back(works[1:])
@@ -181,18 +181,18 @@ class Keeper(threading.Thread):
 
 
 def _tell(record: logging.LogRecord) -> None:
-    """A line of a worker's in the log here; whatever a handler or filter raises, no task fails for it."""
+    """Log a worker's record in this process. An error in a handler or filter is logged, and fails no task."""
     log = logging.getLogger(record.name)
     if not log.isEnabledFor(record.levelno):
         return
     try:
         log.handle(record)
-    except Exception as error:  # noqa: BLE001 - the user's code
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         if type(error) not in _handlers_failed:
             _handlers_failed.add(type(error))
-            with suppress(Exception):  # it may fail on this one, too
+            with suppress(Exception):  # the handler may fail on this record too
                 _log.warning("a handler or filter of the log failed on a line of a worker's", exc_info=True)
 
 
 _log = logging.getLogger("cedar")
-_handlers_failed: set[type[Exception]] = set()  # that were reported
+_handlers_failed: set[type[Exception]] = set()  # errors already reported

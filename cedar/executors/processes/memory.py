@@ -1,4 +1,4 @@
-"""How a process ended, and whether the kernel did that because memory ran out, where it keeps count."""
+"""Describe how a process ended, and detect whether the kernel killed it because memory ran out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cedar.core import forks
 
 _GROUPS = "/sys/fs/cgroup"
 _lock = forks.Lock()
-_told = [0]  # of the kills counted, so many have been given as the cause of a death
+_told = [0]  # the kernel's kills, up to this count, have each been matched to a dead worker
 
 
 def kills() -> int | None:
-    """How many processes of this control group the kernel has ended for memory; None if it does not say."""
+    """Return how many processes of this cgroup the kernel killed for lack of memory; None if it keeps no count."""
     for path in _places():
         with suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
@@ -24,10 +24,10 @@ def kills() -> int | None:
 
 
 def was_killed(before: int | None) -> bool:
-    """Whether a process that ended by SIGKILL ended for memory; one kill explains one death.
+    """Return whether a process killed by SIGKILL ran out of memory. Each kill the kernel counts explains one death.
 
     Args:
-        before: the kills when it was started.
+        before: the kernel's count when the process started.
     """
     now = kills()
     if now is None or before is None:
@@ -41,7 +41,7 @@ def was_killed(before: int | None) -> bool:
 
 
 def _places() -> list[str]:
-    """Files of version 2 and 1 of control groups, own group first."""
+    """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group first."""
     places = []
     with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
         for line in file:
@@ -55,11 +55,11 @@ def _places() -> list[str]:
 
 
 def ending(code: int, before: int | None) -> str:
-    """How a process ended, in words.
+    """Describe how a process ended.
 
     Args:
-        code: exit code, or the signal below 0.
-        before: the kills when it was started; None if they are not known.
+        code: exit code, or the negative signal number.
+        before: the kernel's count of kills when the process started; None if unknown.
     """
     if code >= 0:
         return f"exit code {code}"

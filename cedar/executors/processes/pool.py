@@ -1,7 +1,7 @@
-"""Pool: worker processes that stay warm between epochs and loaders, behind the interface of an Executor.
+"""Pool: an Executor whose worker processes stay warm between epochs and loaders.
 
-A thread for each worker keeps it: starts it, hands it tasks, takes what comes back, and starts another one when it
-dies. Only the task that a dead worker was at work on fails; one that waited behind it goes to another worker.
+One thread per worker starts it, sends it tasks, receives the results, and replaces it if it dies. Only the task that
+the dead worker was running fails; a task queued behind it moves to another worker.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from cedar.executors.processes.keeper import Keeper, QueuedCall
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
 
-_REAP = 2.0  # seconds to wait for the threads at the end
+_REAP = 2.0  # seconds to wait for the keeper threads at shutdown
 
 
 class Pool(Executor):
     """Worker processes, started in the background as soon as the pool is created.
 
     Args:
-        workers: how many.
+        workers: number of worker processes.
     """
 
     def __init__(self, workers: int) -> None:
@@ -37,16 +37,16 @@ class Pool(Executor):
             keeper.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent once to each worker."""
+        """See ``concurrent.futures.Executor``. A ``Code`` argument is sent to each worker only once."""
         return self.enter(QueuedCall(Future(), fn, args, kwargs))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """The same, before all that wait: for a call that was lost, and that a caller may wait for."""
+        """Submit a call ahead of all queued calls: for a retry, whose result a caller may be waiting for."""
         return self.enter(QueuedCall(Future(), fn, args, {}), first=True)
 
     def enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
-        """A call, behind all that wait or before them; what it returns is ``work.future``."""
-        if not self._closed:  # asked before the lock: after a fork, nothing is there to release it
+        """Add a call at the end of the queue, or at its front (``first``); return its future."""
+        if not self._closed:  # checked before locking: after a fork, no thread would release the lock
             with self._changed:
                 if not self._closed:
                     (self._waiting.appendleft if first else self._waiting.append)(work)
@@ -55,22 +55,22 @@ class Pool(Executor):
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     def ready(self) -> int:
-        """How many workers are ready to work; one that died while it had none is not."""
+        """Return how many workers are ready and alive."""
         workers = [keeper.worker for keeper in self._keepers if keeper.ready]
         return sum(worker is not None and worker.alive for worker in workers)
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that live."""
+        """Return the process ids of the workers that are alive."""
         workers = [keeper.worker for keeper in self._keepers]
         return [worker.pid for worker in workers if worker is not None and worker.alive]
 
     def members(self) -> list[WorkerProcess]:
-        """All its processes, those that start as well."""
+        """Return all worker processes, including those that are still starting."""
         workers = [keeper.worker for keeper in self._keepers]
         return [worker for worker in workers if worker is not None]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the workers, at once; tasks in progress end in WorkerDied."""
+        """Kill the workers. Running tasks fail with WorkerDied."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()
@@ -84,17 +84,17 @@ class Pool(Executor):
             keeper.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
-        """In a process that was forked from the one whose pool this is: the workers are not ours."""
+        """In a child of the process that owns the pool: close the copied wires, and leave the workers to the parent."""
         self._closed = True
         for keeper in self._keepers:
             if keeper.worker is not None:
                 keeper.worker.wire.close()
 
     def take(self, wait: bool) -> QueuedCall | None:
-        """The next call; None once the pool is shut down, and where there is none to be sent ahead (``wait`` False)."""
+        """Return the next call; None if the pool is closed, or, without ``wait``, if no call may be sent ahead."""
         with self._changed:
             while not self._closed:
-                # What an idle worker can begin at once is not for one that is at work.
+                # A call that an idle worker can start now is not sent ahead to a busy one.
                 if len(self._waiting) > (0 if wait else self._idle) and (wait or not self._waiting[0].alone):
                     work = self._waiting.popleft()
                     if work.future.running() or work.future.set_running_or_notify_cancel():
@@ -108,7 +108,7 @@ class Pool(Executor):
             return None
 
     def give_back(self, works: list[QueuedCall]) -> None:
-        """Calls that were not begun go first to another worker."""
+        """Put calls that no worker has started back at the front of the queue."""
         with self._changed:
             if not self._closed:
                 self._waiting.extendleft(reversed(works))

@@ -1,4 +1,4 @@
-"""WorkerProcess: a process that has done nothing yet, started, spoken to, and ended."""
+"""WorkerProcess: start a worker process, communicate with it, and end it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cedar.executors.processes.memory import ending
 from cedar.executors.worker.arena import forking
 from cedar.executors.worker.wire import Wire
 
-_LAST = 5.0  # seconds for a process that was killed
+_LAST = 5.0  # max seconds for a killed process to end
 
 
 class WorkerDied(BrokenExecutor):
-    """A worker process ended while it had a task, or did not start (``started``), or brings no result (``ended``)."""
+    """A worker ended during a task, did not start (``started=False``), or gave no result (``ended=False``)."""
 
     def __init__(self, how: str, started: bool = True, ended: bool = True) -> None:
         super().__init__(how if started else f"it could not be started ({how})")
@@ -25,21 +25,21 @@ class WorkerDied(BrokenExecutor):
 
 
 class WorkerProcess:
-    """One worker, without the user's ``__main__``.
+    """One worker process. It does not import the user's ``__main__``.
 
     Raises:
-        OSError: no process can be started.
+        OSError: no process could be started.
     """
 
     _why = ""
 
     def __init__(self) -> None:
         forks = server()
-        with forking:  # a fork right now would keep the worker's end open, and its death would go unnoticed
+        with forking:  # a child forked now would keep the worker's end open and hide its death
             here, worker_end = socket.socketpair()
             with worker_end:
                 self.wire = Wire(here)
-                self.known: set[str] = set()  # keys of the code that it has
+                self.known: set[str] = set()  # keys of the code that the worker has
                 self._kills = memory.kills()
                 level = logging.getLogger("cedar").getEffectiveLevel()
                 try:
@@ -54,20 +54,20 @@ class WorkerProcess:
         return self._process.poll() is None and not self.wire.ended()
 
     def kill(self, why: str = "") -> None:
-        """End it now, whatever it does; ``end`` has to follow, and tells why."""
+        """Kill the worker now. The caller must then call ``end``, whose result includes ``why``."""
         self._why = self._why or why
         self._process.kill()
 
     def end(self) -> str:
-        """How it ended: it is made to, if it has not."""
+        """End the worker if it is still running, and describe how it ended."""
         self.wire.close()
         try:
-            code = self._process.wait(0.5)  # it exits by itself when its wire closes
+            code = self._process.wait(0.5)  # the worker exits when its wire closes
         except TimeoutError:
             self._process.kill()
             try:
                 code = self._process.wait(_LAST)
-            except TimeoutError:  # nothing can: it goes once the kernel lets it
+            except TimeoutError:  # even SIGKILL has to wait for the kernel
                 return f"{self._why or 'killed by SIGKILL'}, and still there: it waits in the kernel"
         if self._why:
             return f"{self._why}, ended by SIGKILL"

@@ -1,6 +1,6 @@
-"""Recovery: tasks whose worker died are submitted again, and the row that kills workers is found.
+"""Recovery: retry tasks whose worker died, and find the row that kills workers.
 
-Kernels are pure and draws are keyed by the row, so a task may run any number of times; its caller gets one answer.
+Kernels are pure and random draws are keyed by the row, so retries are safe. The caller gets exactly one result.
 """
 
 from cedar.executors.recovery.deaths import Death, Deaths

@@ -1,7 +1,7 @@
-"""Board: the page where the tasks in flight of this process say what they are at.
+"""Board: a page of shared memory where workers record which operator and row each running task has reached.
 
-One page, and one file descriptor, whatever the number of workers and runs; no name of it is left in a file system, so
-nothing is left when all are killed.
+A process has one page and one file descriptor for all its workers and runs. The page's file is removed
+automatically, even if all processes are killed (on Linux; elsewhere it is a temporary file).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("cedar")
 
 
 class AttemptBoard:
-    """Slots, taken for the time of a task's attempt.
+    """A page of slots. Each attempt at a task takes one slot, where its worker writes marks: the operator and row.
 
     Examples:
         >>> board = AttemptBoard()
@@ -40,7 +40,7 @@ class AttemptBoard:
         self._fd, self._path = -1, ""
         try:
             self._page = self._shared(size)
-        except OSError as error:  # a limit of the size of files, a full disk: rows go without marks
+        except OSError as error:  # a file size limit or a full disk: run without marks
             self._free.clear()
             self._page = mmap.mmap(-1, size)
             _log.warning("no page can be shared with workers (%s): a row that ends one is not named", error)
@@ -52,13 +52,13 @@ class AttemptBoard:
             os.ftruncate(self._fd, size)
             self._path = f"/proc/{self._owner}/fd/{self._fd}"
         else:
-            self._file = tempfile.NamedTemporaryFile(prefix="cedar-marks-")  # noqa: SIM115 - as long as this lives
+            self._file = tempfile.NamedTemporaryFile(prefix="cedar-marks-")  # noqa: SIM115 - kept open by self
             self._file.truncate(size)
             self._fd, self._path = self._file.fileno(), self._file.name
         return mmap.mmap(self._fd, size)
 
     def take(self) -> SlotAddress | None:
-        """An empty slot; None if all are taken, and a task then goes without."""
+        """Return an empty slot; None if all are taken. A task without a slot records no marks."""
         with self._lock:
             if not self._free:
                 return None
@@ -67,17 +67,17 @@ class AttemptBoard:
         return SlotAddress(self._path, self._token, number, self._owner)
 
     def give(self, place: SlotAddress) -> None:
-        """Nothing writes to the slot any more."""
+        """Return a slot to which no process writes any more."""
         with self._lock:
-            self._free.append(place.number)  # the one that rested longest is taken next
+            self._free.append(place.number)  # ``take`` reuses the longest unused slot first
 
     def read(self, place: SlotAddress) -> SlotReading | None:
-        """What is written there."""
+        """Return the mark in a slot; None if it is empty."""
         return written(self._page, place.number)
 
 
 def the_board() -> AttemptBoard:
-    """This process's own; a forked child makes another."""
+    """Return this process's board. A forked child creates its own."""
     with _lock:
         if not _boards:
             _boards.append(AttemptBoard())

@@ -1,4 +1,4 @@
-"""Deaths: the worker processes that a loader lost, what each was at, and what became of its task."""
+"""Deaths: the workers that a loader lost, what each was running, and what happened to its task."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Death:
     """One worker process that ended while it had a task.
 
     Args:
-        how: exit code or signal, and out of memory where the kernel says so.
-        operators: of the task, or what of them was at work.
-        row: the current row, the first of several (``rows``), or None if unknown.
-        rows: how many rows it may have been.
-        then: the task was run again; the process was a trial; the row or its block ended fresh processes, and is a bad
-            row or block; or the task was given up.
+        how: exit code or signal, and whether the kernel reports that memory ran out.
+        operators: label of the operator that was running; of all the task's operators if unknown.
+        row: the row that was being processed, or the first of ``rows``; None if unknown.
+        rows: number of rows that may have been processed at the time.
+        then: what followed. "run again": the task was retried; "tried": the process was a trial; "bad row" or "bad
+            block": the row or its block also crashed fresh workers; "given up": the run was stopped.
     """
 
     how: str
@@ -35,7 +35,7 @@ class Death:
     then: Then = "run again"
 
     def describe(self, row: RowRef | None) -> str:
-        """In words; ``row`` is the current one, named for people."""
+        """Describe the death in words; ``row`` is the row to name."""
         where = "" if row is None else f", {row}" if self.rows <= 1 else f", {row} ({self.rows:,} rows)"
         then = {
             "run again": "its task was run again", "tried": "it was on trial",
@@ -49,9 +49,9 @@ class Death:
 
 
 class Deaths:
-    """Those of one loader; ``count`` counts all, ``latest`` holds the last thousand.
+    """The deaths of one loader's workers: ``count`` counts them all, ``latest`` holds the last thousand.
 
-    ``recoveries`` are the seconds from when a task was found lost until it was done, of the last thousand.
+    ``recoveries`` holds, for the last thousand recovered tasks, the seconds from detecting the loss to finishing.
     """
 
     def __init__(self) -> None:
@@ -59,18 +59,18 @@ class Deaths:
         self.count = 0
         self.latest: deque[Death] = deque(maxlen=_KEPT)
         self.recoveries: deque[float] = deque(maxlen=_KEPT)
-        self.in_a_row = 0  # since a task was done
-        self.known: dict[Mark, BadRow] = {}  # rows to blame: one death more is enough
+        self.in_a_row = 0  # deaths since a task last finished
+        self.known: dict[Mark, BadRow] = {}  # rows to blame; in another task, one death is then enough
 
     def add(self, death: Death, ended: bool = True) -> None:
-        """One more; where no process ended, it says nothing of how others fare."""
+        """Record a death. ``in_a_row`` counts it only if a process really ended."""
         with self._lock:
             self.count += 1
             self.in_a_row += ended
             self.latest.append(death)
 
     def done(self, lost: float) -> None:
-        """A task was done, which was lost at this time (``time.monotonic``), or never: 0."""
+        """Record a finished task; ``lost`` is when it was last lost (``time.monotonic``), 0 if never."""
         self.in_a_row = 0
         if lost:
             self.recoveries.append(time.monotonic() - lost)

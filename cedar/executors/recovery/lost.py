@@ -1,4 +1,4 @@
-"""Lost: which failures of a future say that its process is gone, and not that the task itself failed."""
+"""Lost: tell errors that mean a worker was lost from errors that the task itself raised."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from concurrent.futures import BrokenExecutor, CancelledError
 from concurrent.futures import thread as pools
 
-# dask.distributed's, by name: nothing here imports it. What a worker that was lost leaves is one of these.
+# Errors by which dask.distributed reports a lost worker; by name, so that this module does not import dask.
 _LOST = frozenset({"KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError"})
 
 
 def is_lost(error: BaseException) -> bool:
-    """True for the death of a worker, whatever the executor calls it.
+    """Return whether an error means that a worker was lost, whichever executor raised it.
 
     Examples:
         >>> from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +24,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def rest_at_exit() -> None:
-    """A daemon thread that iterates while the program ends does so with it, without its own traceback."""
-    ends = pools._shutdown or not threading.main_thread().is_alive()  # pools take nothing more a moment before
+    """Block a daemon thread while the interpreter shuts down, so that it ends without a traceback."""
+    ends = pools._shutdown or not threading.main_thread().is_alive()  # pools reject tasks slightly earlier
     if threading.current_thread().daemon and ends:
         threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Patience: how long a run waits for what does not make progress, and how it tells."""
+"""Patience: how long a run waits without progress, and how it detects that a process is stuck."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST = 2.0  # looks: more between two of them is time in which any code that looks did not run itself
+_LONGEST = 2.0  # seconds: a longer time between checks means that the checking process was itself stopped
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds, by a clock.
+    """Limits in seconds for tasks and processes that make no progress.
 
     Args:
-        timeout: without progress, until a process is ended and its task run again, or the run ends; None waits on.
-        warn: without progress, until one warning says who waits for what.
-        stopped: in which a process is stopped (by a signal), until it is taken to stay so.
-        frozen: in which no thread of a process runs, though one has to every second.
-        look: between two looks.
-        clock: seconds that only continue.
+        timeout: without progress, until the worker is killed and its task retried, or the run ends. None: no limit.
+        warn: without progress, until a warning says what the run is waiting for.
+        stopped: until a process stopped by a signal is killed.
+        frozen: until a worker is killed if none of its threads ran, although one wakes every second.
+        look: between two checks.
+        clock: returns the current time; it never goes backward.
     """
 
     timeout: float | None = None
@@ -33,13 +33,13 @@ class Patience:
 
 
 class StallTimer:
-    """For how long things have been as they are, in time that was seen to pass.
+    """Measures for how long states have not changed.
 
-    Time in which the one who looks was stopped itself, as by Ctrl-Z or with all of its container, does not count.
+    Time during which this process was itself stopped, for example by Ctrl-Z or a paused container, does not count.
 
     Args:
-        clock: seconds that only continue.
-        look: between two looks.
+        clock: returns the current time in seconds; it never goes backward.
+        look: seconds between two checks.
 
     Examples:
         >>> time = iter([0.0, 1.0, 2.0, 3.0])
@@ -55,7 +55,7 @@ class StallTimer:
         self._seen: dict[Hashable, tuple[object, float]] = {}
 
     def look(self, states: dict[Hashable, object]) -> dict[Hashable, float]:
-        """Seconds for which each has been as it is now; those that are not named are forgotten."""
+        """Return the seconds since each state last changed. Keys missing from ``states`` are forgotten."""
         now = self._clock()
         passed, self._before = min(now - self._before, self._most), now
         before = self._seen
@@ -68,14 +68,14 @@ class StallTimer:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What the system tells of a process: how it stands (R, S, D, T, ...), how often its threads were given a core."""
+    """What ``/proc`` reports of a process: its state (R, S, D, T, ...), and how often its threads switched context."""
 
     state: str
     turns: int
 
 
 def pulse(pid: int) -> Pulse | None:
-    """Of a process of this machine; None if that is not known.
+    """Return the pulse of a process on this machine; None if unknown.
 
     Examples:
         >>> import os
@@ -85,9 +85,9 @@ def pulse(pid: int) -> Pulse | None:
     """
     turns = 0
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # its name may be cut within a letter
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # the process name may be cut inside a character
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the thread has ended
                 turns += _switches((thread / "status").read_text(errors="replace"))
     except OSError:
         return None
@@ -99,13 +99,13 @@ def _switches(status: str) -> int:
 
 
 def why_stopped(pulse: Pulse, seconds: float, patience: Patience, beats: bool) -> str:
-    """Why a process that has stood so for some seconds will not continue by itself; empty if it may.
+    """Say why a process will not continue by itself, given its pulse for ``seconds``; "" if it may continue.
 
-    A traced one belongs to a debugger.
+    A traced process (state t) is under a debugger and may continue.
 
     Args:
-        beats: a thread of it wakes every second, whatever the others do: it waits for Python's lock, if for nothing
-            else.
+        beats: whether a thread of the process wakes every second, whatever the others do, if only to wait for the
+            GIL.
     """
     if pulse.state == "T" and seconds >= patience.stopped:
         return f"stopped by a signal, for {seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""Recovery: submits what was lost again, ends what hangs, and stops where that leads nowhere."""
+"""Recovery: retry lost tasks, kill workers that hang, and stop the run if retries do not help."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
 
 _log = logging.getLogger("cedar")
-_MOST = 100  # deaths without a task done in between
-_MOST_OF_ONE = 25  # deaths of one task that tell of no bad row
-_STARTS = 3  # workers that ended by themselves before they were ready, without a task done in between
+_MOST = 100  # max deaths without a finished task in between
+_MOST_OF_ONE = 25  # max deaths of one task that reveal no bad row
+_STARTS = 3  # max workers that exit before they are ready, without a finished task in between
 _STOPPED = "the epoch was stopped; the state is that of the last batch received"
 
 
 class WorkersDied(WorkerError):
-    """A task was given up: its workers die, or do not start, and no row is to blame."""
+    """A task was given up because its workers die or do not start, and no row is to blame."""
 
 
 class Recovery:
-    """For the tasks of one run in other processes, whatever executor starts them: one supervisor for all.
+    """Supervises the tasks that one run sends to other processes, whichever executor starts these.
 
-    It knows the tasks in progress, sends again what was lost, tries suspects, looks for processes that stand still,
-    and keeps to a budget of deaths. Tasks are given up once it is closed.
+    It retries lost tasks, runs trials of suspect rows, checks for stuck workers, and gives up after too many deaths.
+    Once it is closed, lost tasks are canceled.
 
     Args:
-        executor: the one to submit to, asked for each time.
-        deaths: where they are written down.
-        marks: the executor's workers are processes of this machine, whose marks can be seen.
-        patience: how long to wait for what does not make progress.
+        executor: returns the executor to submit to; called for each submission.
+        deaths: record of the workers that died.
+        marks: whether the workers run on this machine, so that their marks are visible on the board.
+        patience: how long to wait without progress.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Recovery:
         self._patience = patience or Patience()
         self._watch = WorkerWatch(self._patience)
         self._tasks: set[SupervisedTask] = set()  # in progress
-        self._pace = self._patience.look  # seconds between two looks at what may hang
-        self._blind = False  # it could not be seen once, which was said
+        self._pace = self._patience.look  # seconds between two checks for stuck workers
+        self._blind = False  # a check has failed, and a warning was logged
         self._done = 0
         self._unstarted = 0
         self._also: Callable[[], None] | None = None
 
     def submit(self, work: TaskWork) -> Future[Result]:
-        """The future result of a task, whatever becomes of the worker that has it.
+        """Submit a task, and return a future that survives the death of workers.
 
         Raises:
-            WorkerError: the executor takes no tasks.
+            WorkerError: the executor accepts no tasks.
         """
         task = SupervisedTask(work)
         self._send(task)
@@ -83,19 +83,19 @@ class Recovery:
         return task
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Call ``look`` as often as workers are inspected, in the same thread."""
+        """Call ``look`` after each check of the workers, in the same thread."""
         self._also = look
         self._start()
 
     def progress(self) -> object:
-        """Changes whenever a task is done, is lost, or continues to another row or block."""
+        """Return a value that changes whenever a task finishes, is lost, or moves to another row or block."""
         board = the_board()
         with self._lock:
             places = [task.place for task in self._tasks if task.place is not None]
         return self._done, self._deaths.count, [board.read(place) for place in places]
 
     def at_work(self) -> list[RunningTask]:
-        """The tasks in progress that have begun, as far as that can be seen; else all that were sent."""
+        """Return the tasks whose marks show that they have started; if there are none, all tasks that were sent."""
         board, running, sent = the_board(), [], []
         with self._lock:
             tasks = [(task, task.place) for task in self._tasks]
@@ -109,7 +109,7 @@ class Recovery:
         return running or sent
 
     def close(self) -> None:
-        """Nothing is submitted again from now on."""
+        """Stop retrying tasks."""
         self._closed = True
         self._lost.put(None)
 
@@ -125,11 +125,11 @@ class Recovery:
             self._release(task)
             raise
         try:
-            first = getattr(executor, "submit_first", executor.submit)  # others wait for a task that was lost
+            first = getattr(executor, "submit_first", executor.submit)  # retries go first: others may wait for them
             attempt = task.work.send(first if task.deaths else executor.submit, marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
-            if not (task.elsewhere or task.apart) and executor is not self._executor():  # another took its place
+            if not (task.elsewhere or task.apart) and executor is not self._executor():  # it was replaced meanwhile
                 self._send(task)
                 return
             raise refused(error) from error
@@ -146,27 +146,27 @@ class Recovery:
         attempt.add_done_callback(partial(self._answered, task))
 
     def _place(self, task: SupervisedTask) -> Executor:
-        """Where the next attempt runs."""
+        """Return the executor for the next attempt."""
         return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
 
     def _answered(self, task: SupervisedTask, attempt: Future[Result]) -> None:
-        """In a thread of the executor, which must not be made to wait, or to take tasks, here."""
+        """Handle an attempt's result. This runs in a thread of the executor, so it must not block or submit tasks."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
         outcome: Any = attempt.result() if error is None else error
         if (isinstance(outcome, Survived) or (error is not None and is_lost(error))) and not task.cancelled():
             task.lost = task.lost if isinstance(outcome, Survived) else time.monotonic()
             self._lost.put((task, outcome))
             self._start()
-            if self._closed:  # the thread may have ended
+            if self._closed:  # the recovery thread may have ended
                 self._drop()
-                self._lost.put(None)  # or not yet, and what would have ended it was dropped too
+                self._lost.put(None)  # if it has not, tell it again to end: _drop removed that request
             return
         self._release(task)
         if error is None:
             self._deaths.done(task.lost)
             self._unstarted = 0
             self._done += 1
-        task.attempt = None  # it knows the task: the two would keep the result until they are collected
+        task.attempt = None  # breaks a reference cycle, which would keep the result in memory
         _answer(task, error, outcome)
 
     def _release(self, task: SupervisedTask) -> None:
@@ -176,7 +176,7 @@ class Recovery:
         if place is not None:
             the_board().give(place)
 
-    # ---- the thread that deals with what was lost --------------------------------------------------------------------
+    # ---- the thread that retries lost tasks --------------------------------------------------------------------------
 
     def _start(self) -> None:
         with self._lock:
@@ -188,7 +188,7 @@ class Recovery:
         if seconds < self._pace:
             self._pace = seconds
             if self._thread is not None:
-                self._lost.put(None)  # wakes it
+                self._lost.put(None)  # wakes the thread
 
     def _run(self) -> None:
         while True:
@@ -205,7 +205,7 @@ class Recovery:
                 self._look()
 
     def _drop(self) -> None:
-        """Nothing waits for what was lost."""
+        """Cancel all lost tasks."""
         with suppress(queue.Empty):
             while True:
                 lost = self._lost.get_nowait()
@@ -219,7 +219,7 @@ class Recovery:
                 self._release(task)
                 task.cancel()
                 return
-            if getattr(self._executor(), "ended", False):  # on purpose, as at the end of the program: nothing was lost
+            if getattr(self._executor(), "ended", False):  # the pool was closed on purpose, as at program exit
                 self._release(task)
                 _answer(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
@@ -227,14 +227,14 @@ class Recovery:
                 self._survived(task)
             else:
                 self._again(task, cause)
-        except Exception as failed:  # noqa: BLE001 - the code that waits for the task gets it
+        except Exception as failed:  # noqa: BLE001 - the task's future reports any error
             _answer(task, failed, None)
 
     def _again(self, task: SupervisedTask, error: BaseException) -> None:
         how = how_it_ended(error)
         if task.ended or task.silent:
             how = f"{task.ended or task.silent}, ended by SIGKILL"
-        ended = getattr(error, "ended", True)  # else its process may be well, and its mark tells nothing
+        ended = getattr(error, "ended", True)  # otherwise the process may still run, and its mark shows nothing
         seen = None if task.place is None or not ended else the_board().read(task.place)
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
@@ -256,7 +256,7 @@ class Recovery:
         self._send(task)
 
     def _survived(self, task: SupervisedTask) -> None:
-        """The process of a trial lived: the next one tries more, or the task is run again."""
+        """Handle a trial whose process survived: run the next trial, or retry the task."""
         trial = task.trial
         self._release(task)
         task.survived()
@@ -272,10 +272,10 @@ class Recovery:
         return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
 
     def _record(self, task: SupervisedTask, mark: Mark | None, how: str, then: Then, ended: bool = True) -> None:
-        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # below: of samples without keys
+        known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # negative for samples without keys
         row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
-        if then != "tried":  # no worker of the run
+        if then != "tried":  # a trial's process is not one of the run's workers
             self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
@@ -303,12 +303,12 @@ class Recovery:
             )
         return None
 
-    # ---- what stands still -------------------------------------------------------------------------------------------
+    # ---- stuck workers -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         try:
             self._see()
-        except Exception:  # noqa: BLE001 - what is lost must be handled all the same
+        except Exception:  # noqa: BLE001 - lost tasks must still be retried
             if not self._blind:
                 _log.warning("it could not be seen whether workers stand still", exc_info=True)
             self._blind = True
@@ -322,7 +322,7 @@ class Recovery:
 
 
 def how_it_ended(error: BaseException) -> str:
-    """The end of a worker, in words."""
+    """Describe how a worker ended."""
     text = str(error).strip().partition("\n")[0]
     if type(error).__name__ == "WorkerDied":
         return text
@@ -330,7 +330,7 @@ def how_it_ended(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> WorkerError:
-    """The error for an executor that takes no more tasks."""
+    """Return the error for an executor that accepts no more tasks."""
     rest_at_exit()
     if isinstance(error, BrokenExecutor):
         return WorkerError(
@@ -346,7 +346,7 @@ def refused(error: BaseException) -> WorkerError:
 
 
 def _answer(task: SupervisedTask, error: BaseException | None, result: Any) -> None:
-    with suppress(InvalidStateError):  # it was cancelled meanwhile
+    with suppress(InvalidStateError):  # it was canceled meanwhile
         if not task.done():
             if error is None:
                 task.set_result(result)

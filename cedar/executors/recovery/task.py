@@ -1,4 +1,4 @@
-"""Task: one piece of work through all its attempts, and what they tell of the row that ends them."""
+"""Task: one task over all its attempts, and what these reveal about a row that kills workers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, Slo
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
-_SAME = 6  # deaths at the same place, where no row can be known from others there
-_TRIALS = 5  # without a result, one after the other
-_TIMES = 2  # processes that a row or a block ends before it is to blame
+_SAME = 6  # max deaths in a row at the same mark, if they reveal no single row
+_TRIALS = 5  # max series of trials in a row that find nothing to blame
+_TIMES = 2  # processes that a row or block must crash before it is to blame
 
 
 @dataclass(frozen=True)
 class TaskWork:
-    """What a task does, and how it is given to an executor.
+    """What a task does, and how to submit it.
 
     Args:
-        program: that it runs.
-        send: calls ``submit`` with it, once more each time it is called; the marks go into the task's ``Env``.
-        reads: a URL or another name of what it reads; empty if it works on rows that are here.
-        limits: seconds that calls of its functions may take, those that have a limit.
-        fine: rows are marked from the first attempt on.
-        most: rows that may be to blame before it is given up; None is any number.
+        program: the steps that the task runs.
+        send: passes the task to the given ``submit``, with the marks in its ``Env``; called once per attempt.
+        reads: URL or other name of what the task reads; empty if it gets its rows with the call.
+        limits: time limits of the functions that have one, in seconds per call.
+        fine: mark each row from the first attempt on.
+        most: how many bad rows it may have before it is given up. None: any number.
     """
 
     program: Program
@@ -41,7 +41,7 @@ class TaskWork:
         return self.program.label or ("reading a split" if self.reads else "a batch")
 
     def named(self, mark: Mark | None) -> str:
-        """What of it was at work."""
+        """Return the label of the operator that a mark refers to."""
         if mark is None:
             return self.label
         if mark.operator == READING:
@@ -51,10 +51,10 @@ class TaskWork:
 
 
 class SupervisedTask(Future[Result]):
-    """The future that the caller waits for, over all attempts; the first answer counts, others are dropped.
+    """The future that the caller waits for, over all attempts. The first result counts; later ones are dropped.
 
-    The first attempt notes operators and blocks, later ones rows. Where one of these ends at a row, the next attempts
-    are trials in fresh processes: the row alone, and then its block. What ends two of them is left out from then on.
+    The first attempt marks operators and blocks, later attempts rows. If a later one dies at a row, trials in fresh
+    processes follow: the row alone, then its block. A row or block that crashes two of them is bad, and is left out.
     """
 
     def __init__(self, work: TaskWork) -> None:
@@ -62,17 +62,17 @@ class SupervisedTask(Future[Result]):
         self.work = work
         self.attempt: Future[Any] | None = None
         self.place: SlotAddress | None = None
-        self.killed = 0.0  # when this attempt's process was ended because a row took too long
-        self.ended = ""  # why it was ended, where that is not a row's fault
-        self.silent = ""  # why it was ended, where it did not make progress
-        self.sent = 0.0  # when this attempt was
-        self.lost = 0.0  # when it was last found to be lost
+        self.killed = 0.0  # when this attempt's worker was killed because a call exceeded its time limit
+        self.ended = ""  # why its worker was killed, if no row is to blame
+        self.silent = ""  # why its worker was killed, if it made no progress
+        self.sent = 0.0  # when this attempt was submitted
+        self.lost = 0.0  # when the task was last found to be lost
         self.deaths = 0
-        self.elsewhere = False  # on a worker of this machine, where marks can be seen
-        self.acquitted = 0  # trials that found nothing to blame
-        self.trial: Trial | None = None  # what the next attempt is, in the place of the task's work
-        self._fell = 0  # processes that it ended
-        self._group: Mark | None = None  # the rows that the suspect is one of, where they went together
+        self.elsewhere = False  # run the next attempt on this machine, where marks are visible
+        self.acquitted = 0  # series of trials in a row that found nothing to blame
+        self.trial: Trial | None = None  # what the next attempt runs instead of the task
+        self._fell = 0  # processes that the trial crashed
+        self._group: Mark | None = None  # rows passed in one call, one of which is the suspect
         self._fine = False
         self._unseen = 0
         self._same = 0
@@ -81,7 +81,7 @@ class SupervisedTask(Future[Result]):
         self._bad: tuple[BadRow, ...] = ()
 
     def cancel(self) -> bool:
-        """Nothing waits for it any more."""
+        """Cancel the task and its current attempt."""
         done = super().cancel()
         if done and self.attempt is not None:
             self.attempt.cancel()
@@ -89,13 +89,11 @@ class SupervisedTask(Future[Result]):
 
     @property
     def apart(self) -> bool:
-        """The next attempt needs a fresh process: a trial, or after one that found nothing to blame."""
+        """Whether the next attempt needs a fresh process: it is a trial, or trials found nothing to blame."""
         return self.trial is not None or self.acquitted > 0
 
     def marks(self, patience: float = 0.0, fine: bool = False) -> Marks | None:
-        """For the next attempt, in its slot; it marks rows where a caller checks whether they make progress
-        (``patience``).
-        """
+        """Return the marks for the next attempt. It marks each row on retries, and given a limit (``patience``)."""
         self._fine = fine or self.work.fine or self.deaths > 0 or patience > 0
         if self.place is None:
             self.trial = None
@@ -103,12 +101,12 @@ class SupervisedTask(Future[Result]):
         return Marks(self.place, self._fine, self._divided, self._bad, self.trial)
 
     def learn(self, seen: SlotReading | None, how: str, known: Mapping[Mark, BadRow]) -> BadRow | None:
-        """An attempt was lost: what its mark tells; the row or block if it is clear that it ends every process.
+        """Learn from a lost attempt: plan a trial if useful; return the row or block if it is now known to be bad.
 
         Args:
             seen: the mark that the attempt left, if any.
-            how: its process ended.
-            known: rows to blame in other tasks, by their marks.
+            how: how the process ended.
+            known: bad rows of other tasks, by mark.
         """
         self.deaths += self.trial is None or seen is None or bool(self.ended)
         if self.ended:
@@ -124,7 +122,7 @@ class SupervisedTask(Future[Result]):
         mark = seen.mark
         self._same = self._same + 1 if mark == self._last else 1
         again, self._last = mark == self._last, mark
-        if any(mark == entry.mark for entry in self._bad):  # it was not tried, and yet the process died
+        if any(mark == entry.mark for entry in self._bad):  # the bad row was left out, and yet the process died
             return None
         if not mark.rows or (mark in self._divided):
             return None
@@ -133,12 +131,12 @@ class SupervisedTask(Future[Result]):
             self.trial = Trial(mark, apiece=True) if again else None
         elif self._fine and mark in known and known[mark] not in self._bad:
             return self._give_up(known[mark])
-        elif self._fine:  # a first attempt marks no row, but that of a block of one
+        elif self._fine:  # without it, a mark names a row only if its block has one row
             self.trial = Trial(mark, alone=mark.rows == 1)
         return None
 
     def _tried(self, trial: Trial, seen: SlotReading | None, how: str) -> BadRow | None:
-        """A trial was lost."""
+        """Handle a trial whose process died."""
         if seen is None:
             return None
         mark, suspect = seen.mark, trial.suspect
@@ -158,13 +156,13 @@ class SupervisedTask(Future[Result]):
         return self._give_up(BadRow(row, reported, bool(self.silent), block))
 
     def survived(self) -> None:
-        """The process of a trial lived: neither the row is to blame alone, nor, at last, its block."""
+        """Handle a trial whose process survived: try the block after the row; after the block, nothing is to blame."""
         trial = self.trial
         assert trial is not None
         if trial.alone:
             self._try(Trial(trial.suspect))
             return
-        if trial.apiece:  # one by one, the rows end no process
+        if trial.apiece:  # passed one by one, the rows crash no process
             self._divided += (trial.suspect,)
         self._acquit()
 
@@ -186,18 +184,18 @@ class SupervisedTask(Future[Result]):
 
     @property
     def hopeless(self) -> bool:
-        """Workers die where no row can be known from the others, or trial after trial finds nothing."""
+        """Whether to give up: too many bad rows, repeated deaths without a suspect row, or trials that find nothing."""
         many = self.work.most is not None and len(self._bad) > self.work.most
         return many or self._same >= _SAME or self.acquitted >= _TRIALS
 
     @property
     def unseen(self) -> int:
-        """Attempts that left no mark."""
+        """Number of attempts that left no mark."""
         return self._unseen
 
 
 def limits_of(program: Program, reader: Any = None) -> tuple[float, ...]:
-    """The time limits of the functions of a program, and of what a reader runs."""
+    """Return the time limits of a program's functions, and of those that a reader runs."""
     programs = [program, *([reader.program] if hasattr(reader, "program") else [])]
     steps = [step for each in programs for step in (*each.steps, *(each.written or ()))]
     calls = [getattr(part.kernel, "call", None) for step in steps for part in (step.parts or (step,))]

@@ -1,6 +1,6 @@
-"""Trial: a fresh process runs the current row when a worker died, and nothing else; then the block that it is in.
+"""Trial: run only the row at which a worker died in a fresh process, and then the row's block.
 
-Whether the process lives tells whether the row is to blame, or its block. ``task`` draws the conclusions.
+If the process dies, the row or block is the suspect; ``task`` decides which is to blame.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from cedar.tasks.reading import Reader, from_row, marked
 
 @dataclass(frozen=True)
 class Survived:
-    """The result of a trial whose process lived."""
+    """The result of a trial whose process survived."""
 
 
 def tried(marks: Marks | None) -> bool:
-    """A task with these marks is a trial."""
+    """Return whether a task with these marks is a trial."""
     return marks is not None and marks.trial is not None
 
 
 def try_shipped(code: Code, env: Env, block: Block) -> Survived:
-    """In the place of ``run_shipped``, where the marks name a trial."""
+    """Run a trial instead of ``run_shipped``."""
     (program,) = code.load()
     return run_trial(program.steps, [block], code.env(env))
 
 
 def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived:
-    """In the place of ``read_shipped``: nothing is taken from a cache, or put into one."""
+    """Run a trial instead of ``read_shipped``, without reading or writing a cache."""
     program, reader = code.load()
     plain, steps = _flat(reader)
     env = code.env(env)
     assert env.marks is not None
     trial = env.marks.trial
     if trial is not None and trial.alone and getattr(plain.source, "cuts_splits", False):
-        row = trial.suspect.key[2]  # can be read without the others
+        row = trial.suspect.key[2]  # the source can read this row without the others
         split = replace(split, start=row, stop=row + 1, rows=1)
     blocks = marked(plain.blocks(split, lap), plain, split, first, env)
     return run_trial((*steps, *program.steps), (from_row(block, first) for block in blocks), env)
 
 
 def _flat(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
-    """The source of a reader, and the steps that it runs itself."""
-    if hasattr(reader, "program"):  # of what cache() keeps
+    """Return a reader's source reader, and the steps that the reader itself runs on its rows."""
+    if hasattr(reader, "program"):  # a reader for ``cache()``
         plain, steps = _flat(reader.reader)
         return plain, (*steps, *reader.program.steps)
     if isinstance(reader, Reader):
@@ -61,11 +61,11 @@ def _flat(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
 
 
 def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) -> Survived:
-    """Run the suspect of a trial, or the block that it is in, up to the operator where the worker died."""
+    """Run a trial's suspect row, or its block, up to the operator where the worker died."""
     assert env.marks is not None
     assert env.marks.trial is not None
     trial, env = env.marks.trial, replace(env, watch="")
-    with suppress(Exception):  # an error is not a crash
+    with suppress(Exception):  # only crashes count, not errors
         for block in blocks:
             slots = _slots(block, trial.suspect)
             if slots:
@@ -75,14 +75,14 @@ def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) ->
 
 
 def _slots(block: Block, suspect: Mark) -> list[int]:
-    """Where a row is among those that enter a task; operators below the suspect's may have made several of one."""
+    """Return the slots of the suspect row in a task's input; an earlier operator may have made it from an input row."""
     keys = each_key(block.keys)
     same = [slot for slot, key in enumerate(keys) if key == suspect.key]
     return same or [slot for slot, key in enumerate(keys) if key[:3] == suspect.key[:3]]
 
 
 def _up_to(steps: Sequence[KernelStep], operator: int) -> tuple[KernelStep, ...]:
-    """The steps until that of an operator; none where reading was in progress."""
+    """Return the steps up to and including an operator's; none if the worker died while reading."""
     if operator == READING:
         return ()
     last = next((i for i, step in enumerate(steps) if operator in step.operators), len(steps) - 1)

@@ -1,6 +1,4 @@
-"""Waiting: for a result, with a word on who waits for what if nothing makes progress, and an end where that
-lasts.
-"""
+"""Waiting: wait for a result; warn if nothing makes progress, and raise if that lasts too long."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ from cedar.operators.base import Env
 from cedar.operators.marks import Marks, SlotAddress
 
 _log = logging.getLogger("cedar")
-_GRACE = 10.0  # seconds beyond twice the limit, in which recovery was to end what stands still, and did not
-_GLANCE = 0.1  # seconds between two looks of a task's thread at whether the run is over
+_GRACE = 10.0  # seconds beyond twice the limit: by then, recovery should have killed a stuck worker
+_GLANCE = 0.1  # seconds between two checks whether the run has ended
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunningTask:
-    """A task in progress: what it is called, where it runs, and since when; ``row`` is the current one, where known."""
+    """A task in progress: its label, where it runs, when it began, and the row it has reached, if known."""
 
     label: str
     where: str
@@ -43,13 +41,13 @@ class RunningTask:
 
 
 class Waiting:
-    """Of one run.
+    """Waits for the results of one run.
 
     Args:
-        patience: how long.
-        progress: changes whenever something makes progress.
-        at_work: the tasks in progress.
-        ends: processes that stand still are ended, and their tasks run again.
+        patience: how long to wait.
+        progress: returns a value that changes with each progress.
+        at_work: returns the tasks in progress.
+        ends: returns whether recovery kills stuck workers and retries their tasks.
     """
 
     def __init__(
@@ -64,10 +62,10 @@ class Waiting:
         self._warned = False
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
-        """Until one of the futures is done.
+        """Wait until one of the futures is done; ``awaited`` describes them in messages.
 
         Raises:
-            WorkerError: nothing made progress for too long, and nothing can be ended.
+            WorkerError: nothing made progress for too long.
         """
         if any(future.done() for future in futures):
             return
@@ -77,7 +75,7 @@ class Waiting:
             self.look(still, awaited)
 
     def look(self, still: StallTimer, awaited: str) -> None:
-        """Once; see ``wait``."""
+        """Check once for progress; warn or raise as ``wait`` does."""
         seconds = still.look({"progress": self._progress()})["progress"]
         timeout = self.patience.timeout
         if seconds >= self.patience.warn and not self._warned:
@@ -101,7 +99,7 @@ class Waiting:
 
 
 def _any_done(futures: Sequence[Future[Any]], seconds: float) -> bool:
-    """Whether one is done, or cancelled, which ``concurrent.futures.wait`` sees no sooner than its executor does."""
+    """Wait briefly; return whether a future is done. ``concurrent.futures.wait`` notices a cancellation too late."""
     if len(futures) == 1:
         with suppress(TimeoutError, CancelledError):
             futures[0].exception(seconds)
@@ -119,11 +117,11 @@ class _WaitingCall:
 
 
 class LocalTasks:
-    """The tasks of this process: in its threads, or in the caller's own.
+    """Tasks that run in threads of this process, including the caller's thread.
 
     Args:
-        patience: with a limit, rows are marked, so that it shows whether they make progress.
-        named: what a call with these arguments is at work on, for people.
+        patience: if it has a ``timeout``, rows are marked, so that progress is visible.
+        named: describes, for messages, what a call with these arguments does.
     """
 
     def __init__(self, patience: Patience, named: Callable[[tuple[Any, ...]], str]) -> None:
@@ -134,7 +132,7 @@ class LocalTasks:
         self.done = 0
 
     def run(self, stop: Stop, fn: Callable[..., T], *args: Any) -> T:
-        """Call it, in this thread; with a limit, in one next to it, which is left behind where it hangs."""
+        """Run a call in this thread; with a time limit, in a new thread, which is abandoned if it hangs."""
         number = next(self._numbers)
         call = self._calls[number] = _WaitingCall(args, threading.current_thread().name, time.monotonic())
         try:
@@ -156,11 +154,11 @@ class LocalTasks:
 
     @property
     def busy(self) -> bool:
-        """A task is in progress."""
+        """Whether a task is in progress."""
         return bool(self._calls)
 
     def progress(self) -> object:
-        """Changes whenever a task is done, or continues to another row."""
+        """Return a value that changes whenever a task finishes or moves to another row."""
         return self.done, tuple(self._seen(call) for call in list(self._calls.values()))
 
     def _seen(self, call: _WaitingCall) -> object:
@@ -182,7 +180,7 @@ def _beside(stop: Stop, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             answer.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             answer.set_exception(error)
 
     threading.Thread(target=run, name="cedar-task", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Watch: ends worker processes of this machine that stand still, and calls that take too long."""
+"""Watch: kill workers on this machine that are stuck, or whose current call exceeds its time limit."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from cedar.operators.marks import SlotAddress, SlotReading
 
 
 class OwnWorker(Protocol):
-    """A worker process that an executor of this machine started itself."""
+    """A worker process that an executor in this process started."""
 
     pid: int
 
     def kill(self, why: str = "") -> None:
-        """End it; ``why`` becomes the error of its tasks."""
+        """Kill the worker; ``why`` becomes the error of its tasks."""
 
 
 class WorkerWatch:
-    """Of one run. What it ends is lost like any other process: recovery does the rest."""
+    """Watches the workers of one run. Recovery then handles a killed worker like any other lost one."""
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
         self._still = StallTimer(patience.clock, patience.look)
 
     def look(self, members: Iterable[OwnWorker], tasks: Sequence[SupervisedTask]) -> None:
-        """Now; to be called every ``patience.look`` seconds, or more often.
+        """Check all workers once. Call this at least every ``patience.look`` seconds.
 
-        A process shows that it runs by the turns of its threads, and a task that it makes progress by its mark.
+        A running process shows in its threads' context switches, and a task's progress in its mark.
 
         Args:
-            members: processes of the executor that can be seen from here.
-            tasks: in progress; what their marks say of other processes of this machine is inspected, too.
+            members: the executor's own worker processes.
+            tasks: the tasks in progress; processes on this machine that wrote their marks are checked too.
         """
         at = {task: seen for task in tasks if (seen := _elsewhere(task)) is not None}
         own = {member.pid: member for member in members}
@@ -54,7 +54,7 @@ class WorkerWatch:
                 self._end_stopped(why, own.get(pid), {task: seen for task, seen in at.items() if seen.pid == pid})
 
     def _end_late(self, task: SupervisedTask, seen: SlotReading, still: float) -> None:
-        """A function may have a time limit of its own, and the loader one on the time without progress."""
+        """Kill the worker of a task whose call exceeds its own limit, or which made no progress within the loader's."""
         now, timeout = time.monotonic(), self.patience.timeout
         if task.killed or task.silent:
             return
@@ -73,14 +73,14 @@ class WorkerWatch:
 
 
 def _elsewhere(task: SupervisedTask) -> SlotReading | None:
-    """What a task's slot says, where another process of this machine wrote it."""
+    """Return a task's slot if another process on this machine wrote it; otherwise None."""
     place = task.place
     seen = None if place is None else the_board().read(place)
     return None if seen is None or seen.pid == os.getpid() else seen
 
 
 def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
-    """End the process that wrote a mark; False where it is not at it any more."""
+    """Kill the process that wrote a mark; return False if it has moved on from that mark."""
     board: AttemptBoard = the_board()
     if place is None:
         return False
@@ -90,7 +90,7 @@ def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
             return True
         process = os.pidfd_open(seen.pid)
         try:
-            if board.read(place) == seen:  # so it lived when its number was looked up, and is no other
+            if board.read(place) == seen:  # so the pid still belongs to the process that wrote the mark
                 signal.pidfd_send_signal(process, signal.SIGKILL)
                 return True
         finally:

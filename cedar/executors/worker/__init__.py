@@ -1,4 +1,4 @@
-"""Worker: what runs in a process that something started for tasks, and how the two speak to each other.
+"""The code that runs in worker processes, and the messages between a worker and its parent process.
 
-A fresh process imports this package and what its tasks are made of, and nothing of those who keep it.
+A new worker imports this package and ``cedar.tasks``, but not the packages that manage workers.
 """

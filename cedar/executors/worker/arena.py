@@ -1,7 +1,8 @@
-"""Arena: memory that two processes share. One puts buffers into it, the other reads them where they lie.
+"""Arena: memory shared by two processes. One process writes buffers to it, and the other reads them without a copy.
 
-The reader makes it, maps it and hands its descriptor over, once. The writer decides which bytes a buffer gets; the
-reader tells it (with its next message) which it no longer needs. The file has no name: it is gone with the processes.
+The reader creates the arena, maps it, and sends its file descriptor once. The writer chooses the bytes for each
+buffer, and the reader's next message lists the buffers it has released. The file is unnamed, so it disappears with
+the processes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-CAPACITY = 128 << 20  # bytes; of addresses: memory is taken as it is used
+CAPACITY = 128 << 20  # bytes of address space; memory is allocated on first use
 _ALIGN = 64
-_SPARE = 16 << 20  # bytes that may lie unused before they are given back
-_PUTS = 64  # between two looks at how much lies unused
+_SPARE = 16 << 20  # bytes that may be unused before the writer returns them to the system
+_PUTS = 64  # buffers written between two checks for unused memory
 _log = logging.getLogger(__name__)
 
 
 class _Once(logging.Filter):
-    """Lets one line through, also where several workers have the same to say."""
+    """Let only the first record through, so that several workers do not repeat the same warning."""
 
     reported = False
 
@@ -39,7 +40,7 @@ _log.addFilter(_Once())
 
 
 def warn(error: Exception) -> None:
-    """Say, once, that there is too little memory to share. In a worker this sends a message: to be called outside."""
+    """Warn once that shared memory is missing or full. In a worker this sends a message: do not call it in ``send``."""
     _log.warning(
         "shared memory is missing or full (%s): rows travel through pipes, which costs another copy; "
         "give the container more, such as docker run --shm-size=1g", error,
@@ -47,10 +48,10 @@ def warn(error: Exception) -> None:
 
 
 class Slots:
-    """Which bytes of so many are taken: first fit, so that the high ones are touched last.
+    """Allocate byte ranges of an arena by first fit, so that the high addresses are used last.
 
     Args:
-        capacity: bytes; a multiple of 64.
+        capacity: size of the arena in bytes; a multiple of 64.
 
     Examples:
         >>> slots = Slots(256)
@@ -63,12 +64,12 @@ class Slots:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._starts = [0] if capacity else []  # of the free runs, ascending; no two of them touch
+        self._starts = [0] if capacity else []  # of the free ranges, ascending; no two are adjacent
         self._stops = [capacity] if capacity else []
         self._taken: dict[int, int] = {}  # start to stop
 
     def take(self, size: int) -> int | None:
-        """The start of ``size`` bytes (above 0) of their own, a multiple of 64; None if they do not fit."""
+        """Reserve ``size`` bytes (above 0) and return their start, a multiple of 64; None if there is no room."""
         size += -size % _ALIGN
         for i, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             if stop - start >= size:
@@ -79,7 +80,7 @@ class Slots:
         return None
 
     def free(self, start: int) -> None:
-        """Give back what ``take`` returned."""
+        """Free the range whose start ``take`` returned."""
         stop = self._taken.pop(start)
         i = bisect.bisect(self._starts, start)
         if i < len(self._starts) and self._starts[i] == stop:
@@ -92,7 +93,7 @@ class Slots:
             self._stops.insert(i, stop)
 
     def shrink(self, capacity: int) -> None:
-        """Take no byte from ``capacity`` on any more; it is not below ``end``."""
+        """Lower the capacity to ``capacity``, which must be at least ``end``."""
         if self._stops and self._stops[-1] == self.capacity:
             self._stops[-1] = capacity
             if self._starts[-1] >= capacity:
@@ -101,40 +102,39 @@ class Slots:
 
     @property
     def end(self) -> int:
-        """Where the last slot that is taken stops."""
+        """The offset after the last reserved range."""
         return self._starts[-1] if self._stops and self._stops[-1] == self.capacity else self.capacity
 
 
 class Outbox:
-    """The writer's end.
+    """The writer's side of an arena.
 
     Args:
-        number: of the arena among those of its reader.
-        file: its descriptor, which is closed here.
-        capacity: bytes.
+        number: the arena's number; its reader counts them from 1.
+        file: the arena's file descriptor, which ``close`` closes.
+        capacity: size in bytes.
     """
 
     def __init__(self, number: int, file: int, capacity: int) -> None:
         self.number = number
         self._file = file
         self._slots = Slots(capacity)
-        self._written = 0  # below, the file has its memory
-        self._peak = 0  # of what was taken since the last look
+        self._written = 0  # the file has memory for the bytes below this offset
+        self._peak = 0  # highest offset written since the last check
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
-        """Where the buffer's bytes lie now; None if there is no room. The reader may read once it receives the
-        address.
+        """Copy the buffer into the arena and return its offset, which the reader needs; None if there is no room.
 
         Raises:
-            OSError: the file system is full. From now on the arena stays within what it has.
+            OSError: the file system is full. The arena is limited to the memory that it already has.
         """
         start = self._slots.take(buffer.nbytes)
         if start is None:
             return None
         try:
             done = 0
-            while done < buffer.nbytes:  # a call writes 2 GiB at most
+            while done < buffer.nbytes:  # one call writes at most 2 GiB
                 done += os.pwrite(self._file, buffer[done:], start + done)
         except OSError:
             self._slots.free(start)
@@ -146,12 +146,12 @@ class Outbox:
         return start
 
     def free(self, starts: Iterable[int]) -> None:
-        """The reader no longer needs what is there."""
+        """Free the buffers at these offsets; the reader has released them."""
         for start in starts:
             self._slots.free(start)
 
     def _trim(self, reached: int) -> None:
-        """Now and then, give back the memory beyond what was needed of late."""
+        """Every ``_PUTS`` buffers, return memory above the recent peak to the system."""
         self._peak = max(self._peak, reached)
         self._puts += 1
         if self._puts % _PUTS:
@@ -164,25 +164,25 @@ class Outbox:
         self._peak = 0
 
     def close(self) -> None:
-        """The reader keeps what it has."""
+        """Close the file descriptor; the reader can still read the memory."""
         os.close(self._file)
 
 
 class Inbox:
-    """The reader's end. Its memory lives as long as it, and as long as anything that was read from it.
+    """The reader's side of an arena. Its memory lives until the inbox and all views of it are collected.
 
     Args:
-        number: of the arena among those of this reader.
+        number: the arena's number; this reader counts them from 1.
 
     Raises:
-        OSError: there is no memory to share.
+        OSError: shared memory is not available.
     """
 
     def __init__(self, number: int, capacity: int = CAPACITY) -> None:
         self.file = -1
         self.number = number
         self.capacity = capacity
-        self.released: deque[int] = deque()  # starts of slots that nothing reads any more, to be reported
+        self.released: deque[int] = deque()  # offsets of buffers without readers, to report to the writer
         self.retired = False
         self.file = _nameless()
         try:
@@ -196,7 +196,7 @@ class Inbox:
             _inboxes.add(self)
 
     def view(self, start: int, size: int) -> memoryview:
-        """What is there, without a copy. The slot is released with the last object that refers to the memory."""
+        """Return the buffer without a copy. It is released when the last object that refers to it is collected."""
         with forking:
             self._read.add(start)
         whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
@@ -204,18 +204,18 @@ class Inbox:
         return whole.data
 
     def _release(self, start: int) -> None:
-        """In whichever thread let go, at any moment: no lock is taken."""
+        """Note that a buffer is free. The garbage collector may call this in any thread, so it takes no lock."""
         self._read.discard(start)
         if not self.retired:
             self.released.append(start)
 
     @property
     def read(self) -> bool:
-        """Something still refers to what lies here."""
+        """Whether something still refers to a buffer of this arena."""
         return bool(self._read)
 
     def close(self) -> None:
-        """The descriptor has been delivered; the memory stays."""
+        """Close the file descriptor once it has been sent; the memory stays mapped."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
@@ -225,19 +225,19 @@ class Inbox:
 
 
 def _nameless() -> int:
-    """A file in memory that no folder lists."""
+    """Return the descriptor of an unnamed file in memory."""
     try:
         return os.memfd_create("cedar", os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # this Python, or this system, has none
-        return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)  # noqa: S108 - it gets no name
+    except (AttributeError, OSError):  # this Python or this system has no memfd_create
+        return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)  # noqa: S108 - it has no name
 
 
 # ---- forks -----------------------------------------------------------------------------------------------------------
-# A forked child sees the same memory. What it refers to must not be overwritten when its parent lets go: from an arena
-# that is in use at a fork, nothing is released any more, and the reader makes another one.
+# A forked child shares the arena's memory, so the writer must not overwrite buffers that the child may still read.
+# An arena in use at a fork is retired: it releases no more buffers, and the reader creates another.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-forking = threading.Lock()  # any code that holds it keeps this process from being forked
+forking = threading.Lock()  # while a thread holds it, this process cannot fork
 
 
 def _before_fork() -> None:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one task after another, in an interpreter that never sees the user's script."""
+"""The main loop of a worker process, which runs one task at a time and never imports the user's script."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from cedar.executors.worker.wire import Wire, decode, encode
 from cedar.tasks import clocks
 from cedar.tasks.code import UnknownCode
 
-# Libraries that tasks are likely to need are imported while no first one comes, after so many seconds, one by one.
+# While a worker waits for its first task, it imports libraries that tasks often need: (seconds to wait first, module).
 _LIKELY = ((0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"))
-_LOOK = 1.0  # seconds between two looks at whether the parent lives
+_LOOK = 1.0  # seconds between checks that the parent is alive
 
 
 @dataclass(frozen=True)
 class ReceivedTask:
-    """A call, and the folder that the caller is in."""
+    """A function call to run, and the caller's working directory."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -44,24 +44,24 @@ class ReceivedTask:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker takes tasks."""
+    """Message: the worker is ready for tasks."""
 
 
 @dataclass(frozen=True)
 class TaskDone:
-    """A task returned."""
+    """Message: the task returned ``value``."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """A task raised, or its result cannot be sent back."""
+    """Message: the task raised, or its result cannot be pickled."""
 
     error: BaseException
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the error's own way of travelling: libraries (tblib, with dask) change how all exceptions are pickled."""
+        """Pickle a cedar error by its own ``__reduce__``, since tblib (used by dask) changes how exceptions pickle."""
         if not isinstance(self.error, CedarError):
             return TaskFailed, (self.error,)
         make, arguments = self.error.__reduce__()
@@ -74,16 +74,16 @@ def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> Task
 
 @dataclass(frozen=True)
 class CodeWanted:
-    """A task's code is not here: send the task again with all of it."""
+    """Message: the worker lacks the task's code. The parent sends the task again, with the code."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line for the parent's log, which knows it for one whatever is in it: it must not pass for an answer.
+    """A log record for the parent. Even if the record cannot be unpickled, the parent sees that it is not an answer.
 
     Args:
-        pickled: the record.
-        plain: what of it any process can make: name, level, message.
+        pickled: the pickled record; empty if it cannot be pickled.
+        plain: logger name, level and message, which every process can unpickle.
     """
 
     pickled: bytes
@@ -91,24 +91,24 @@ class LogLine:
 
     @staticmethod
     def of(record: logging.LogRecord) -> LogLine:
-        """Of a record, of which only what is plain travels where it cannot be pickled."""
+        """Build the message for a record. If the record cannot be pickled, only its plain part is sent."""
         pickled = b""
-        with suppress(Exception):  # what a user put into it may raise anything
+        with suppress(Exception):  # a user's objects may raise anything when pickled
             pickled = pickle.dumps(record)
         return LogLine(pickled, (record.name, record.levelno, record.getMessage()))
 
     def record(self) -> logging.LogRecord:
-        """The record, or a plain one where something in it cannot be made here."""
+        """Return the record, or one with only the plain part if it cannot be unpickled."""
         try:
-            made: logging.LogRecord = pickle.loads(self.pickled)  # noqa: S301 - from a process of ours
-        except Exception:  # noqa: BLE001 - a class whose instances cannot be made here, for one
+            made: logging.LogRecord = pickle.loads(self.pickled)  # noqa: S301 - from our own worker
+        except Exception:  # noqa: BLE001 - a class that cannot be unpickled here may raise anything
             name, level, message = self.plain
             return logging.LogRecord(name, level, "", 0, message, (), None)
         return made
 
 
 class _LogHandler(logging.handlers.QueueHandler):
-    """Log lines go to the parent, whose handlers the user has set up."""
+    """Send log records to the parent process, where the user configured the handlers."""
 
     def __init__(self, wire: Wire) -> None:
         self._lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
@@ -116,33 +116,33 @@ class _LogHandler(logging.handlers.QueueHandler):
         self._wire = wire
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without a lock: a finalizer may log, in a thread that is just sending."""
+        """Emit without taking the lock, since a finalizer may log in a thread that is sending a message."""
         self.emit(record)
         return True
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """The record is plain by now."""
+        """Queue the prepared record and send it."""
         self._lines.put(record)
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Send what there is; later, where this thread is in the middle of a message."""
+        """Send the queued records, unless this thread is in the middle of a message; then they are sent later."""
         with suppress(queue.Empty):
             while not self._wire.sending:
                 self._wire.send(encode(LogLine.of(self._lines.get_nowait())))
 
 
 def main(end: int, parent: int, level: int) -> None:
-    """Work until the parent is gone.
+    """Run tasks until the parent process exits.
 
     Args:
-        end: the file descriptor of this end of the wire.
-        parent: its process id.
-        level: the least level of log lines that are passed on.
+        end: the file descriptor of this process's end of the wire.
+        parent: the process id of the parent.
+        level: the lowest level of log records that are sent to the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this worker
     die_with_the_starting_thread()
-    os.set_inheritable(end, False)  # a program that a function runs must not hold the wire open when we die
+    os.set_inheritable(end, False)  # a subprocess of a user function must not keep the wire open
     wire, own = Wire(socket.socket(fileno=end)), os.getpid()
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
@@ -151,13 +151,13 @@ def main(end: int, parent: int, level: int) -> None:
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_part, wire, handler))
     pa.set_cpu_count(1)
-    for module in ("cedar.tasks.shipped", "cloudpickle"):  # what runs a chain, and what any code is loaded by
+    for module in ("cedar.tasks.shipped", "cloudpickle"):  # needed to run tasks and to load their code
         importlib.import_module(module)
     wire.send(encode(Ready()))
     task = _first(tasks)
     while True:
         answer = _work(task)
-        if os.getpid() != own:  # a function has forked, and returned in the child as well
+        if os.getpid() != own:  # a user function forked, and its child returned here too
             os._exit(0)
         wire.send(answer)
         handler.pass_on()
@@ -165,13 +165,13 @@ def main(end: int, parent: int, level: int) -> None:
 
 
 def _part(wire: Wire, handler: logging.Handler) -> None:
-    """In what a function forks: it speaks for itself, and does not keep the parent from seeing that we died."""
+    """In a child that a user function forked: close the wire, as its copy would hide our death from the parent."""
     logging.root.removeHandler(handler)
     wire.close()
 
 
 def die_with_the_starting_thread() -> None:
-    """On Linux the kernel ends us with the thread that started us, also where we hold the GIL in a loop."""
+    """On Linux, let the kernel kill this process when the thread that started it ends, even if code holds the GIL."""
     if sys.platform == "linux":
         import ctypes
 
@@ -179,7 +179,7 @@ def die_with_the_starting_thread() -> None:
 
 
 def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
-    """Take in tasks while others run, so that neither end waits for the other to read; end with the parent."""
+    """Receive tasks while one runs, so that neither process waits for the other to read. Exit when the parent exits."""
     poll = select.poll()
     poll.register(wire.fileno(), select.POLLIN)
     try:
@@ -200,7 +200,7 @@ def _first(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
 
 
 def _work(parts: list[Any]) -> list[memoryview]:
-    """The answer to one task; answers go in the order of tasks."""
+    """Run one task and return the encoded answer. Answers are sent in the order of the tasks."""
     reply: Any
     began = time.perf_counter()
     try:
@@ -211,19 +211,19 @@ def _work(parts: list[Any]) -> list[memoryview]:
         _limit_threads()
     except UnknownCode:
         reply = CodeWanted()
-    except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
+    except BaseException as error:  # noqa: BLE001 - any error is sent to the caller
         reply = TaskFailed(error if isinstance(error, CedarError) else portable(error))
     began = time.perf_counter()
     try:
         answer = encode(reply)
         clocks.ship(began)
         return answer
-    except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
+    except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
         return encode(TaskFailed(_unsendable(reply, error)))
 
 
 def _enter(folder: str | None) -> None:
-    """Relative paths mean the same as in the parent, wherever an earlier function went."""
+    """Change to the caller's working directory, in case an earlier task left it."""
     try:
         here = os.getcwd()
     except OSError:  # it was deleted
@@ -233,9 +233,7 @@ def _enter(folder: str | None) -> None:
 
 
 def _limit_threads() -> None:
-    """A worker is one core's worth: libraries without an environment variable are limited here, once they are
-    loaded.
-    """
+    """Limit OpenCV to one thread once it is imported, because it has no environment variable for this."""
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and cv2.getNumThreads() > 1:
         cv2.setNumThreads(1)
@@ -248,7 +246,7 @@ def _unsendable(reply: Any, error: Exception) -> WorkerError:
 
 
 def unsendable(value: Any, label: str, error: Exception) -> WorkerError:
-    """The error for rows that cannot be pickled; names the column."""
+    """Return the error for a value that cannot be pickled. It names the column, if one is to blame."""
     for block in getattr(value, "blocks", ()):
         for name, column in block.columns.items():
             try:

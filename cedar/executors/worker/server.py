@@ -1,6 +1,6 @@
-"""The fork server: a process without threads that has imported what workers need, and forks one when asked to.
+"""The fork server: a process that has imported what workers need, and forks one worker per request.
 
-None of the user's code runs in it, so that what it forks is as fresh as a new interpreter.
+It runs no user code and starts no threads of its own, so a forked worker is as clean as a new interpreter.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from contextlib import suppress
 
 from cedar.executors.worker.main import main
 
-REQUEST = struct.Struct("<i??")  # the least level of log lines, and whether there are stdout and stderr
-REPLY = struct.Struct("<iii")  # what it says, of which process, and its status
-READY, FORKED, FAILED, ENDED = range(4)  # FAILED: with the error's number in place of a process
-_DESCRIPTORS = 3  # come with a request, at most: the worker's end of its wire, its stdout, its stderr
+REQUEST = struct.Struct("<i??")  # lowest log level to forward; whether stdout and stderr are open
+REPLY = struct.Struct("<iii")  # kind of reply, process id, exit status
+READY, FORKED, FAILED, ENDED = range(4)  # FAILED has an errno instead of a process id
+_DESCRIPTORS = 3  # max per request: the worker's end of the wire, stdout, stderr
 
-# Imported before the first worker is forked, and whenever nothing has asked for one for a second. Not polars, which
-# starts a thread when it is imported.
+# _AT_ONCE is imported before the first fork, _LATER whenever no request came for a second. polars is not imported,
+# because importing it starts a thread.
 _AT_ONCE = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
 _LATER = ("pyarrow.compute", "pyarrow.parquet")
-_LOOK = 1.0  # seconds between two looks at whether the parent lives
+_LOOK = 1.0  # seconds between checks that the parent is alive
 
 
 def serve(end: int, parent: int) -> None:
-    """Fork workers until the parent is gone, or has closed its end; they end with this process.
+    """Fork workers until the parent exits or closes its end of the socket. The workers end with this process.
 
     Args:
-        end: the file descriptor that requests come by.
-        parent: the process id of who asks.
+        end: the file descriptor of the socket on which requests arrive.
+        parent: the process id of the parent, which sends the requests.
     """
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         os.set_inheritable(end, False)
         for module in _AT_ONCE:
             importlib.import_module(module)
@@ -58,7 +58,7 @@ class _WorkerServer:
 
     def run(self, parent: int) -> None:
         later = list(_LATER)
-        gc.freeze()  # what is shared is not written to by collections
+        gc.freeze()  # garbage collection would write to, and so copy, shared memory pages
         self._say(READY)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -78,11 +78,11 @@ class _WorkerServer:
         self._control.sendall(REPLY.pack(what, number, status))
 
     def _report(self) -> None:
-        """Say which workers have ended."""
+        """Send an ENDED reply for each worker that has ended."""
         with suppress(BlockingIOError):
             while self._woken.recv(1 << 12):
                 pass
-        with suppress(ChildProcessError):  # there are none
+        with suppress(ChildProcessError):  # no workers are left
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
@@ -90,13 +90,13 @@ class _WorkerServer:
                 self._say(ENDED, pid, os.waitstatus_to_exitcode(status))
 
     def _answer(self) -> bool:
-        """Fork a worker; False if nothing will ask again."""
+        """Handle one request: fork a worker. Return False if the parent has closed the socket."""
         request, descriptors, *_ = socket.recv_fds(self._control, REQUEST.size, _DESCRIPTORS)
         if not request:
             return False
         server = os.getpid()
         try:
-            # of forks next to threads of Arrow's allocator; workers have what users set
+            # Python warns about forking with threads, which Arrow's allocator has; workers keep the user's filters
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
@@ -117,13 +117,13 @@ class _WorkerServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for one in (self._control, self._woken, self._waker):
                 one.close()
-            os.setpgid(0, 0)  # a Ctrl-C that comes before the worker ignores it does not reach it
+            os.setpgid(0, 0)  # in its own group, it does not get a Ctrl-C before it ignores SIGINT
             end, *streams = descriptors
             for number, given in enumerate(there, 1):
                 if given:
                     os.dup2(streams[0], number)
                     os.close(streams.pop(0))
-            if "numpy.random" in sys.modules:  # as a new interpreter would; Python's own does so by itself
+            if "numpy.random" in sys.modules:  # reseed after the fork; Python's ``random`` does so itself
                 sys.modules["numpy.random"].seed()
             main(end, server, level)
         finally:

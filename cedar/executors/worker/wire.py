@@ -1,4 +1,4 @@
-"""Wire: messages between two processes, pickle 5 with its large buffers apart, so that nothing copies them between."""
+"""Wire: messages between two processes. Large buffers are sent out of band (pickle 5), which avoids copies."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.executors.worker.arena import Inbox, Outbox, warn
 
-_APART = 1 << 14  # bytes; smaller buffers stay in the pickle
-_NAMED = frozenset(("cedar", "numpy", "pyarrow"))  # packages of what messages are made of
-_SLACK = 1 << 12  # bytes beyond its own that an Arrow array may bring along before it is copied out of them
-_BUFFER = 1 << 20  # bytes that may lie in the socket
-_MOST = 512  # buffers in one system call, below every system's limit
+_APART = 1 << 14  # bytes; smaller buffers stay inside the pickle
+_NAMED = frozenset(("cedar", "numpy", "pyarrow"))  # packages whose classes are pickled by name
+_SLACK = 1 << 12  # bytes; an Arrow slice with more unused buffer bytes is copied before it is pickled
+_BUFFER = 1 << 20  # size in bytes of the socket's send and receive buffers
+_MOST = 512  # max buffers per system call, below every system's limit
 _SHARED = 1 << 16  # bytes; smaller buffers go through the socket
-_INLINE = -1  # the place of such a buffer
+_INLINE = -1  # offset that marks a buffer sent through the socket
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-# Bytes of the pickle, buffers, freed slots, number of the arena written to, number and size of the arena read from.
+# Bytes of the pickle, number of buffers, number of freed offsets, the arena that the sender writes to, and the number
+# and size of the arena that it reads from.
 _HEAD = struct.Struct("<QIIIIQ")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """By value what is of ``__main__``, and no more of an Arrow array than its own rows.
+    """Pickle objects of ``__main__`` by value, and only an Arrow array's own rows.
 
-    What every message is made of goes by a shorter way, which takes a fraction of the time.
+    Blocks, keys and classes of ``_NAMED`` packages take a fast path, which skips cloudpickle's slower checks.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -50,21 +51,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _is_named(obj: type | FunctionType) -> bool:
-    """It is found under its name at the other end; cloudpickle goes through all modules to say the same."""
+    """Whether the receiver can import it by name. cloudpickle would search all modules to find out."""
     return obj.__module__.partition(".")[0] in _NAMED and "<" not in obj.__qualname__
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """A slice is pickled with all of the array it is cut from: copy it out first where that is much more."""
+    """Copy a slice that is much smaller than its array, because Arrow pickles a slice with the whole buffers."""
     own = array.nbytes
     return pa.concat_arrays([array]) if array.get_total_buffer_size() > own + own // 4 + _SLACK else array
 
 
 def encode(message: Any) -> list[memoryview]:
-    """The parts of a message: pickle first. They refer to the message's arrays, which must not change until sent.
+    """Return the pickle of the message, then its large buffers, which must not change until they are sent.
 
     Raises:
-        Exception: whatever an object that cannot be pickled raises.
+        Exception: an object in the message cannot be pickled; its own error is raised.
     """
     apart: list[memoryview] = []
 
@@ -81,15 +82,15 @@ def encode(message: Any) -> list[memoryview]:
 
 
 def decode(parts: Sequence[Any]) -> Any:
-    """The message; its arrays are in the parts."""
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from a process of ours, never from a file
+    """Return the message. Its arrays are views of the parts."""
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from our own process, never from a file
 
 
 class Wire:
-    """One end of a pair of connected sockets; any thread may send, one receives.
+    """One end of a pair of connected sockets. Any thread may send; only one may receive.
 
-    Large buffers go through an arena of the receiver, and are there until nothing refers to them any more. What finds
-    no room there goes through the socket: nothing waits for room.
+    Large buffers go through the receiver's arena, and stay there until nothing refers to them. If the arena is full,
+    they go through the socket, so a sender never waits for room.
 
     Examples:
         >>> import socket
@@ -105,19 +106,19 @@ class Wire:
         self._socket = end
         self._sending = threading.RLock()
         self._shares = sys.platform == "linux"
-        self._trouble: Exception | None = None  # there is too little memory to share
+        self._trouble: Exception | None = None  # why shared memory failed; not yet reported
         self._inbox: Inbox | None = None
-        self._inboxes: dict[int, Inbox] = {}  # by number: the other end may still write to an earlier one
+        self._inboxes: dict[int, Inbox] = {}  # by number; the peer may still write to an earlier one
         self._outbox: Outbox | None = None
-        self._heard: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # an arena to write to, or what is free in it
+        self._heard: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # a new arena to write to, or freed offsets
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
 
     def send(self, parts: Sequence[memoryview]) -> None:
-        """All parts, as one message, which is sent when what is shared has been written.
+        """Send all parts as one message, after writing large parts to the shared arena.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the other process closed its end.
         """
         with self._sending:
             self._heed()
@@ -140,11 +141,11 @@ class Wire:
 
     @property
     def sending(self) -> bool:
-        """This thread is within ``send``, as a finalizer may be; it must not begin another message."""
+        """Whether this thread is inside ``send``. A finalizer may run there; it must not start another message."""
         return bool(self._sending._is_owned())  # type: ignore[attr-defined]
 
     def _send_all(self, left: list[memoryview], file: int) -> None:
-        """The bytes, and with the first of them a descriptor, if it is not negative."""
+        """Send all bytes, and with the first of them the file descriptor, unless it is negative."""
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
         while left:
             sent = self._socket.sendmsg(left[:_MOST], beside)
@@ -155,7 +156,7 @@ class Wire:
                 left[0] = left[0][sent:]
 
     def _heed(self) -> None:
-        """What the other end said of the arena that is written to."""
+        """Apply what the peer reported: a new arena to write to, or offsets that it freed."""
         while self._heard:
             word = self._heard.popleft()
             if isinstance(word, Outbox):
@@ -165,7 +166,7 @@ class Wire:
                 self._outbox.free(word[1])
 
     def _place(self, part: memoryview) -> int:
-        """Where in the arena the part lies now."""
+        """Write a large part to the arena; return its offset, or ``_INLINE`` if it goes through the socket."""
         if self._outbox is None or part.nbytes < _SHARED:
             return _INLINE
         try:
@@ -175,7 +176,7 @@ class Wire:
         return _INLINE if place is None else place
 
     def _usable(self, inbox: Inbox | None) -> Inbox | None:
-        """The arena that the other end is to write to."""
+        """Return the arena that the peer should write to; create one if there is none or the last is retired."""
         if not self._shares or (inbox is not None and not inbox.retired):
             return inbox
         try:
@@ -187,11 +188,11 @@ class Wire:
         return new
 
     def receive(self) -> list[Any]:
-        """The parts of the next message.
+        """Wait for the next message and return its parts.
 
         Raises:
-            EOFError: the other end is gone.
-            OSError: this one is.
+            EOFError: the other process closed its end.
+            OSError: this end is closed.
         """
         head, files = self._head()
         first, count, free, written, number, capacity = _HEAD.unpack(head)
@@ -206,14 +207,14 @@ class Wire:
         parts: list[Any] = [body[16 * count + 8 * free :]]
         for size, place in zip(numbers[:count], numbers[count : 2 * count], strict=True):
             if place == _INLINE:
-                # Arrow's allocator aligns, does not fill with zeros, and uses pages again.
+                # Arrow's allocator aligns memory, does not zero it, and reuses pages.
                 parts.append(self._exactly(memoryview(pa.allocate_buffer(size))))
             else:
                 parts.append(self._inboxes[written].view(place, size))
         return parts
 
     def _head(self) -> tuple[memoryview, array.array[int]]:
-        """A message's head, and the descriptor that came with it."""
+        """Receive a message's header, and the file descriptor sent with it, if any."""
         space = memoryview(bytearray(_HEAD.size))
         files = array.array("i")
         got, beside, _, _ = self._socket.recvmsg_into([space], socket.CMSG_SPACE(files.itemsize), _CLOSE_ON_EXEC)
@@ -235,7 +236,7 @@ class Wire:
         return space
 
     def ended(self) -> bool:
-        """Whether the other end is gone, and nothing of it is left to receive; does not wait."""
+        """Return at once whether the other process closed its end and no data is left to receive."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -247,7 +248,7 @@ class Wire:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """The other end reads the end of file. What was received stays."""
+        """Close this end; the other process then reads end of file. Received buffers stay valid."""
         self._socket.close()
         self._drop_outbox()
         for word in self._heard:
