@@ -1,4 +1,4 @@
-"""Profile: what operators cost on this machine, measured; plain data."""
+"""Profile: the measured cost of each operator on this machine, as plain data."""
 
 from cedar.profile.data import Profile, ProfiledPipeline
 from cedar.profile.figures import Machine, OperatorProfile, Subject

@@ -1,4 +1,4 @@
-"""Profile: figures per operator of one pipeline, on one machine."""
+"""Profile: the measured figures of each operator of one pipeline on one machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cedar.core.printable import escape, printable
 from cedar.profile import saved, text
 from cedar.profile.figures import Machine, OperatorProfile, Subject, refreshed
 
-_NEAR = 1.5  # speeds and memories of one machine differ by less, from day to day
+_NEAR = 1.5  # measurements of one machine vary by less than this factor
 
 
 class ProfiledPipeline(Protocol):
-    """A pipeline, as far as profiles are concerned."""
+    """What a profile needs of a pipeline."""
 
     @property
     def subject(self) -> Subject: ...
@@ -23,18 +23,18 @@ class ProfiledPipeline(Protocol):
 
 @dataclass(frozen=True)
 class Profile:
-    """Figures per operator, by its ordinal in the pipeline as written.
+    """The figures of each operator, by its ordinal in the pipeline as written.
 
     Args:
-        pipeline: stands for the pipeline's operators and parameters.
-        operators: ordinal to figures; the sources are there too.
-        machine: where it was measured.
+        pipeline: digest of the pipeline's operators and their parameters.
+        operators: figures by ordinal, including those of sources.
+        machine: the machine that was measured.
         rows: rows read from sources.
         seconds: wall time of the measurement.
-        workers: tasks at once.
-        executor: where it ran.
-        own: CPU seconds per row read of the loader's thread: it cuts batches, and hands them over.
-        around: CPU seconds per row read of workers around operators: they gather rows, and convert batches.
+        workers: how many tasks ran at once.
+        executor: name of the executor.
+        own: CPU seconds per row read in the loader's thread, which cuts and delivers batches.
+        around: CPU seconds per row read in workers outside operators: gathering rows and converting batches.
 
     Examples:
         >>> cedar.from_items([{"x": i} for i in range(4)]).profile(seconds=0.1).rows
@@ -51,17 +51,17 @@ class Profile:
     own: float = 0.0
     around: float = 0.0
 
-    # ---- to read -----------------------------------------------------------------------------------------------------
+    # ---- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def shares(self) -> dict[int, float]:
-        """Each operator's share of the wall time that all of them took, 0 to 1."""
+        """Each operator's share of the total wall time of all operators, 0 to 1."""
         total = sum(figures.seconds for figures in self.operators.values())
         return {i: figures.seconds / total if total else 0.0 for i, figures in self.operators.items()}
 
     @property
     def bottleneck(self) -> str:
-        """The label of the operator that takes most of the time; "nothing was measured" without any."""
+        """The label of the operator that takes the most time; "nothing was measured" if no operator has any."""
         shares = self.shares
         costliest = max(shares, key=lambda i: shares[i], default=None)
         return (
@@ -70,12 +70,12 @@ class Profile:
 
     @property
     def gil(self) -> float:
-        """The share of the operators' time in which the GIL is held, as far as it was measured, 0 to 1."""
+        """The share of the operators' time during which they hold the GIL, 0 to 1; unmeasured operators count as 0."""
         shares = self.shares
         return sum(share * (self.operators[i].gil or 0.0) for i, share in shares.items())
 
     def table(self) -> str:
-        """The figures as text of at most 100 columns, sources first.
+        """Return the figures as a text table at most 100 columns wide, sources first.
 
         Examples:
             >>> figures = OperatorProfile("map(decode)", 8, 1000, wall=2e-4, cpu=2e-4, gil=1.0)
@@ -95,7 +95,7 @@ class Profile:
         return "\n".join(lines)
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The cells of the table, its header first."""
+        """Return the rows of the table, the header first."""
         shares = self.shares
         return [text.HEAD, *(text.cells(self.operators[i], shares[i]) for i in sorted(self.operators))]
 
@@ -105,10 +105,10 @@ class Profile:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.table())}</pre>"
 
-    # ---- to compare --------------------------------------------------------------------------------------------------
+    # ---- comparison --------------------------------------------------------------------------------------------------
 
     def differences(self, machine: Machine) -> list[str]:
-        """How ``machine`` differs from the one that was measured, as far as figures depend on it."""
+        """Return how ``machine`` differs from the measured one, in ways that change the figures."""
         mine, phrases = self.machine, []
         if mine.cores != machine.cores:
             phrases.append(f"{mine.cores} core(s) there, {machine.cores} here")
@@ -119,11 +119,11 @@ class Profile:
         return phrases
 
     def fits(self, machine: Machine) -> bool:
-        """Whether figures measured there hold on ``machine``."""
+        """Return whether the figures are valid on ``machine``."""
         return not self.differences(machine)
 
     def check(self, pipeline: Subject | ProfiledPipeline) -> None:
-        """Raises PlanError where this is the profile of another pipeline, and says what differs."""
+        """Raise PlanError, saying what differs, if this is the profile of another pipeline."""
         subject = pipeline if isinstance(pipeline, Subject) else pipeline.subject
         if subject.digest != self.pipeline:
             raise PlanError(
@@ -133,7 +133,7 @@ class Profile:
             )
 
     def _unlike(self, subject: Subject) -> str:
-        """The first operator that is another one."""
+        """Describe the first operator that differs."""
         for i, figures in sorted(self.operators.items()):
             if i not in subject.labels:
                 return f"it has an operator {i}, {figures.label}, which is not there"
@@ -142,14 +142,14 @@ class Profile:
         return "operators were added or connected in another way, or have other parameters"
 
     def merge(self, newer: Profile) -> Profile:
-        """These figures refreshed by those of a later run of the same pipeline.
+        """Combine this profile with a newer one of the same pipeline.
 
-        Rows count, and newer ones twice; however many older ones there are, the newer figures count for a third at
-        least. Seconds of another machine do not count. Where several tasks ran at once, waiting for a core or the GIL
-        is part of the wall time, so of two times of waiting the shorter one is kept.
+        Figures are averaged by rows. Newer rows count twice, and newer figures weigh at least a third. Times from
+        another machine are ignored. If more tasks ran at once, the wall time includes waiting for a core or the GIL, so
+        the shorter of the two waiting times is kept.
 
         Raises:
-            PlanError: it is of another pipeline.
+            PlanError: ``newer`` is the profile of another pipeline.
         """
         newer.check(Subject(self.pipeline, {i: figures.label for i, figures in self.operators.items()}))
         timed = self.fits(newer.machine)
@@ -163,10 +163,10 @@ class Profile:
                 merged.setdefault(i, figures)
         return replace(newer, operators=merged)
 
-    # ---- to keep -----------------------------------------------------------------------------------------------------
+    # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON that diffs well; the file is replaced as a whole.
+        """Write the profile as JSON that diffs well. The file is replaced atomically.
 
         Raises:
             PlanError: the file cannot be written.
@@ -180,14 +180,14 @@ class Profile:
 
     @staticmethod
     def load(path: str | os.PathLike[str], pipeline: Subject | ProfiledPipeline | None = None) -> Profile:
-        """A saved profile; ``fits`` tells whether its machine is like this one.
+        """Load a saved profile. Use ``fits`` to check whether its figures are valid on this machine.
 
         Args:
-            path: what ``save`` wrote.
-            pipeline: refuse a profile that is not of this pipeline.
+            path: a file that ``save`` wrote.
+            pipeline: if given, reject a profile of any other pipeline.
 
         Raises:
-            PlanError: the file cannot be read, is not a profile, of another version, or of another pipeline.
+            PlanError: the file cannot be read, is not a profile, or has another version or pipeline.
         """
         name = os.fspath(path)
         try:

@@ -1,4 +1,4 @@
-"""Figures: what operators cost, and what a machine gives."""
+"""Figures: what operators cost, and what a machine provides."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from cedar.core.observation import Observation
 
 @dataclass(frozen=True)
 class OperatorProfile:
-    """An operator's figures, per row that enters it.
+    """An operator's figures per input row.
 
     Args:
-        label: what the operator is called.
-        calls: how many blocks the figures come from.
-        rows: how many rows entered it.
-        wall, cpu: seconds per row in.
-        keep: rows out per row in.
-        bytes_in, bytes_out: decoded bytes per row, of all columns, before and after.
-        columns: decoded bytes per row of the columns that the operator writes (of all, for a source).
-        gil: the share of its time in which it holds the GIL, 0 to 1; None if not measured.
-        call: seconds of ``wall`` that a call costs whatever its rows; larger blocks save most of it. 0 if nothing
+        label: the operator's label.
+        calls: how many blocks were measured.
+        rows: how many input rows were measured.
+        wall, cpu: seconds per input row.
+        keep: output rows per input row.
+        bytes_in, bytes_out: decoded bytes per input row and per output row, over all columns.
+        columns: decoded bytes per output row of each column that the operator writes (a source writes all).
+        gil: the share of its time during which it holds the GIL, 0 to 1; None if not measured.
+        call: the part of ``wall`` that is fixed cost per call, in seconds; larger blocks save most of it. 0 if not
             measured.
     """
 
@@ -39,12 +39,15 @@ class OperatorProfile:
 
     @property
     def seconds(self) -> float:
-        """Wall seconds of all its rows."""
+        """Wall seconds for all measured rows."""
         return self.wall * self.rows
 
     @staticmethod
     def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
-        """Medians over rows, without the first call, which may load a model; calls on no rows do not count."""
+        """Return the figures from observations; those without rows are ignored.
+
+        Times are medians over rows. The first call is left out, because it may load a model.
+        """
         seen = [o for o in seen if o.rows_in]
         later = seen[1:] if len(seen) > 1 else seen
         rows, rows_out = sum(o.rows_in for o in seen), sum(o.rows_out for o in seen)
@@ -65,15 +68,15 @@ class OperatorProfile:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine gives: measured once and kept.
+    """What a machine provides; measured once and stored.
 
     Args:
-        cores: that this process may use.
-        memory: bytes.
-        ship_seconds: to send a task to a process and its result back, without the bytes.
+        cores: how many cores this process may use.
+        memory: memory in bytes.
+        ship_seconds: seconds to send an empty task to a process and get its result.
         ship_bytes: bytes per second to and from a process.
-        start_seconds: until a new worker process is ready.
-        speed: of one core at a small fixed task, in rounds per second; 0 if not measured.
+        start_seconds: seconds until a new worker process is ready.
+        speed: rounds per second of a small fixed task on one core; 0 if not measured.
     """
 
     cores: int
@@ -86,14 +89,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a profile is of: a digest of the operators and their parameters, and each operator's label by ordinal."""
+    """The pipeline of a profile: a digest of its operators and their parameters, and the labels by ordinal."""
 
     digest: str
     labels: Mapping[int, str]
 
 
 def _median(weighted: Iterable[tuple[float, int]]) -> float:
-    """The value below which half of the weight lies; 0 without any."""
+    """Return the weighted median; 0 if there are no values."""
     ordered = sorted(weighted)
     half = sum(weight for _, weight in ordered) / 2
     for value, weight in ordered:
@@ -104,7 +107,7 @@ def _median(weighted: Iterable[tuple[float, int]]) -> float:
 
 
 def refreshed(old: OperatorProfile, new: OperatorProfile, timed: bool, crowded: bool) -> OperatorProfile:
-    """The figures of both; see ``Profile.merge``. ``timed``: seconds of the old ones hold on the new ones' machine."""
+    """Combine two figures as in ``Profile.merge``. ``timed``: both were measured on machines of the same speed."""
     mine, theirs = 2.0 * new.rows, float(min(old.rows, 4 * new.rows))
     share = mine / (mine + theirs)
 

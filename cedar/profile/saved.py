@@ -1,4 +1,4 @@
-"""The file of a profile: JSON that diffs well, checked to the last value when it is read."""
+"""The file format of a profile: JSON that diffs well. Every value is checked when the file is read."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cedar.store.whole_files import write_whole
 
 VERSION = 2
 _FORMAT = "cedar profile"
-_DIGITS = 5  # significant ones in a file: what differs beyond them is noise
+_DIGITS = 5  # significant digits in a file; further digits are noise
 
 
 def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]) -> None:
-    """Replace the file as a whole; OSError where that fails."""
+    """Write the file atomically; raise OSError if that fails."""
     listed = [{"ordinal": i, **asdict(figures)} for i, figures in sorted(operators.items())]
     document = {"format": _FORMAT, "version": VERSION, **body, "operators": listed}
     text = json.dumps(_rounded(document), indent=2, ensure_ascii=False)
-    write_whole(name, f"{text}\n".encode(errors="backslashreplace"))  # as JSON writes names of files
+    write_whole(name, f"{text}\n".encode(errors="backslashreplace"))  # for file names that are not valid Unicode
 
 
 def read(name: str) -> dict[str, Any]:
-    """What ``write`` was given, "operators" included; ValueError says what is wrong with the file."""
+    """Return what ``write`` saved, with "operators"; raise ValueError that says what is wrong with the file."""
     with open(name, encoding="utf-8") as file:
         document = json.load(file, parse_constant=_no_number)
     if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
@@ -60,10 +60,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def checked(kind: Any, entry: Any, label: str) -> Any:
-    """A dataclass from a dict that has its fields, each with a value of its type; figures are finite and not below 0.
+    """Build a dataclass from a dict with exactly its fields. Check types, and that numbers are finite and not negative.
 
     Raises:
-        ValueError: says which value of ``label`` is wrong.
+        ValueError: a value is wrong; the message starts with ``label``.
     """
     if not isinstance(entry, dict):
         raise ValueError(f"{label} is not there")  # noqa: TRY004 - the file is wrong, not the caller
@@ -82,7 +82,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
 
 
 def _is_sound(value: Any) -> bool:
-    """A figure that is one; anything that is not a figure was judged by its type."""
+    """Return whether a number is finite and not negative; values that are not numbers pass, except booleans."""
     if isinstance(value, bool):
         return False
     return not isinstance(value, (int, float)) or (math.isfinite(value) and value >= 0)

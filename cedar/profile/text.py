@@ -1,4 +1,4 @@
-"""A profile's figures as a table of plain text."""
+"""Format a profile's figures as a plain-text table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT = (0, 3, 4)
 
 
 def cells(figures: OperatorProfile, share: float) -> tuple[str, ...]:
-    """The cells of one operator."""
+    """Return the table cells of one operator."""
     return (
         one_line(figures.label),
         micros(figures.wall),
@@ -26,7 +26,7 @@ def cells(figures: OperatorProfile, share: float) -> tuple[str, ...]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines of at most ``WIDTH`` columns; the first cell gives way."""
+    """Return the rows as aligned lines at most ``WIDTH`` wide; the first cell is cut if necessary."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1))
     lines = []
@@ -38,19 +38,19 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """One line of at most so many characters."""
+    """Return the text on one line, cut to ``width`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
 
 
 def micros(seconds: float) -> str:
-    """Microseconds as people read them, three digits."""
+    """Format seconds as microseconds with three digits."""
     amount = seconds * 1e6
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}" if amount >= 1e-3 else "0"
 
 
 def byte_size(size: float) -> str:
-    """Bytes as people read them, three digits."""
+    """Format a size in bytes with a unit and three digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
             return f"{size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Run a chain of kernels on one block: the work of a task, wherever it runs."""
+"""Run a chain of kernels on one block. This is what a task does in every executor."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
 
 CONVERT: Part = ("convert", ())
-_LONG = 0.001  # seconds of a task that is worth asking whether others had the core
-_LOOKED_AT = 4  # rows at least, and a 16th of a block, that are measured apart where operators work together
+_LONG = 0.001  # seconds; for longer tasks, measure the time spent waiting for a core
+_LOOKED_AT = 4  # min rows of a fused step on which its operators are measured separately; else a 16th of the block
 
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A kernel, the ordinals of the operators that it does the work of, and how an error names them.
+    """A kernel, the ordinals of the operators that it implements, and the label and site that errors show.
 
-    ``parts`` are the steps that were fused into it, ``on_error`` is the policy for rows that crash the worker.
+    ``parts`` are the steps that were fused into it. ``on_error`` is the policy for rows that crash the worker.
     """
 
     kernel: Kernel
@@ -46,7 +46,7 @@ class KernelStep:
 
     @property
     def blame(self) -> ErrorContext:
-        """Whom rows that crash the worker are reported against."""
+        """The operator that is reported for rows that crash the worker."""
         last = self.parts[-1] if self.parts else self
         return ErrorContext(last.operators[0], last.label, last.site, last.on_error)
 
@@ -56,8 +56,8 @@ class Program:
     """What a task does to a block.
 
     Args:
-        steps: in the plan's order.
-        written: the same work in the order as written; None if that is ``steps``.
+        steps: the steps in the plan's order.
+        written: the steps in the order as written; None if ``steps`` is in that order.
     """
 
     steps: tuple[KernelStep, ...] = ()
@@ -69,46 +69,46 @@ class Program:
 
     @cached_property
     def awaited(self) -> str:
-        """What who waits for its result waits for: its operators, or a batch that is brought into its format."""
+        """What a caller of this program waits for: its operators' labels, or "a batch" if it only converts one."""
         return " -> ".join(step.label for step in self.steps if step.label and step.operators) or "a batch"
 
     @cached_property
     def ordinals(self) -> frozenset[int]:
-        """Of the operators that it does the work of."""
+        """The ordinals of the operators that the program runs."""
         return frozenset(i for step in self.steps for i in step.operators)
 
     @cached_property
     def operates(self) -> bool:
-        """It does more than put batches together."""
+        """Whether the program runs operators, and does not only assemble batches."""
         return bool(self.ordinals)
 
     @cached_property
     def encodes(self) -> bool:
-        """It makes bytes of a batch, which takes time."""
+        """Whether the program encodes batches to bytes, which takes time."""
         return any(getattr(step.kernel, "encodes", False) for step in self.steps)
 
     @cached_property
     def row_bytes(self) -> int:
-        """Of a row's arrays that the last kernel of those makes that can write them into given memory."""
+        """Bytes per row of the arrays that the last kernel able to write into given memory produces; 0 if none is."""
         return next(filter(None, map(_row_bytes, reversed(self.steps))), 0)
 
     @cached_property
     def fused(self) -> bool:
-        """Some operators run as one."""
+        """Whether any step runs several operators as one."""
         return any(len(step.operators) > 1 for step in self.steps)
 
 
 @dataclass
 class Timing(TaskTime):
-    """What a task took, and what it read, added up over its blocks; travels back with a result.
+    """How long a task took and what it read, summed over its blocks. It is returned with the task's result.
 
     Args:
-        rows_read, rows_left: rows decoded, and what the filters of a scan left of them.
-        rows_kept, rows_cached: rows of splits that a cache gave, and rows that one was given.
-        read_columns: decoded bytes of the rows left.
-        seen: figures per operator, of tasks that look closely.
-        fell_back: blocks that were run again in the order as written.
-        storage: requests to storage other than local files.
+        rows_read, rows_left: rows decoded, and rows that passed the scan's filters.
+        rows_kept, rows_cached: rows read from a cache, and rows written to one.
+        read_columns: decoded bytes of the rows that passed, by column.
+        seen: measurements by operator; only for tasks that measure operators.
+        fell_back: blocks that were rerun in the order as written.
+        storage: requests to storage, local files excepted.
     """
 
     rows_read: int = 0
@@ -121,7 +121,7 @@ class Timing(TaskTime):
     storage: Use = field(default_factory=Use)
 
     def ended(self) -> None:
-        """To be called by the thread that did the task; what no part has is what is around them."""
+        """Finish the measurement, in the task's thread. Time outside all parts is recorded as ``AROUND``."""
         self.took, self.process, self.thread = time.perf_counter() - self.began, os.getpid(), threading.get_ident()
         around = self.took
         for _, wall, _ in self.parts:
@@ -134,7 +134,7 @@ class Timing(TaskTime):
             self.crowded = clocks.crowded_lately()
 
     def take(self, other: Timing) -> None:
-        """Of a part of the task that was timed by itself."""
+        """Add the figures of a part of the task that was timed separately."""
         self.parts += other.parts
         for name in ("rows_read", "rows_left", "rows_kept", "rows_cached", "fell_back"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -144,17 +144,17 @@ class Timing(TaskTime):
 
 @dataclass
 class Result:
-    """What a task returns."""
+    """The result of a task."""
 
     blocks: list[Block]
     timing: Timing
 
 
 def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timing) -> Block:
-    """The block after every step; blocks without slots pass untouched."""
+    """Run the steps on a block and return the result. A block without slots or columns is returned unchanged."""
     sizes: Sizes = {}
     place, last = env.place, None
-    if place is not None:  # for the last arrays: what was made of others may have kept a view of those
+    if place is not None:  # only for the last step: a result of an earlier one may be a view of its arrays
         env, last = replace(env, place=None), next(filter(_row_bytes, reversed(steps)), None)
     for step in steps:
         env = env if last is None else replace(env, place=place if step is last else None)
@@ -198,7 +198,7 @@ def _row_wise(step: KernelStep) -> bool:
 
 
 def _row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
-    """The same, a row at a time: one of them ended the process when they went together."""
+    """Run a step one row at a time, since the rows crashed a worker when they were passed together."""
     done = []
     for slot in range(block.slots):
         row = block.slice(slot, slot + 1)
@@ -209,10 +209,10 @@ def _row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block
 
 
 def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
-    """One operator at a time, measured.
+    """Run a step and measure each of its operators.
 
-    Operators that work together run so on a few rows alone. That gives each one's share; the time that they share is
-    that of all together, on all rows.
+    Operators that are fused into one kernel run separately on only a few rows, which gives each one's share. The time
+    that is shared out is that of the fused kernel on all rows.
     """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
     rows = max(_LOOKED_AT, block.slots // 16) if together and env.watch == "detail" else block.slots
@@ -224,12 +224,12 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
         took = clocks.now().since(start)
         seconds += took.wall
         if part.operators:
-            pooled = getattr(part.kernel, "pooled", False)  # works in threads of a library, whose time is not ours
+            pooled = getattr(part.kernel, "pooled", False)  # runs in a library's threads, not this one
             observe(apart, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu, sizes)
     few, faster, done = 0 < rows < block.slots, 1.0, looked
     if few or getattr(step.kernel, "inexact", False):
         start = clocks.now()
-        done = step.kernel(block, env)  # as if nothing looks
+        done = step.kernel(block, env)  # as without measuring
         if few and seconds:
             faster = clocks.now().since(start).wall / block.slots * rows / seconds
     for i, seen in apart.seen.items():
@@ -239,12 +239,12 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
-    """The block after a program. Where the plan's order raises, the order as written decides."""
+    """Run a program on a block. If the plan's order raises, rerun the block in the order as written."""
     if program.written is None:
         return run_steps(program.steps, block, env, timing)
     try:
         return run_steps(program.steps, block, env, timing)
-    except Exception:  # noqa: BLE001 - whatever it is, the order as written raises it again if it is an error there
+    except Exception:  # noqa: BLE001 - a real error is raised again in the order as written
         timing.fell_back += 1
         return run_steps(program.written, block, quiet(env), Timing())
 
@@ -254,7 +254,7 @@ def quiet(env: Env) -> Env:
 
 
 def _failed(step: KernelStep, block: Block, error: BaseException) -> RowError:
-    """For an operator that does not say itself what went wrong."""
+    """Return the error for a kernel that raised something other than a CedarError."""
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
         site=step.site,
@@ -268,9 +268,9 @@ def _first_of(block: Block) -> RowRef | None:
 
 
 def run_block(program: Program, block: Block, env: Env, timing: Timing | None = None) -> Result:
-    """One task of a stage above another; ``timing`` began with it, where it did something before."""
+    """Run a program on one block as a task. ``timing`` holds what the task has measured so far, if anything."""
     timing = Timing() if timing is None else timing
-    if not program.operates and not program.encodes:  # no arithmetic, and nothing that asks for memory
+    if not program.operates and not program.encodes:  # no arithmetic, and nothing that allocates much memory
         block = run_steps(program.steps, block, env, timing)
         timing.ended()
         return Result([block], timing)
@@ -280,7 +280,7 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
         with MemoryReservation("a task", env.limits):
             return Result([run_program(program, plain_copy(block) if first else block, env, timing)], timing)
 
-    # The first time, functions may bring libraries, and are then called once more, on the block as it was.
+    # On the first run, functions may import libraries that start threads. The block is then run again, unchanged.
     numeric = env.numeric
     first = numeric is not None and _first_runs.get(id(program)) is not program
     if first:
@@ -291,16 +291,16 @@ def run_block(program: Program, block: Block, env: Env, timing: Timing | None = 
     return result
 
 
-_first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # that this process has run
+_first_runs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()  # already run here
 
 
-Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by the id of the column, which is held, so that no other gets it
+Sizes: TypeAlias = dict[int, tuple[Column, int]]  # by id of the column, which is kept so that its id stays unique
 
 
 def observe(
     timing: Timing, operator: int, before: Block, after: Block, wall: float, cpu: float, sizes: Sizes | None = None
 ) -> None:
-    """Add what an operator did to one block; ``sizes`` are those of the columns of ``before``, then of ``after``."""
+    """Add an operator's measurement on one block. ``sizes`` caches column sizes: of ``before``, then of ``after``."""
     known = {} if sizes is None else sizes
     inside, outside = _sizes(before, known), _sizes(after, known)
     written = {
@@ -316,7 +316,7 @@ def observe(
 
 
 def _sizes(block: Block, known: Sizes) -> dict[str, int]:
-    """The bytes of each column; those of columns that pass many operators are computed once."""
+    """Return the bytes of each column, from ``known`` where possible."""
     return {name: known[id(c)][1] if id(c) in known else nbytes(c) for name, c in block.columns.items()}
 
 
@@ -325,7 +325,7 @@ def _bytes(block: Block, sizes: dict[str, int]) -> int:
 
 
 def fuse_steps(steps: Sequence[KernelStep]) -> list[KernelStep]:
-    """Runs of kernels of one fusing kind become one step; a kernel says so by its method ``fuse``."""
+    """Fuse adjacent steps whose kernels can be joined: ``fuse`` of the first returns the joint kernel, or None."""
     fused: list[KernelStep] = []
     for step in steps:
         join = getattr(fused[-1].kernel, "fuse", None) if fused else None

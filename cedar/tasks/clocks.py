@@ -1,7 +1,7 @@
-"""Clocks that tell work from waiting for a core, so that a busy machine does not make operators look slow.
+"""Clocks that exclude the time spent waiting for a core, so that a busy machine does not make operators look slow.
 
-Linux counts, for each thread, the time in which it could have run but another had the core. Where it does not tell,
-that time counts as if it were the operator's.
+Linux counts how long each thread was ready to run but had no core. On systems without this count, the waiting time
+is included in the operator's time.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ _own = threading.local()
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of one thread: by the clock without waiting for a core, and of work."""
+    """Seconds of one thread: wall time without waiting for a core, and CPU time."""
 
     wall: float
     cpu: float
 
     def since(self, earlier: Reading) -> Reading:
-        """What passed between two readings."""
+        """Return the difference to an earlier reading."""
         return Reading(self.wall - earlier.wall, self.cpu - earlier.cpu)
 
     def plus(self, other: Reading) -> Reading:
-        """Both together."""
+        """Return the sum of two readings."""
         return Reading(self.wall + other.wall, self.cpu + other.cpu)
 
 
 def ship(since: float) -> None:
-    """What began then was all for sending rows to this worker, or from it; ``shipped`` tells of it."""
+    """Count the time from ``since`` until now as time for sending rows to or from this worker; see ``shipped``."""
     _own.ship = getattr(_own, "ship", 0.0) + time.perf_counter() - since
 
 
 def shipped() -> float:
-    """Seconds that this thread has taken for sending since it was asked last."""
+    """Return the seconds that this thread spent on sending since the last call."""
     seconds: float = getattr(_own, "ship", 0.0)
     _own.ship = 0.0
     return seconds
 
 
 def crowded_lately() -> float:
-    """Seconds that the calling thread waited for a core since it was asked last."""
+    """Return the seconds that the calling thread waited for a core since its last call."""
     seconds = crowded()
     before, _own.crowded = getattr(_own, "crowded", seconds), seconds
     return seconds - before
 
 
 def now() -> Reading:
-    """Of the calling thread."""
+    """Return the reading of the calling thread."""
     return Reading(time.perf_counter() - crowded(), time.thread_time())
 
 
 def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
-    """Seconds that other threads had a core, and that they waited for one; (0, 0) where the system does not tell."""
+    """Return for how many seconds the threads had a core and waited for one; (0, 0) if the system does not count."""
     cpu = crowded = 0.0
     for thread in threads:
         with suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
@@ -68,7 +68,7 @@ def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
 
 
 def crowded() -> float:
-    """Seconds that the calling thread waited for a core."""
+    """Return the seconds that the calling thread has ever waited for a core."""
     try:
         counters: _ThreadCounters = _own.counters
     except AttributeError:
@@ -77,7 +77,7 @@ def crowded() -> float:
 
 
 class _ThreadCounters:
-    """What the system counts of the thread that makes this; open for as long as the thread lives."""
+    """The system's counters of the thread that creates this object; open as long as the thread lives."""
 
     def __init__(self) -> None:
         self._file: int | None = None

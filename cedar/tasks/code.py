@@ -1,4 +1,4 @@
-"""Code: functions on their way to other processes, by value, sent once to each."""
+"""Code: functions that are sent to other processes by value, once to each process."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from cedar.core.errors import WorkerError
 from cedar.operators.base import Env, Instances
 from cedar.tasks.unpicklable import unsendable_code
 
-_KEPT = 32  # loaded at a time in a process
-_loading = forks.Lock()  # a worker of a cluster may run several threads
+_KEPT = 32  # max entries loaded in a process at a time
+_loading = forks.Lock()  # a cluster's worker may run several threads
 _loaded: OrderedDict[str, Any] = OrderedDict()
 _instances: dict[str, Instances] = {}
 
 
 class UnknownCode(Exception):
-    """This process received only a key, and does not have the code (any more)."""
+    """This process received only a key, and has never had the code or no longer has it."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Functions and what they close over, pickled.
+    """Functions and the values that they close over, pickled.
 
     Args:
-        key: equal for equal code, whatever the epoch and the run.
-        pickled: None if the process at the other end has it.
-        path: where modules are looked for.
+        key: hash of the pickle; equal code has equal keys, in all epochs and runs.
+        pickled: the pickle; None if the receiver already has it.
+        path: the sender's ``sys.path``, where the receiver also looks for modules.
     """
 
     key: str
@@ -40,10 +40,10 @@ class Code:
 
     @staticmethod
     def of(value: Any) -> Code:
-        """``value`` by value, as far as it is not from a module that can be imported.
+        """Pickle ``value``; only objects of importable modules are pickled by name.
 
         Raises:
-            WorkerError: something in it cannot be pickled.
+            WorkerError: something in ``value`` cannot be pickled.
         """
         import cloudpickle
 
@@ -54,15 +54,15 @@ class Code:
         return Code(hashlib.blake2b(pickled, digest_size=16).hexdigest(), pickled, tuple(sys.path))
 
     def known(self) -> Code:
-        """The key alone."""
+        """Return a copy that has only the key, for a process that has the code."""
         return Code(self.key, None)
 
     def load(self) -> Any:
-        """The value, one object in this process as long as it is used.
+        """Return the value. A process reuses the same object while it is among the recently used ones.
 
         Raises:
-            UnknownCode: there is only a key, and nothing sent the rest.
-            WorkerError: a module is missing here, or its version is another.
+            UnknownCode: only the key was sent, and this process does not have the code.
+            WorkerError: a module is missing in this process, or has another version.
         """
         with _loading:
             if self.key not in _loaded:
@@ -85,12 +85,12 @@ class Code:
             raise _unloadable(error) from error
 
     def env(self, env: Env) -> Env:
-        """``env`` with the one set of instances that belongs to this code in this process, whatever the epoch."""
+        """Return ``env`` with this process's set of instances for the code, which all epochs share."""
         return replace(env, instances=_instances.setdefault(self.key, env.instances))
 
 
 def _unloadable(error: Exception) -> WorkerError:
-    """The error for code that this process cannot take: mostly it has not what the code is made of."""
+    """Return the error for code that this process cannot load, usually because a module is missing."""
     here = f"the worker ({sys.executable} on {platform.node()})"
     problem = f"a worker cannot load the pipeline's functions: {type(error).__name__}: {error}"
     fix = "a module that they use must be one that a fresh Python can import"

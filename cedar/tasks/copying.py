@@ -1,4 +1,4 @@
-"""Rows that functions may change in place without anyone else seeing it."""
+"""Copy rows, so that functions can change them in place without side effects."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from cedar.core.columns import Column, objects
 
 
 def own_copy(block: Block) -> Block:
-    """The block with Python objects of its own; other columns are handed to functions read-only, and are shared.
+    """Return the block with deep copies of its Python objects. Other columns are read-only for functions, so shared.
 
-    Objects that cannot be copied, such as handles, are shared, too.
+    Objects that cannot be copied, such as file handles, are shared too.
     """
     return block.only_columns(own_columns(block.columns))
 
 
 def own_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The same of columns without keys."""
+    """Return columns with deep copies of their Python objects."""
     return {name: _own(column) for name, column in columns.items()}
 
 
 def plain_copy(block: Block) -> Block:
-    """The block with arrays, lists, dicts and sets of its own in columns of objects; instances of other classes are
-    shared: copying one may copy all that it refers to.
+    """Return the block with copies of the arrays, lists, dicts, tuples and sets in its object columns.
+
+    Instances of other classes are shared, because copying one may copy everything that it refers to.
     """
     columns = dict(block.columns)
     for name, column in columns.items():
@@ -57,5 +58,5 @@ def _own(column: Column) -> Column:
 def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - whatever a class does when it is copied
+    except Exception:  # noqa: BLE001 - copying a user's object may raise anything
         return value

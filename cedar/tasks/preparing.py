@@ -1,6 +1,4 @@
-"""Preparing: imports of libraries and compilation, which tasks meet once in a process and which are not work on
-rows.
-"""
+"""Preparing: measure imports and compilation, which happen once per process and are not work on rows."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from cedar.control.timeline import Kind, Part
 
 @dataclass
 class _ThreadSpan:
-    """What a thread did: by the clock, and the CPU seconds of the thread at its begin and, as far as known, its end."""
+    """One import or compilation in a thread: start and end, and CPU seconds at the start and in total so far."""
 
     kind: Kind
     module: str = ""
@@ -31,15 +29,13 @@ class _ThreadSpan:
         self.cpu = time.thread_time() - self.worked
 
 
-last = [0.0]  # when one of them ended, as far as is known
-_spans: deque[_ThreadSpan] = deque(maxlen=256)  # of all threads
+last = [0.0]  # latest end of any span so far
+_spans: deque[_ThreadSpan] = deque(maxlen=256)  # spans of all threads
 _mine = threading.local()
 
 
 class _Imports:
-    """Asked for each module that is not loaded, it finds none, but sees how long an import continues bringing
-    others.
-    """
+    """An import hook that finds no modules, but sees each one that is not loaded yet, and so times nested imports."""
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
@@ -52,7 +48,7 @@ class _Imports:
 
 
 def watch() -> None:
-    """See what numba compiles from here on."""
+    """Record numba's compilations from now on, if numba is loaded."""
     events: Any = sys.modules.get("numba.core.event")
     if events is not None and not hasattr(events, "cedar_listens"):
         open_spans = threading.local()
@@ -74,7 +70,10 @@ def watch() -> None:
 
 
 def separate(parts: list[tuple[Part, float, float]], since: float) -> None:
-    """Take what was prepared since then out of the part that took most: by this thread, or while it waited for it."""
+    """Move the time of imports and compilation since ``since`` out of the longest part into parts of their own.
+
+    Spans of other threads count as far as this thread was waiting.
+    """
     own, now = threading.get_ident(), time.perf_counter()
     for span in [span for span in _spans.copy() if span.ended > since] if parts else ():
         at = max(range(len(parts)), key=lambda i: parts[i][1])

@@ -1,4 +1,4 @@
-"""Read a split and run a chain of kernels on its blocks: the work of a task that reads, wherever it runs."""
+"""Read a split and run a chain of kernels on its blocks. This is what a reading task does in every executor."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cedar.tasks.chain import KernelStep, Program, Result, Timing, quiet, run_st
 from cedar.tasks.copying import own_copy
 
 Hand: TypeAlias = Callable[[int, Block], None]
-Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block, with all that there are
+Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block with all blocks so far
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A source as a run reads it: its number among the sources, and what becomes of rows that it cannot make."""
+    """Reads a source in a run; it knows the source's ordinal, and the policy for rows that cannot be read."""
 
     source: Any
     ordinal: int
@@ -42,7 +42,7 @@ class Reader:
     site: Site | None = None
 
     def blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        """The split's rows with their keys; a bad row is an error, or a dead slot under a policy."""
+        """Yield the split's rows with their keys. A bad row raises, or becomes a dead slot if ``on_error`` skips it."""
         try:
             yield from self._blocks(split, lap)
         except CedarError as error:
@@ -72,17 +72,17 @@ class Reader:
             yield from self._without(error, split, lap, first, row)
 
     def file(self, split: Any) -> int:
-        """What the keys of a split's rows call its file."""
+        """Return the file id in the row keys of a split."""
         return int(file_ids(self.source, np.asarray(int(getattr(split, "file", 0)))))
 
     def _block(self, chunk: Chunk, split: Any, first: int, lap: int) -> Block:
-        """A source's chunk with the keys of its rows; ``first`` counts the rows of the split before it."""
+        """Return a chunk as a block with row keys. ``first`` is the chunk's first row, counted within the split."""
         start = int(getattr(split, "start", 0)) + first
         file = self.file(split) if chunk.files is None else file_ids(self.source, chunk.files)
         return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
 
     def _without(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
-        """The rest of a split that cannot be read to its end: a dead slot for each row, one if they are unknown."""
+        """Yield the rest of a split after an error: one dead slot per row, or a single one if the count is unknown."""
         if split.part > GONE and hasattr(self.source, "pieces") and split.stop - first > 1:
             for piece in self.source.pieces(split, first):
                 yield from self._blocks(piece, lap)
@@ -97,7 +97,7 @@ class Reader:
         yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))
 
     def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
-        """The chunk's rows, and a dead slot for each row that failed, in the order of their numbers."""
+        """Return the chunk's rows in order of row number, with a dead slot for each failed row."""
         block = self._block(chunk, split, 0, lap)
         rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
         assert self.on_error is not None
@@ -114,11 +114,11 @@ class Reader:
 def read_split(
     program: Program, reader: Any, split: Split, lap: int, env: Env, first: int = 0, hand: Hand | None = None
 ) -> Result:
-    """One task of a stage that reads: a whole split through the chain, from row number ``first`` on.
+    """Run a reading task: read a whole split, and run the chain on its rows from row number ``first`` on.
 
     Args:
-        hand: takes a block's number and the block once there is another one behind it, where it can change no more.
-            The last one comes with the result alone: nothing has all rows of a split that is not over.
+        hand: receives each block and its number early, once the next block exists and if no rerun can change it. The
+            last block comes only with the result, so no caller gets all rows of an unfinished split.
     """
     before = arrived()
 
@@ -165,15 +165,15 @@ def _read(
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()
-    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # one that keeps asks another
+    scans, reads = not isinstance(reader, Reader), not hasattr(reader, "reader")  # a cache's reader wraps another
     blocks = []
-    inside = clocks.Reading(0.0, 0.0)  # of the steps
+    inside = clocks.Reading(0.0, 0.0)  # time in the steps
     for block in marked(_blocks_of(reader, split, lap, env, scanning), reader, split, first, env):
         timing.rows_left += block.slots if reads else 0
         if env.watch in ("detail", "whole") and reads:
             for name, column in block.columns.items():
                 timing.read_columns[name] = timing.read_columns.get(name, 0) + nbytes(column)
-        if env.watch == "audit":  # the objects of a list are the same when it is read again
+        if env.watch == "audit":  # an in-memory source returns the same objects when reread
             block = own_copy(block)
         entered = clocks.now()
         blocks.append(run_steps(steps, from_row(block, first), env, timing))
@@ -192,7 +192,7 @@ def _read(
 
 
 def marked(blocks: Iterator[Block], reader: Any, split: Split, first: int, env: Env) -> Iterator[Block]:
-    """The blocks, read while the marks say so."""
+    """Yield the blocks; while one is being read, the task's marks say so."""
     plain = _plain(reader)
     if env.marks is None:
         yield from blocks
@@ -217,7 +217,7 @@ def _blocks_of(reader: Any, split: Split, lap: int, env: Env, scanning: Timing) 
 
 
 def from_row(block: Block, first: int) -> Block:
-    """Without the rows before row number ``first`` of their file."""
+    """Return the block without the rows before row number ``first`` of their file."""
     if not first or not block.slots:
         return block
     rows = block.keys.row
@@ -225,7 +225,7 @@ def from_row(block: Block, first: int) -> Block:
 
 
 def guarded(source: Any, split: Any, read: Any = None) -> Any:
-    """The chunks of a split; whatever a reader raises becomes a SourceError that names the file."""
+    """Yield the chunks of a split. Errors of the reader are raised as a SourceError that names the file."""
     run = asker()
     try:
         for chunk in (read or source.read)(split):

@@ -1,8 +1,8 @@
-"""ScanReader: reads a split for a scan of a plan: fewer columns, and of the rest only what its filters leave.
+"""ScanReader: read only a scan's columns of a split, and only the rows that pass the scan's filters.
 
-The columns that the filters read come first. Where the source's metadata or the filters leave no row of a split, the
-other columns are never read. Filters that fail say nothing here: the split is read again as the pipeline has it, and
-only what fails there is an error.
+The filters' columns are read first. If no row of a split passes, by the source's metadata or by the filters, the
+other columns are never read. If a filter raises, the split is read again as written, and only an error there is
+raised.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from cedar.tasks.reading import Reader
 if TYPE_CHECKING:
     import polars as pl
 
-_LEAST_ROWS = 4096  # blocks that a filter leaves fewer rows in are joined
-_RATE = 1 / 24  # before anything is known: a second read then adds less than 3%
+_LEAST_ROWS = 4096  # blocks that have fewer rows after filtering are joined
+_RATE = 1 / 24  # initial estimate, chosen so that a second read adds less than 3%
 
 
 class FilterHits:
-    """How often the filters left nothing of late: a second read of a split, for its other columns, has a price.
+    """Tracks how often no row of a split passes, to decide whether reading its other columns second is worth the cost.
 
     Args:
-        rate: the share of splits of which nothing is expected to be left.
+        rate: the expected share of splits of which no row passes.
     """
 
     def __init__(self, rate: float = _RATE) -> None:
         self._rate = rate
 
     def see(self, empty: bool) -> None:
-        """A split was read; ``empty`` says that nothing was left of it."""
+        """Record a split; ``empty`` is True if none of its rows passed."""
         self._rate += (empty - self._rate) / 4
 
     def worth(self, size: float | None, price: float) -> bool:
-        """Whether to leave ``size`` bytes for a second read, at the price of ``price`` bytes; None: of unknown size."""
+        """Return whether a second read, which costs as much as ``price`` bytes, pays off for ``size`` bytes."""
         return size is None or self._rate * size >= price
 
 
 class _FilterFailed(Exception):
-    """The filters did not get through: read as written."""
+    """A filter failed; the split must be read as written."""
 
 
 @dataclass(frozen=True)
 class ScanReader:
-    """Used in place of ``Reader`` where a plan scans; made by ``scan_reader``.
+    """Reader of a scan, used instead of ``Reader``; created by ``scan_reader``.
 
     Args:
-        plain: the source as the pipeline has it.
-        narrow: the source with the columns that the filters read or that leave.
-        steps: the filters, fused.
-        predicate: their conjunction; None if there are none.
-        columns: what leaves, in order; None is all.
-        reads: the columns that the filters read; None if that is not known.
-        first: these columns alone; None if everything is read at once.
-        rest: the other columns.
-        rest_bytes: of a row; None if that is not known.
-        selectivity: decides whether the other columns wait for the filters; shows in no result.
+        plain: reads the source as the pipeline was written.
+        narrow: reads only the filters' columns and the output columns.
+        steps: the fused filters.
+        predicate: the conjunction of all filters; None without filters.
+        columns: the output columns, in order; None for all.
+        reads: the columns that the filters read; None if unknown.
+        first: reads only the filters' columns; None if all columns are read at once.
+        rest: reads the other columns.
+        rest_bytes: bytes per row of the other columns; None if unknown.
+        selectivity: decides whether to read the other columns after filtering; does not affect results.
     """
 
     plain: Reader
@@ -87,7 +87,7 @@ class ScanReader:
 
     @property
     def source(self) -> Any:
-        """The source as the pipeline has it; splits, windows and keys are its own."""
+        """The source as the pipeline was written; it defines splits, windows and keys."""
         return self.plain.source
 
     @property
@@ -95,14 +95,14 @@ class ScanReader:
         return self.plain.ordinal
 
     def blocks(self, split: Any, lap: int) -> Iterator[Block]:
-        """As ``Reader.blocks``, for streaming splits, where a filter would move the windows."""
+        """Yield blocks as ``Reader.blocks`` does; for streaming splits, where filtering would shift the windows."""
         return self.read_blocks(split, lap, Env())
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
-        """The rows that are left of a split, with the keys that ``Reader`` gives them; an empty block if none is.
+        """Yield the rows of a split that pass, with the same keys as from ``Reader``; an empty block if no row passes.
 
         Args:
-            timing: receives the rows read and the seconds of the filters.
+            timing: receives the number of rows read, and the filters' time.
         """
         timing = Timing() if timing is None else timing
         if not self.steps:
@@ -131,7 +131,7 @@ class ScanReader:
         yield from self._at_once(split, lap, env, timing)
 
     def _rest_for(self, split: Any) -> Reader | None:
-        """The reader of the other columns, where they are to wait until the filters are through."""
+        """Return the reader of the other columns if they should be read after filtering, otherwise None."""
         if self.rest is None or getattr(split, "streaming", False):
             return None
         rows = getattr(split, "rows", None)
@@ -155,7 +155,7 @@ class ScanReader:
             yield left if self.columns is None else left.only_columns(_ordered(self.columns, left.columns))
 
     def _kept(self, block: Block, env: Env, timing: Timing) -> Block:
-        """The block behind the filters, which see their own columns alone."""
+        """Return the block's rows that pass. The filters are given only the columns that they read."""
         if self.reads is None:
             return run_steps(self.steps, block, env, timing)
         try:
@@ -170,10 +170,10 @@ class ScanReader:
         return Block({name: both[name] for name in block.columns}, block.keys.take(rows))
 
     def _sieve(self, block: Block, env: Env, timing: Timing) -> Block:
-        """The filters' columns of the rows that they leave, whose keys are their places in the block.
+        """Return the filters' columns of the rows that pass; the keys' row numbers are positions in the block.
 
         Raises:
-            _FilterFailed: a filter failed, or left a slot without a row.
+            _FilterFailed: a filter raised, or skipped a row.
         """
         assert self.reads is not None
         columns = {name: column for name, column in block.columns.items() if name in self.reads}
@@ -186,10 +186,10 @@ class ScanReader:
         return left
 
     def _filtered(self, split: Any, lap: int, env: Env, timing: Timing) -> tuple[Index, list[Block]]:
-        """The places in the split of the rows that the filters leave, and the filters' columns of these rows.
+        """Return the positions in the split of the rows that pass, and the filters' columns of these rows.
 
         Raises:
-            _FilterFailed: as ``_sieve`` does.
+            _FilterFailed: see ``_sieve``.
         """
         assert self.first is not None
         places: list[Index] = [np.empty(0, dtype=np.int64)]
@@ -208,7 +208,7 @@ class ScanReader:
         return np.concatenate(places), heads
 
     def _with_rest(self, reader: Reader, split: Any, lap: int, places: Index, heads: Block) -> Iterator[Block]:
-        """The rows at ``places`` with all their columns; ``heads`` has those of the filters."""
+        """Yield all columns of the rows at ``places``; ``heads`` holds their filter columns."""
         done = start = 0
         for block in reader.blocks(split, lap):
             stop = start + block.slots
@@ -232,7 +232,7 @@ class ScanReader:
         )
 
     def _nothing(self) -> Iterator[Block]:
-        """One block of no rows, where its types are known."""
+        """Yield one empty block if the column types are known."""
         schema = getattr(self.narrow.source, "schema", None)
         types = schema() if schema is not None else None
         if types is not None and UNKNOWN not in types.values():
@@ -247,14 +247,14 @@ def scan_reader(
     predicates: Sequence[pl.Expr],
     empty: float = _RATE,
 ) -> ScanReader:
-    """The reader of a scan.
+    """Create the reader of a scan.
 
     Args:
-        reader: of the source as the pipeline has it.
-        columns: what leaves the scan, in order; ``"a.b"`` is a part of a struct column. None is all.
+        reader: reads the source as the pipeline was written.
+        columns: the output columns, in order; ``"a.b"`` is a field of a struct column. None for all.
         steps: the kernels of the filters, in order.
-        predicates: what they keep.
-        empty: the share of splits of which the filters are expected to leave nothing.
+        predicates: the filters as expressions.
+        empty: the expected share of splits of which no row passes.
     """
     source = reader.source
     schema = source.schema() if hasattr(source, "schema") else None
@@ -263,10 +263,10 @@ def scan_reader(
     if schema is None or not hasattr(source, "select"):
         return ScanReader(reader, reader, fused, predicate, None if columns is None else tuple(columns))
     wanted = list(schema if columns is None else columns)
-    tops = {path: path if path in schema else path.partition(".")[0] for path in wanted}  # the columns they lead into
+    tops = {path: path if path in schema else path.partition(".")[0] for path in wanted}  # path to its top-level column
     names = None if columns is None else tuple(dict.fromkeys(tops.values()))
     reads = frozenset[str]() if predicate is None else columns_of(predicate)
-    if reads is None:  # a selector
+    if reads is None:  # a filter uses a selector, whose columns are unknown
         return ScanReader(reader, reader, fused, predicate, names)
     first = [path for path in wanted if tops[path] in reads]
     first += _alone(reads - {tops[path] for path in first}, predicate, source, schema)
@@ -283,7 +283,7 @@ def scan_reader(
 
 
 def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
-    """Columns that the filters alone read, or fields of them, where the source can leave out the others."""
+    """Return the columns that only the filters read; only the fields they use, if the source can select fields."""
     fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
     paths: list[str] = []
     for name in sorted(names):
@@ -293,7 +293,7 @@ def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema
 
 def _selected(reader: Reader, columns: Sequence[str]) -> Reader:
     selected = reader.source.select(columns)
-    selected.schema()  # known once, here, it travels to every worker
+    selected.schema()  # loaded once here, the schema is sent to the workers
     return replace(reader, source=selected)
 
 
@@ -302,7 +302,7 @@ def _ordered(names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, C
 
 
 def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The blocks that hold rows; small ones are joined."""
+    """Yield the blocks that have rows, joining small ones."""
     pending: list[Block] = []
     for block in blocks:
         if block.slots:

@@ -1,4 +1,4 @@
-"""Shipped: what a process runs that got a task's code by value: all that a worker imports of ours begins here."""
+"""Shipped: the functions that run in worker processes, with code sent by value. Workers import this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedar.tasks.reading import read_split
 
 @dataclass(frozen=True)
 class Gathering:
-    """Rows that are gathered when they are pickled: in the thread that sends them, not in the loader's loop."""
+    """Rows that are gathered only when they are pickled: in the sending thread, not in the loader's loop."""
 
     rows: Rows
 
@@ -37,37 +37,37 @@ def _itself(block: Block) -> Block:
 
 
 def run_shipped(code: Code, env: Env, block: Any) -> Result:
-    """A program on a block; ``Gathering`` becomes one on its way."""
+    """Run a program on a block. A ``Gathering`` has become a block by the time it arrives."""
     began = time.perf_counter()
     (program,) = code.load()
     return _with_shipping(run_block, began, program, block, code.env(env))
 
 
 def read_shipped(code: Code, env: Env, split: Split, lap: int, first: int) -> Result:
-    """A program on what a reader makes of a split."""
+    """Read a split, and run a program on its blocks."""
     began = time.perf_counter()
     program, reader = code.load()
     return _with_shipping(read_split, began, program, reader, split, lap, code.env(env), first)
 
 
 def call_shipped(code: Code) -> Any:
-    """What a function and its arguments, shipped as one, return."""
+    """Call a function that was shipped together with its arguments."""
     fn, args, kwargs = code.load()
     return fn(*args, **kwargs)
 
 
 def load_shipped(code: Code) -> None:
-    """What code needs is imported here, so that a task of it begins at once."""
+    """Load code and its imports ahead of time, so that its first task starts at once."""
     code.load()
 
 
 def same(value: Any) -> Any:
-    """Its argument, for any code that measures the way there and back."""
+    """Return the argument; used to measure the round trip to a worker."""
     return value
 
 
 def _with_shipping(run: Callable[..., Result], began: float, *args: Any) -> Result:
-    """A task's result, with what it took to get the task and to send the one before."""
+    """Run a task; add the time to receive it, and to send the previous result, to the result's timing."""
     began -= clocks.shipped()
     loading: list[tuple[Part, float, float]] = [(("ship", ()), time.perf_counter() - began, 0.0)]
     preparing.separate(loading, began)

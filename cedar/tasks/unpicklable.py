@@ -1,4 +1,4 @@
-"""Which object inside a function, or inside what else goes to other processes, cannot be pickled; and what to do."""
+"""Find the object inside a function (or another value) that cannot be pickled, and suggest what to do."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from cedar.core.errors import Site, WorkerError
 
-_DEPTH = 24  # objects inside each other
-_WIDTH = 256  # objects that are tried inside one
+_DEPTH = 24  # max levels of nested objects to search
+_WIDTH = 256  # max parts of one container to try
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 _IN_INIT = "make it in the __init__ of a class and give map the class: it is made once in every worker"
-_INSTEAD = (  # words in the name of a type, and what to do about such objects
+_INSTEAD = (  # substrings of a type's name, and advice for such objects
     (("Lock", "Condition", "Semaphore", "Event", "local"), "locks and threads belong to one process: " + _IN_INIT),
     (("generator", "coroutine", "async_generator"), "a generator is used up once: make a list of it, or a function"),
     (("IO", "Buffered", "TextIO", "FileIO"), "keep the path, and open the file where it is read; or " + _IN_INIT),
@@ -31,9 +31,9 @@ class Culprit:
     """An object that cannot be pickled.
 
     Args:
-        path: how to get there, such as ``decode.<closure conn>`` or ``Tokenizer._lock``.
-        kind: its type, such as ``sqlite3.Connection``.
-        label: the operator that it is in, as plans call it.
+        path: the path to the object, such as ``decode.<closure conn>`` or ``Tokenizer._lock``.
+        kind: the object's type, such as ``sqlite3.Connection``.
+        label: the label of the operator that contains it.
         site: the user's line that built that operator.
     """
 
@@ -44,7 +44,7 @@ class Culprit:
 
 
 def unsendable_code(value: Any, error: Exception) -> WorkerError:
-    """The error for functions that cannot be sent to another process: names what is in the way."""
+    """Return the error for functions that cannot be pickled. It names the object to blame, if one is found."""
     offender = culprit(value)
     if offender is None:
         return WorkerError(
@@ -70,7 +70,7 @@ def _advice(kind: str) -> str:
 
 
 def culprit(value: Any) -> Culprit | None:
-    """The innermost object in ``value`` that cannot be pickled; None if all of it can, each by itself.
+    """Return the innermost object in ``value`` that cannot be pickled; None if ``value`` can be pickled.
 
     Examples:
         >>> import threading
@@ -83,18 +83,18 @@ def culprit(value: Any) -> Culprit | None:
 
 
 def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -> Culprit:
-    """The culprit in a value that does not pickle: in one of its parts, or else itself.
+    """Return the culprit in a value that cannot be pickled: one of its parts, or else the value itself.
 
     Args:
-        value: does not pickle.
-        path: leads there from the user's function or object; inside our own objects, the last step alone.
-        above: the operator.
-        depth: how much further to look.
-        seen: what contains the value, by id.
+        value: the value, which cannot be pickled.
+        path: the path to the value from the user's function or object; inside cedar's objects, only the last step.
+        above: holds the label and site of the operator that contains the value.
+        depth: how many more levels to search.
+        seen: ids of the objects that contain the value.
     """
     kind = type(value)
     label, site = getattr(value, "label", None), getattr(value, "site", None)
-    if _ours(value) and isinstance(site, Site) and isinstance(label, str):  # an operator's step: the user's line
+    if _ours(value) and isinstance(site, Site) and isinstance(label, str):  # an operator's step has the user's line
         above = Culprit("", "", label, site)
     path = path or _name(value)
     for step, part in _parts(value):
@@ -109,7 +109,7 @@ def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -
 
 
 def _ours(value: Any) -> bool:
-    """An object of this package."""
+    """Return whether the object's class is cedar's."""
     return type(value).__module__.partition(".")[0] == "cedar"
 
 
@@ -120,7 +120,7 @@ def _name(value: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a pickle of a value holds, each part with the step that leads to it."""
+    """Yield the parts that a pickle of the value contains, each with its path step."""
     if isinstance(value, types.FunctionType):
         yield from _parts_of_function(value)
     elif isinstance(value, types.MethodType):
@@ -146,7 +146,7 @@ def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:
             yield f".<closure {name}>", cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # an empty cell
             continue
     for name in dict.fromkeys(_globals_of(fn.__code__)):
         if name in fn.__globals__:
@@ -157,7 +157,7 @@ def _parts_of_function(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Names that a function, or one inside it, looks up in its module."""
+    """Yield the global names that a function, or a function nested in it, uses."""
     yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -165,13 +165,13 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object's pickle keeps of it: its own state where it says so, else its attributes."""
+    """Yield the parts of an object's pickle: those of its ``__getstate__`` if it has one, else its attributes."""
     own = getattr(type(value), "__getstate__", None)
     state: Any = None
     if own is not None and own is not getattr(object, "__getstate__", None):
         try:
             state = own(value)
-        except Exception:  # noqa: BLE001 - the user's code; then its attributes have to do
+        except Exception:  # noqa: BLE001 - user code failed: use the attributes instead
             state = None
     if not isinstance(state, dict):
         state = getattr(value, "__dict__", {})
@@ -190,6 +190,6 @@ def _pickles(value: Any) -> bool:
 
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - any object may raise anything
+    except Exception:  # noqa: BLE001 - pickling an object may raise anything
         return False
     return True

@@ -1,6 +1,6 @@
-"""What users need to test their own pipelines: two checks of what they give, faults to put in, and slow, flaky storage.
+"""Tools to test your own pipelines: two checks of their output, fault injection, and slow or flaky storage.
 
-The checks raise AssertionError, and say what differs first.
+The checks raise AssertionError, which names the first difference.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Compare: what a loader gave, bit by bit, and in words where two of them differ first."""
+"""Compare the outputs of two loaders bit by bit, and describe the first difference."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import cedar
 
 
 def taken(loader: cedar.Loader, most: int | None = None) -> list[Any]:
-    """The deliveries of one epoch, or the first ``most`` of them."""
+    """Return the batches or rows that a loader delivers in one epoch, or the first ``most`` of them."""
     if most == 0:
         return []
     return list(islice(loader, most))
 
 
 def plain(value: Any) -> Any:
-    """A value as something that is equal where it is the same bit by bit: type, shape and bytes.
+    """Return a value that compares equal only if type, shape and bytes are equal.
 
     Examples:
         >>> import numpy as np
@@ -40,13 +40,13 @@ def plain(value: Any) -> Any:
     parts = _parts(value)
     if parts is not None:
         return (type(value).__name__, plain(parts))
-    if getattr(type(value), "__eq__", None) is object.__eq__:  # compares by identity, which says nothing here
+    if getattr(type(value), "__eq__", None) is object.__eq__:  # it compares by identity, which differs between runs
         return type(value).__name__
     return (type(value).__name__, repr(value))
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """What jagged columns and Arrow arrays are made of."""
+    """Return the parts of a jagged column or an Arrow array; None for other values."""
     if hasattr(value, "to_list") and hasattr(value, "offsets"):
         return {"values": value.values, "offsets": value.offsets}
     if hasattr(value, "inverse_lookup"):
@@ -57,7 +57,7 @@ def _parts(value: Any) -> dict[str, Any] | None:
 
 
 def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "batch") -> str | None:
-    """Where two runs differ first: batch, column and row, or their number; None if they are the same.
+    """Describe the first difference of two runs: batch, column and row, or their count; None if they are equal.
 
     Examples:
         >>> first_difference([{"x": np.array([1, 2])}], [{"x": np.array([1, 3])}])
@@ -104,7 +104,7 @@ def _of_column(expected: Any, got: Any) -> str | None:
 
 
 def rows_of(value: Any) -> list[Any] | None:
-    """The rows of a column; None if it is of a kind that has none by themselves."""
+    """Return the rows of a column as a list; None if it cannot be split into rows."""
     for name in ("to_list", "to_pylist", "tolist"):
         if hasattr(value, name):
             rows = getattr(value, name)()

@@ -1,4 +1,4 @@
-"""assert_deterministic: the same rows in the same order, however a pipeline is run."""
+"""assert_deterministic: check that a pipeline gives the same rows in the same order in every way of running it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def assert_deterministic(
     batches: int | None = None,
     **options: Any,
 ) -> None:
-    """Run a pipeline in several ways, and compare what they give bit by bit.
+    """Run a pipeline in several ways, and compare the outputs bit by bit.
 
-    It is run twice in this thread; then in blocks of 7 rows, and of one; then on each executor.
+    The pipeline runs twice in this thread, then in blocks of 7 rows and of 1 row, and then on each executor.
 
     Args:
-        pipeline: what to run.
-        executors: as ``loader`` takes them.
-        workers: of the executors that have some.
-        batches: only the first so many, for pipelines that are long or have no end.
-        options: more arguments of ``loader``, such as ``seed`` and ``epoch``.
+        pipeline: the pipeline to check.
+        executors: values of ``loader(executor=)``.
+        workers: number of workers, for executors that have workers.
+        batches: compare only this many batches, for long or endless pipelines.
+        options: further arguments of ``loader``, such as ``seed`` and ``epoch``.
 
     Raises:
-        AssertionError: two ways differ; it names the first batch, column and row.
+        AssertionError: two outputs differ; it names the first batch, column and row.
 
     Examples:
         >>> import cedar, cedar.testing
@@ -85,7 +85,7 @@ def _hint(name: str) -> str:
 
 @contextmanager
 def blocks_of(rows: int) -> Iterator[None]:
-    """Whatever runs in this process works on blocks of at most so many rows; not for several threads at a time."""
+    """Limit blocks to ``rows`` rows for all runs in this process. Do not use it in several threads at a time."""
     read = reading.Reader.blocks
 
     def cut(self: reading.Reader, split: Any, lap: int) -> Iterator[Block]:

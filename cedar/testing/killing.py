@@ -1,4 +1,4 @@
-"""Faults to put in: workers that are killed at random times, functions that end or hang their process."""
+"""Fault injection: kill workers at random times, and crash or hang a worker from inside a function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Literal, NoReturn
 from cedar.core.errors import PipelineError, user_site
 from cedar.executors import processes
 
-_GONE = 2.0  # seconds for the last one that was killed to be seen to be dead
+_GONE = 2.0  # max seconds to wait until the last killed worker is dead
 
 
 @dataclass
 class Kills:
-    """What was killed so far: process ids, and when, by ``time.monotonic()``.
+    """The workers killed so far: process ids, and times by ``time.monotonic()``.
 
     Examples:
         >>> Kills().pids
@@ -39,14 +39,14 @@ class Kills:
 
 @contextmanager
 def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterator[Kills]:
-    """Within it, SIGKILL random workers: of executor "processes", and of Dask clusters on this machine.
+    """Within this context, SIGKILL random workers of executor "processes" and of Dask clusters on this machine.
 
-    At its end no worker is about to die any more: what runs next loses none.
+    On exit it waits until killed workers are dead, so that code after it loses no worker.
 
     Args:
-        rate: kills per second on average; the times between them are exponentially distributed.
-        seed: of the times and the choices.
-        most: the number of kills after which it leaves them alone.
+        rate: average kills per second; the times between kills are exponentially distributed.
+        seed: seed of the times and the choice of workers.
+        most: stop after this many kills.
 
     Raises:
         PipelineError: the rate is not above 0.
@@ -88,7 +88,7 @@ def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threadin
 
 
 def _workers() -> list[int]:
-    """Their process ids: those that are ready to work, lowest first."""
+    """Return the process ids of all workers, lowest first."""
     pids = [pid for pool in processes.pools() for pid in pool.pids()]
     if "cedar.cluster.dask.clients" in sys.modules:
         pids += _of_dask()
@@ -96,7 +96,7 @@ def _workers() -> list[int]:
 
 
 def _of_dask() -> list[int]:
-    """Of the clusters that this process is a client of, as far as they are on this machine."""
+    """Return the process ids of workers on this machine, of the Dask clusters that this process is a client of."""
     from cedar.cluster.dask import clients
     from cedar.plan.places import given_clients
 
@@ -114,14 +114,14 @@ How = Literal["segfault", "exit", "kill", "memory"]
 
 
 def crash(how: How = "segfault") -> NoReturn:
-    """End this process, as a function of a pipeline may: only for one that runs in a worker.
+    """Crash this process. Call it only in a pipeline's function that runs in a worker.
 
     Args:
-        how: "segfault" reads address 0; "exit" calls ``os._exit(3)``; "kill" is SIGKILL; "memory" takes what memory a
-            limit of its own leaves, and is killed, as the kernel does it.
+        how: "segfault" reads address 0; "exit" calls ``os._exit(3)``; "kill" sends SIGKILL; "memory" allocates up to a
+            limit that it sets itself, and then sends SIGKILL, as the kernel would.
 
     Raises:
-        PipelineError: there is no such way.
+        PipelineError: ``how`` is unknown.
 
     Examples:
         >>> import cedar, cedar.testing
@@ -147,16 +147,16 @@ def crash(how: How = "segfault") -> NoReturn:
 
 
 def hang(how: Literal["sleep", "spin", "lock"] = "sleep") -> NoReturn:
-    """Never return: asleep, in a loop of Python, or in C with the lock of the interpreter held.
+    """Never return: sleep, spin in a Python loop, or block in C while holding the GIL ("lock").
 
     Raises:
-        PipelineError: there is no such way.
+        PipelineError: ``how`` is unknown.
 
     Examples:
         >>> slow = cedar.from_items([{"x": 1}]).map(lambda x: hang(), "x", dtype=int)
     """
     if how == "lock":
-        ctypes.PyDLL(None).pause()  # a PyDLL call keeps the lock
+        ctypes.PyDLL(None).pause()  # a PyDLL call does not release the GIL
     if how not in ("sleep", "spin", "lock"):
         raise PipelineError(f"hang({how!r}): there is no such way", site=user_site(), fix="sleep, spin or lock")
     while True:

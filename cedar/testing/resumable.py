@@ -1,4 +1,4 @@
-"""assert_resumable: stopped anywhere and gone on with, a pipeline gives what it gives in one run."""
+"""assert_resumable: check that a pipeline that is stopped and resumed gives the same output as one run."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def assert_resumable(
     batches: int | None = None,
     **options: Any,
 ) -> None:
-    """Stop a pipeline, save its state as JSON, and continue in another loader, on another executor, repeatedly.
+    """Repeatedly stop a pipeline, save its state as JSON, and resume it in another loader on another executor.
 
-    Then stop all ranks of a job, and continue with another number of them: every batch comes once, or with
-    ``last=None``, where each number of ranks cuts the end of an epoch in its own way, every row.
+    Then stop all ranks of a job and resume it on another number of ranks. Every batch must come exactly once; with
+    ``last=None``, where the end of an epoch depends on the number of ranks, every row must.
 
     Args:
-        pipeline: what to run.
-        stops: after which deliveries, or how many random places next to the beginning and the end.
-        executors: that take turns, as ``loader`` takes them.
-        workers: of the executors that have some.
-        worlds: numbers of ranks that follow one another; fewer than two leave that part out.
-        batches: only the first so many, for pipelines that are long or have no end; then ranks are left out.
-        options: more arguments of ``loader``, such as ``seed`` and ``epoch``.
+        pipeline: the pipeline to check.
+        stops: the batches after which to stop, or how many random stops to make besides the start and the end.
+        executors: values of ``loader(executor=)``, used in turn.
+        workers: number of workers, for executors that have workers.
+        worlds: numbers of ranks to use one after another; with fewer than two, this part is skipped.
+        batches: check only this many batches, for long or endless pipelines; the part with ranks is then skipped.
+        options: further arguments of ``loader``, such as ``seed`` and ``epoch``.
 
     Raises:
-        AssertionError: something was lost, repeated, or in another order; it names the first difference.
+        AssertionError: something was lost, repeated, or reordered; it names the first difference.
 
     Examples:
         >>> import cedar, cedar.testing
@@ -113,7 +113,7 @@ def _check_worlds(
 
 
 def _rows(deliveries: Sequence[Any]) -> list[Any]:
-    """The rows of batches, from the columns that have such."""
+    """Return the rows of batches, from the columns that can be split into rows."""
     return [
         dict(enumerate(row))
         for one in deliveries
@@ -122,15 +122,15 @@ def _rows(deliveries: Sequence[Any]) -> list[Any]:
 
 
 def _rest(loader: cedar.Loader, epoch: int, most: int | None) -> list[Any]:
-    """The rest of an epoch, or the first of it; a state after its last delivery is the next one's beginning."""
+    """Return the rest of an epoch, or its first ``most`` batches; nothing if the state is already at the next epoch."""
     if loader.epoch > epoch:
         return []
-    loader.set_epoch(epoch)  # where a run alone can tell that nothing is left, the next one would come
+    loader.set_epoch(epoch)  # if only a run shows that nothing is left, the loader would deliver the next epoch
     return taken(loader, most)
 
 
 def _counted(deliveries: Sequence[Any]) -> Counter[Any]:
-    """How often each is there; batches of nothing but padding are left out."""
+    """Count equal batches, without those that are only padding."""
     return Counter(plain(one) for one in deliveries if "valid" not in one or np.any(np.asarray(one["valid"])))
 
 

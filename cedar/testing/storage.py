@@ -1,11 +1,11 @@
-"""Storage that fails and waits, for tests: any filesystem behind faults that a seed decides.
+"""Slow and flaky storage for tests: it wraps any fsspec filesystem, and a seed decides which requests fail.
 
-A URL of it names the filesystem behind, the faults, and then the path there, so that it works wherever a URL does::
+A URL names the wrapped filesystem, the faults, and the path, so it works wherever cedar accepts a URL::
 
     flaky://memory;status=0.1;reset=0.05;seed=1/data/x.parquet
 
-``flaky`` writes such a URL. The same request gets the same answer whatever else is asked, and whatever thread or
-process asks, so that a test that fails once fails again.
+``flaky`` builds such a URL. The same request always gets the same answer, whatever other requests are made and
+whichever thread or process makes it, so a failing test is reproducible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NUMBERS = (*_SHARES, "latency", "bandwidth", "wait")
 
 
 class StorageFault(OSError):
-    """What a storage answers that is out of order.
+    """The error of a storage request that was answered with an HTTP error status.
 
     Args:
-        status: as in HTTP, 503 or 429.
-        wait: seconds of its Retry-After header; None leaves it out.
+        status: the HTTP status, 503 or 429.
+        wait: seconds in the Retry-After header; None leaves the header out.
 
     Examples:
         >>> str(StorageFault(503))
@@ -60,19 +60,19 @@ def flaky(
     seed: int = 0,
     log: str | os.PathLike[str] | None = None,
 ) -> str:
-    """The URL of the same files behind faults.
+    """Return a URL of the same files on flaky storage.
 
     Args:
-        url: of any filesystem of fsspec; a path is one of a local file.
+        url: a URL of any fsspec filesystem, or a local path.
         status: share of requests that are answered with status 503, 0 to 1.
-        busy: share that are answered with 429 and a Retry-After of ``wait`` seconds.
-        reset: share that end in a ConnectionResetError.
-        short: share of reads that return fewer bytes than they should.
+        busy: share of requests that are answered with 429 and a Retry-After of ``wait`` seconds.
+        reset: share of requests that end in a ConnectionResetError.
+        short: share of reads that return fewer bytes than requested.
         latency: seconds that each request takes.
-        bandwidth: bytes per second of reads; 0 does not limit them.
-        wait: seconds that a 429 asks to wait.
-        seed: another one fails other requests.
-        log: a local file to which each request, of any process, adds a line: "pid operation path fault".
+        bandwidth: bytes per second of reads; 0 means no limit.
+        wait: seconds in the Retry-After header of a 429.
+        seed: decides which requests fail.
+        log: a local file to which each request of any process appends a line: "pid operation path fault".
 
     Examples:
         >>> import cedar, fsspec
@@ -96,14 +96,14 @@ def flaky(
 
 
 class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """A filesystem of fsspec behind faults; see ``flaky``, which takes the same arguments.
+    """An fsspec filesystem that injects faults; see ``flaky``, which takes the same arguments.
 
     Args:
-        target: the protocol of the filesystem behind, such as "memory" or "file".
-        target_options: what it is made with.
+        target: the protocol of the wrapped filesystem, such as "memory" or "file".
+        target_options: arguments for the wrapped filesystem.
 
-    ``requests`` counts what this process asked, by operation (``info``, ``list``, ``read``, ``write``), ``faults`` what
-    went wrong, by kind.
+    ``requests`` counts this process's requests by operation (``info``, ``list``, ``read``, ``write``), and ``faults``
+    counts the injected faults by kind.
 
     Examples:
         >>> FlakyFileSystem("memory", status=0.5, seed=3).faults
@@ -114,7 +114,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
     cachable = True
     root_marker = ""
 
-    def __init__(  # noqa: PLR0913 - each has a name
+    def __init__(  # noqa: PLR0913 - all are keyword arguments
         self,
         target: str = "memory",
         target_options: dict[str, Any] | None = None,
@@ -144,7 +144,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """The path as the filesystem behind has it."""
+        """Return the path in the wrapped filesystem."""
         if isinstance(path, list):
             return [cls._strip_protocol(p) for p in path]
         path = os.fspath(path)
@@ -161,13 +161,13 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _parsed(path.removeprefix("flaky://").partition("/")[0])
 
     def unstrip_protocol(self, name: str) -> str:
-        """The URL of a path, with the filesystem behind but not the faults: they are no part of the data."""
+        """Return the URL of a path with the wrapped filesystem but without faults, as they do not identify the data."""
         return f"flaky://{self._host}/{name.lstrip('/')}"
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
     def _ask(self, operation: str, path: str, start: int = 0) -> str:
-        """Count a request, take its time, raise its fault; "short" where it is to return less."""
+        """Count and delay a request, and raise its fault. Return "short" if a read should return fewer bytes."""
         with self._guard:
             self.requests[operation] += 1
             attempt = self._attempts[operation, path, start]
@@ -197,7 +197,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
             draw -= share
         return ""
 
-    # ---- what readers call -------------------------------------------------------------------------------------------
+    # ---- for readers -------------------------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -227,7 +227,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._ask("write", path)
         return self.target.open(path, mode)
 
-    # ---- what sinks call ---------------------------------------------------------------------------------------------
+    # ---- for writers -------------------------------------------------------------------------------------------------
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         self.target.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
@@ -247,14 +247,14 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _Ranges(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that is read by ranges, each its own request."""
+    """A file that is read in ranges, with one request per range."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs.cat_file(self.path, start=start, end=end)  # type: ignore[no-any-return]
 
 
 def _parsed(host: str) -> dict[str, Any]:
-    """The arguments that a URL names behind its protocol, and behind a user and password, which nothing asks for."""
+    """Return the arguments in the host part of a URL. A user and password before them are ignored."""
     target, *pairs = host.rpartition("@")[2].split(";")
     given: dict[str, Any] = {"target": target}
     for pair in pairs:

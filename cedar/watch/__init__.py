@@ -1,1 +1,1 @@
-"""Reports, pages, metrics and traces: an extension, which the core asks for by name (``cedar.core.extensions``)."""
+"""Reports, pages, metrics and traces: an extension, which the core loads by name (``cedar.core.extensions``)."""

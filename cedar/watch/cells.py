@@ -1,4 +1,4 @@
-"""Values of rows, small enough for a cell: images as thumbnails, sound as a waveform, anything else as a short text."""
+"""Show values in table cells: images as thumbnails, sound as a waveform, anything else as a short string."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from cedar.core.printable import escape
 
-_HIGH, _WIDE = 128, 256  # pixels of a thumbnail, at most
-_SEEN = 64  # pixels of a side, up to which a smaller one is enlarged by an integer
-_LOOKED_AT = 512  # pixels of a side that a thumbnail is made from
-_LEAST = 8  # pixels of both sides of an array that is taken for a gray image: fewer are boxes, or points
-_FLAT = 50  # times as long as high: no image
-_SAMPLES = 64  # samples of a clip: fewer numbers are shown as such
-_CURVE = (160, 48)  # pixels of a waveform
+_HIGH, _WIDE = 128, 256  # max size of a thumbnail in pixels
+_SEEN = 64  # pixels; a smaller thumbnail is enlarged, by an integer factor, up to this size
+_LOOKED_AT = 512  # max pixels per side that a thumbnail is computed from
+_LEAST = 8  # min pixels per side of a gray image; smaller arrays are boxes or points
+_FLAT = 50  # max aspect ratio of an image
+_SAMPLES = 64  # min samples of an audio clip; fewer are shown as numbers
+_CURVE = (160, 48)  # size of a waveform in pixels
 _LETTERS = 80
 
 _SHORT = reprlib.Repr()
@@ -27,7 +27,7 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 6
 
 
 def text(value: Any) -> str:
-    """A value on one line.
+    """Return a value as one line of text.
 
     Examples:
         >>> text(1 / 3), text(np.zeros((40, 60, 3), np.uint8)), text(b"1234")
@@ -48,7 +48,7 @@ def _cut(words: str) -> str:
 
 
 def markup(name: str, value: Any) -> str:
-    """A value as HTML: a thumbnail, a waveform, or its text, escaped."""
+    """Return a value as HTML: a thumbnail, a waveform, or escaped text."""
     pixels = _pixels(value)
     if pixels is not None:
         return _thumbnail(name, value, pixels)
@@ -60,7 +60,7 @@ def markup(name: str, value: Any) -> str:
 
 
 def _pixels(value: Any) -> npt.NDArray[Any] | None:
-    """The array as (height, width), or (height, width, 1, 3 or 4); None if it is not an image."""
+    """Return an image's array with shape (height, width) or (height, width, 1, 3 or 4); None for other values."""
     if not isinstance(value, np.ndarray) or not value.size or value.dtype.kind not in "uifb":
         return None
     if value.ndim == 3 and (value.dtype == np.uint8 or value.dtype.kind == "f"):
@@ -95,7 +95,7 @@ def _thumbnail(name: str, value: npt.NDArray[Any], pixels: npt.NDArray[Any]) -> 
 
 
 def _levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """As bytes: floats from 0 to 1 keep their meaning, other numbers are stretched from the least to the most."""
+    """Convert to bytes. Floats from 0 to 1 keep that range; other numbers are scaled from their minimum to maximum."""
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     numbers = pixels.astype(np.float64)
@@ -116,7 +116,7 @@ def _ends(numbers: npt.NDArray[Any]) -> str:
 
 
 def _samples(value: Any) -> npt.NDArray[Any] | None:
-    """The samples of a clip, the mean of its channels; None if it is none."""
+    """Return a clip's samples, averaged over channels; None for other values."""
     if isinstance(value, list) and len(value) >= _SAMPLES and all(type(number) is float for number in value):
         return np.array(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.ndim or len(value) < _SAMPLES:
@@ -127,7 +127,7 @@ def _samples(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _waveform(name: str, samples: npt.NDArray[Any]) -> str:
-    """The least and the most of each part of a clip, as one shape."""
+    """Return the waveform as SVG: the minimum and maximum of each part of the clip."""
     wide, high = _CURVE
     said = f"{len(samples):,} samples, {_ends(samples)}"
     numbers = np.nan_to_num(samples.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,4 +1,4 @@
-"""A contact sheet: rows of data before and after each operator, as text and as a page."""
+"""A contact sheet: rows before and after each operator, as text and as a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cedar.core.printable import escape, one_line, printable
 from cedar.watch import cells
 
-_MOST = 16  # columns of a cell
+_MOST = 16  # max columns shown in a cell
 _STYLE = (
     ".sheet{font:13px/1.4 system-ui,sans-serif;color:#111;background:#fff}"
     ".sheet table{border-collapse:collapse}.sheet th,.sheet td{text-align:left;vertical-align:top;padding:6px 10px;"
@@ -24,13 +24,13 @@ _SAFE = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True)
 class Cell:
-    """One row behind an operator.
+    """One row after an operator.
 
     Attributes:
-        values: of all its columns; none where the row ended.
+        values: the values of all its columns; empty if the row ended.
         shown: the columns that the operator wrote, added or changed.
-        draws: what it drew for this row, by name, where it is random.
-        note: what else is to be said.
+        draws: the operator's random draws for this row, by name.
+        note: a remark for the reader.
         end: why the row ends here; "" if it continues.
     """
 
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """One row of data: where it was read, and a cell for the source and each operator that it came to."""
+    """One row: where it was read, and a cell for the source and for each operator that it reached."""
 
     place: str
     cells: tuple[Cell, ...]
@@ -51,9 +51,9 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What ``Pipeline.inspect()`` found. ``steps`` are the source and the operators, as ``cells`` of each row are.
+    """The result of ``Pipeline.inspect()``. ``steps`` are the source and the operators, in the order of a row's cells.
 
-    ``notes`` say what is left out, and where the sheet ends.
+    ``notes`` say which operators are left out, and where the sheet ends.
     """
 
     steps: tuple[str, ...]
@@ -63,7 +63,7 @@ class Sheet:
     epoch: int = 0
 
     def html(self, path: str | os.PathLike[str]) -> None:
-        """Write it as one page, which needs no network and runs no script.
+        """Write the sheet as one HTML page, which needs no network and runs no script.
 
         Examples:
             >>> import cedar, pathlib
@@ -110,7 +110,7 @@ def _drew(cell: Cell) -> str:
 
 
 def _beside(cell: Cell, before: Cell | None) -> list[str]:
-    """What became of the columns that are not shown."""
+    """Describe the columns that are not shown: unchanged, removed, or too many."""
     same = [name for name in cell.values if name not in cell.shown]
     gone = [name for name in before.values if name not in cell.values] if before is not None and not cell.end else []
     more = len(cell.shown) - _MOST

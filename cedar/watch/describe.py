@@ -1,4 +1,4 @@
-"""What the rows of a pipeline hold: figures of each column from one pass over them."""
+"""Describe a pipeline's rows: statistics of each column, from one pass."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cedar.core.printable import one_line
 if TYPE_CHECKING:
     import polars as pl
 
-_SAMPLE = 100_000  # rows that quantiles and top values come from
+_SAMPLE = 100_000  # max sampled rows, for quantiles and top values
 _QUANTILES = (0.25, 0.5, 0.75)
 _TOP = 3
-_CELL = 24  # characters
+_CELL = 24  # max characters per cell
 
 
 @dataclass(frozen=True)
 class ColumnFigures:
-    """Figures of one column; of its values, or of the ``lengths`` of lists, strings in bytes and arrays.
+    """Statistics of one column: of its values, or with ``lengths``, of the lengths of its lists or bytes.
 
-    ``nulls`` and ``nans`` are counts; no other figure counts such values. ``deviation`` is the standard deviation of
-    all of them. ``quantiles`` maps 0.25, 0.5 and 0.75 to values, ``top`` the most frequent values to their share of
-    the rows, 0 to 1. What a type has no such figure for is None or empty.
+    ``nulls`` and ``nans`` are counts; all other figures exclude such values. ``deviation`` is the standard deviation of
+    all rows. ``quantiles`` maps 0.25, 0.5 and 0.75 to values, ``top`` the most frequent values to their share of the
+    rows, 0 to 1. Figures that do not apply to the type are None or empty.
     """
 
     type: str
@@ -45,14 +45,14 @@ class ColumnFigures:
 
 @dataclass(frozen=True)
 class Description:
-    """What ``Pipeline.describe()`` found; ``sampled`` rows are what quantiles and top values come from."""
+    """The result of ``Pipeline.describe()``. Quantiles and top values are computed from ``sampled`` rows."""
 
     rows: int
     sampled: int
     columns: dict[str, ColumnFigures]
 
     def table(self) -> pl.DataFrame:
-        """A row for each column, all cells text."""
+        """Return the figures as a table of strings, with one row per column."""
         import polars as pl
 
         rows = [{"column": name, **_cells(figures, self.rows)} for name, figures in self.columns.items()]
@@ -80,7 +80,7 @@ class Description:
 
 
 def describe(blocks: Iterable[Block]) -> Description:
-    """The figures of all rows, in one pass; memory holds a part of the rows and a sample."""
+    """Compute the figures of all rows in one pass; memory holds one part of the rows and a sample."""
     import polars as pl
 
     columns: dict[str, _ColumnTotals] = {}
@@ -100,7 +100,7 @@ def describe(blocks: Iterable[Block]) -> Description:
 
 
 class _ColumnTotals:
-    """Adds up a column, part by part."""
+    """Accumulates the statistics of a column, part by part."""
 
     def __init__(self, first: pl.Series) -> None:
         import polars as pl
@@ -115,7 +115,7 @@ class _ColumnTotals:
         self.most: Any = None
 
     def add(self, part: pl.Series) -> pl.Series:
-        """The values that figures are of; null if there is none."""
+        """Add a part; return the values that statistics are computed from, null if there are none."""
         import polars as pl
 
         self.nulls += part.null_count()
@@ -135,7 +135,7 @@ class _ColumnTotals:
         return part
 
     def _add_numbers(self, part: pl.Series) -> None:
-        """Mean and squares of two sets joined (Chan et al., 1979)."""
+        """Update mean and sum of squares with more values (Chan et al., 1979)."""
         mean: Any = part.mean()
         squares: Any = ((part - mean) ** 2).sum()
         count, away = self.count + len(part), mean - self.mean

@@ -1,4 +1,4 @@
-"""inspect: the first rows of a pipeline, taken through its operators one by one, as written."""
+"""inspect: run the first rows of a pipeline through its operators one by one, as written."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from cedar.watch.contact_sheet import Cell, Sheet, SheetRow
 
 
 def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
-    """The first rows of a pipeline's source before and after each operator that works on single rows.
+    """Return the first rows of a pipeline's source, before and after each operator that works on single rows.
 
-    What random operators draw is what they draw for these rows in a run with that seed, in that epoch.
+    Random operators draw what they would draw for these rows in a run with this seed and epoch.
 
     Args:
         root: the pipeline's last node.
-        rows: how many.
-        seed, epoch: of the run.
+        rows: the number of rows.
+        seed, epoch: the run's seed and epoch.
 
     Raises:
-        CedarError: whatever the source raises; an operator's error is shown in its cell.
+        CedarError: the source raised it. An operator's error is shown in its cell instead.
     """
     work = _InspectPass(root, seed, epoch)
     try:
@@ -47,7 +47,7 @@ def inspect(root: Node, rows: int, seed: int, epoch: int) -> Sheet:
 
 
 class _InspectPass:
-    """One sheet."""
+    """Builds one sheet."""
 
     def __init__(self, root: Node, seed: int, epoch: int) -> None:
         env = Env(seed, epoch, Instances(), numeric=NumericEnvironment.of_caller())
@@ -69,7 +69,7 @@ class _InspectPass:
         return Sheet(labels, rows_shown, tuple(notes), self.env.seed, self.env.epoch)
 
     def _path(self) -> tuple[Node, list[Node], list[str]]:
-        """The source, what rows go through from there, first inputs only, and what is to be said of the rest."""
+        """Return the source, the operators from there on (along first inputs only), and notes on what is left out."""
         above: list[Node] = []
         node = self.binding.root
         while node.inputs:
@@ -104,7 +104,7 @@ class _InspectPass:
         return SheetRow(place, tuple(made))
 
     def _applied(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
-        """A row behind an operator, and the block that holds it there."""
+        """Apply an operator to a row; return the cell and the resulting block."""
         try:
             after = run_block(self._program(node), own_copy(block), self.env).blocks[0]
         except CedarError as error:
@@ -120,10 +120,10 @@ class _InspectPass:
         return Cell(values, _changed(node, before.values, values), self._draws(node, block), note), after
 
     def _program(self, node: Node) -> Program:
-        """An operator by itself.
+        """Return a program of only this operator.
 
         Raises:
-            CedarError: it cannot be prepared.
+            CedarError: the operator cannot be prepared.
         """
         if id(node) not in self._programs:
             try:
@@ -137,20 +137,20 @@ class _InspectPass:
         return program
 
     def _draws(self, node: Node, block: Block) -> dict[str, Any]:
-        """What a kernel draws for the row of a block, as it tells itself."""
+        """Return an operator's random draws for the row of a block, as its ``describe`` method reports them."""
         describe = getattr(self.binding.bound(node), "describe", None)
         drawn = describe(block, self.env) if describe is not None else []
         return drawn[0] if drawn else {}
 
     def _refused(self, node: Node, block: Block) -> dict[str, Any]:
-        """The same for a row that has no result, where it can be known."""
-        with suppress(Exception):  # of values that no transform takes
+        """Return the draws for a row without a result; empty if they cannot be determined."""
+        with suppress(Exception):  # the transform may not accept the row's values
             return self._draws(node, block)
         return {}
 
 
 def _ends(node: Node) -> str:
-    """Why the rows of a sheet cannot be followed through an operator; "" if they can."""
+    """Return why single rows cannot be followed through an operator; "" if they can."""
     operator = node.operator
     if node.batched:
         return "it makes batches"
@@ -176,7 +176,7 @@ def _value(column: Column) -> Any:
 
 
 def _changed(node: Node, before: Any, after: dict[str, Any]) -> tuple[str, ...]:
-    """The columns that an operator wrote, added or changed."""
+    """Return the columns that an operator wrote, added or changed."""
     writes = node.effects.writes or frozenset()
     return tuple(
         name

@@ -1,4 +1,4 @@
-"""Observers of a run: each is notified of what is delivered, and of the end."""
+"""Observers of a run: each is notified of deliveries and of the end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cedar.watch.serve import StatusServer
 from cedar.watch.status import status
 from cedar.watch.trace import TraceWriter
 
-_LOOK = 0.1  # seconds between two looks at a run
-_CALLBACK = 10.0  # seconds between two calls of on_metrics
-_POINTS = 512  # of the history of a run
+_LOOK = 0.1  # min seconds between two updates of the observers
+_CALLBACK = 10.0  # min seconds between two calls of on_metrics
+_POINTS = 512  # max points in a run's history
 
 
 class History(Observer):
-    """Keeps what a run had done now and then, ever more rarely the longer it takes."""
+    """Records the progress of a run at intervals, which double whenever the history is full."""
 
     def __init__(self) -> None:
         self._next, self._every = 0.0, _LOOK
 
     def update(self, metrics: Metrics) -> None:
-        """One more point, if it is time to."""
+        """Add a point if it is due."""
         elapsed = metrics.time.elapsed
         if elapsed < self._next:
             return
@@ -43,29 +43,29 @@ class History(Observer):
 
 
 class Callback(Observer):
-    """Calls ``on_metrics`` every ten seconds, and when an iteration ends."""
+    """Calls ``on_metrics`` every ten seconds and at the end of an iteration."""
 
     def __init__(self, call: Callable[[dict[str, Any]], object]) -> None:
         self._call, self._next = call, time.perf_counter() + _CALLBACK
         self.loader: Loader | None = None
 
     def update(self, metrics: Metrics) -> None:
-        """Call, if it is time to."""
+        """Call ``on_metrics`` if it is due."""
         if time.perf_counter() >= self._next:
             self.ended()
 
     def ended(self) -> None:
-        """Call."""
+        """Call ``on_metrics``."""
         self._next = time.perf_counter() + _CALLBACK
         if self.loader is not None:
             self._call(status(self.loader))
 
 
 class Observers(Observer):
-    """All that watch one loader.
+    """All observers of one loader.
 
     Args:
-        progress, trace, serve, on_metrics: as of ``Pipeline.loader``.
+        progress, trace, serve, on_metrics: the arguments of ``Pipeline.loader``.
         site: the user's line.
     """
 
@@ -89,7 +89,7 @@ class Observers(Observer):
         return bool(self._all)
 
     def attach(self, loader: Loader) -> None:
-        """Watch this loader."""
+        """Connect the observers to a loader."""
         if self._progress is not None:
             self._progress.position, self._progress.epoch = loader.position, lambda: loader.epoch
         if self._callback is not None:
@@ -104,13 +104,13 @@ class Observers(Observer):
             self._otlp.attach(loader)
 
     def begin(self, metrics: Metrics) -> None:
-        """A loader is created, with these counters."""
+        """Notify the observers that a loader was created, with its metrics."""
         self._metrics = metrics
         for each in self._all:
             each.begin(metrics)
 
     def update(self, metrics: Metrics) -> None:
-        """Rows, or a batch, are about to be delivered; observers are notified now and then."""
+        """Notify the observers of a delivery, at most every 0.1 seconds."""
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + _LOOK
@@ -118,13 +118,13 @@ class Observers(Observer):
                 each.update(metrics)
 
     def ended(self) -> None:
-        """An iteration is over; that of a forked child is not a concern of ours."""
+        """Notify the observers that an iteration ended, except in a forked child."""
         if os.getpid() == self._pid:
             for each in self._all:
                 each.ended()
 
     def close(self) -> None:
-        """The loader is closed."""
+        """Notify the observers that the loader was closed, except in a forked child."""
         if os.getpid() == self._pid:
             for each in self._all:
                 each.close()

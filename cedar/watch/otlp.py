@@ -1,4 +1,4 @@
-"""Metrics to an OpenTelemetry collector, where the environment names one."""
+"""Send metrics to an OpenTelemetry collector, if an environment variable names one."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _ABSENT = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
 
 
 def named() -> str:
-    """The variable that names a collector; "" if none does, or all is switched off."""
+    """Return the variable that names a collector; "" if none is set or OpenTelemetry is disabled."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     return next((name for name in _ENDPOINTS if os.environ.get(name)), "")
 
 
-_numbers = itertools.count()  # of the loaders of this process
-_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by the provider of the program
+_numbers = itertools.count()  # numbers this process's loaders
+_sending: weakref.WeakKeyDictionary[Any, Loaders] = weakref.WeakKeyDictionary()  # by the program's meter provider
 
 
 class Loaders:
-    """The loaders whose figures one provider sends; instruments are made once, and ask all of them.
+    """The loaders whose metrics one provider sends. Each instrument is created once and reads all loaders.
 
     Args:
-        provider: of meters.
+        provider: the meter provider.
     """
 
     def __init__(self, provider: Any) -> None:
-        self.known: dict[int, Any] = {}  # weak references, by number
+        self.known: dict[int, Any] = {}  # weak references to loaders, by number
         self._made: set[str] = set()
         self._meter = provider.get_meter("cedar")
 
     def add(self, number: int, loader: Loader) -> None:
-        """Send this loader's figures from now on."""
+        """Start sending a loader's metrics."""
         self.known[number] = weakref.ref(loader)
         for each in figures(loader.report()):
             if each.name not in self._made:
@@ -71,19 +71,19 @@ class Loaders:
 
 
 class Otlp(Observer):
-    """Sends the figures of a loader, by the provider of the program, or by one of its own if there is none.
+    """Sends a loader's metrics through the program's meter provider, or through its own if the program has none.
 
-    The variables of OpenTelemetry say where to and how often: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
+    OpenTelemetry's variables configure the destination and interval: ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``..._HEADERS``,
     ``OTEL_METRIC_EXPORT_INTERVAL`` (milliseconds), ``OTEL_RESOURCE_ATTRIBUTES``.
     """
 
     def __init__(self) -> None:
-        self._own: Any = None  # a provider
+        self._own: Any = None  # its own meter provider, if any
         self._number = next(_numbers)
         self._loaders: Loaders | None = None
 
     def attach(self, loader: Loader) -> None:
-        """Send this loader's figures from now on."""
+        """Start sending a loader's metrics, if OpenTelemetry is installed."""
         try:
             from opentelemetry import metrics
             from opentelemetry.sdk.metrics import MeterProvider
@@ -99,7 +99,7 @@ class Otlp(Observer):
             self._loaders.add(self._number, loader)
 
     def close(self) -> None:
-        """Send the last figures, if nothing else does."""
+        """Stop sending; an own provider first sends the last metrics."""
         if self._own is not None:
             provider, self._own = self._own, None
             provider.shutdown()
@@ -108,7 +108,7 @@ class Otlp(Observer):
 
 
 def _provider() -> Any:
-    """Sends by HTTP, as the variables say."""
+    """Return a provider that sends by HTTP, configured by OpenTelemetry's variables; None if it is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError:

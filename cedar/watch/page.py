@@ -1,4 +1,4 @@
-"""A report as HTML: in a notebook, as its own page, and as the page of a run that continues."""
+"""Render a report as HTML: in a notebook, as a page in a file, and as the live page of a running loader."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STYLE = (
     ".cedar i{display:block;height:9px;background:#b45309}"
     "#cedar-lanes{border:1px solid #666;max-height:70vh;overflow-y:auto}#cedar-lanes:focus{outline:3px solid #1d4ed8}"
 )
-_WIDE, _HIGH = 720, 120  # pixels of a curve
-_MOST = 100_000  # spans of a page: the last ones
+_WIDE, _HIGH = 720, 120  # width and height of a chart in pixels
+_MOST = 100_000  # max spans on a page; the latest are shown
 _RATE, _WAIT, _MEMORY = "#1d4ed8", "#b91c1c", "#15803d"
 
 
 def page(report: Report, spans: Sequence[Shown] = ()) -> str:
-    """A page that needs nothing from a network; with a timeline of the spans that were recorded.
+    """Return a page that needs no network. If spans were recorded, it includes a timeline.
 
     Examples:
         >>> import cedar
@@ -40,7 +40,7 @@ def page(report: Report, spans: Sequence[Shown] = ()) -> str:
 
 
 def live(report: Report) -> str:
-    """The page of a run that is served: it asks for ``report`` each second."""
+    """Return the live page of a served run, which requests ``report`` every second."""
     return _whole(
         f"cedar: rank {report.rank} of {report.world}",
         f'<p class="cedar" role="status" id="cedar-state">running</p><div id="cedar-live">{view(report)}</div>'
@@ -60,7 +60,7 @@ def _script(name: str) -> str:
 
 
 def view(report: Report) -> str:
-    """All of a report but its timeline."""
+    """Return a report as HTML without the timeline."""
     others = [line for line in report.workers_time if line.label in NO_OPERATORS]
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     rest = Box(f"{others[0].label}{more} (no operators)" if others else "", ())
@@ -105,7 +105,7 @@ def _table(title: str, rows: Iterable[tuple[str, float]], total: float) -> str:
 
 
 def _curves(report: Report) -> str:
-    """Rows per second over time, the share of time in which the trainer waited, and memory."""
+    """Return a chart of rows per second, the trainer's share of waiting, and memory over time."""
     spans = [(a, b) for a, b in pairwise(report.history) if b[0] > a[0]]
     if not spans:
         return ""
@@ -132,7 +132,7 @@ def _curves(report: Report) -> str:
 
 
 def _timeline(shown: Sequence[Shown]) -> str:
-    """Lanes of threads, workers and the trainer, with a script that draws what of them is inspected."""
+    """Return a timeline with a lane per thread, worker and trainer, and the script that draws its visible part."""
     names: dict[str, int] = {}
     lanes: dict[str, int] = {}
     zero = min(span[2] for span in shown)

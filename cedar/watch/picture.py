@@ -1,4 +1,4 @@
-"""A pipeline as a picture: its operators and what flows where, as Mermaid text or as SVG for a notebook."""
+"""Draw a pipeline's operators and connections, as Mermaid text or as SVG for a notebook."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cedar.pipeline.explain_words import as_written
 from cedar.plan.data import Plan
 from cedar.plan.graph import Node, labels, walk
 
-_WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: of a character, of a box, between boxes
-_SMALL, _LINE = 6.7, 15  # pixels: of a character and of a line below the label
-_MOST = 60  # characters of a box
+_WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: width of a character, height of a box, gap between boxes
+_SMALL, _LINE = 6.7, 15  # pixels: width of a character and height of a line below the label
+_MOST = 60  # max characters per line in a box
 
 
 @dataclass(frozen=True)
 class Box:
-    """One operator: its label, the numbers of the boxes that it draws from, and lines in small letters."""
+    """One operator: its label, the indices of its input boxes, and details in small print."""
 
     label: str
     inputs: tuple[int, ...]
@@ -28,14 +28,14 @@ class Box:
 
 
 def boxes(root: Node, labels: Mapping[int, str], details: Sequence[tuple[str, ...]] = ()) -> list[Box]:
-    """The operators of a pipeline, sources first; ``labels`` by the id of their nodes."""
+    """Return a box per operator, sources first. ``labels`` maps the ids of nodes to labels."""
     number = {id(node): i for i, node in enumerate(walk(root))}
     made = [Box(labels[id(node)], tuple(number[id(child)] for child in node.inputs)) for node in walk(root)]
     return [replace(box, details=lines) for box, lines in zip(made, details, strict=True)] if details else made
 
 
 def mermaid(shown: Sequence[Box]) -> str:
-    """Text that Mermaid draws, as GitHub and notebooks do.
+    """Return the boxes as Mermaid text, which GitHub and notebooks render.
 
     Examples:
         >>> print(mermaid([Box("read", ()), Box("batch(2)", (0,))]))
@@ -50,7 +50,7 @@ def mermaid(shown: Sequence[Box]) -> str:
 
 
 def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
-    """A picture that needs nothing else; a box is the redder the larger its label's share, 0 to 1, which it shows."""
+    """Return a self-contained SVG. Each box shows its label's share, 0 to 1: the redder, the larger the share."""
     shares = shares or {}
     shown = [replace(box, details=tuple(map(one_line, box.details))) for box in shown]
     depth: list[int] = []
@@ -98,7 +98,7 @@ def _cut(label: str) -> str:
 
 
 def html(root: Node, text: str) -> str:
-    """For notebooks: a picture of the operators of a pipeline, and a text about it."""
+    """Return HTML for notebooks: a picture of the pipeline, and ``text`` below it."""
     binding = Binding(root, None, Env(sampling=True))
     executor = Plan.as_written(root).executor
     details = pictured(binding.nodes, binding.splits, binding.lowered(root, executor), executor)
@@ -106,5 +106,5 @@ def html(root: Node, text: str) -> str:
 
 
 def chart(root: Node) -> str:
-    """The operators of a pipeline, as text that Mermaid draws."""
+    """Return the pipeline as Mermaid text."""
     return mermaid(boxes(root, as_written(root, labels(root))))

@@ -1,4 +1,4 @@
-"""A progress line in a terminal or a notebook, for anything that takes over a second; elsewhere an occasional line."""
+"""A progress line in a terminal or notebook for runs over a second; in other outputs, an occasional line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cedar.profile.text import cut
 _QUIET_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
 _PLAIN_SECONDS = 30.0
-_WIDTH = 78  # of a line; a terminal of 80 columns shows a spinner and a space before it
-_BAR = 12  # characters
-_MIN_NAME = 8  # characters of the bottleneck's name
-_LATELY = 5.0  # seconds that a rate is of
+_WIDTH = 78  # max characters of a line; a spinner and a space precede it in a terminal of 80 columns
+_BAR = 12  # characters of the bar
+_MIN_NAME = 8  # min characters for the bottleneck's name
+_LATELY = 5.0  # seconds over which a rate is averaged
 
 
 class RecentRate:
-    """Rows per second of the last seconds, and the share of them in which the trainer waited, 0 to 1."""
+    """Recent rows per second, and the share of recent time during which the trainer waited, 0 to 1."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, float]] = deque()
 
     def of(self, metrics: Metrics) -> tuple[float, float]:
-        """To be asked repeatedly."""
+        """Return both figures; call this repeatedly."""
         now = metrics.time.elapsed, metrics.rows, metrics.time.waited
         while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _LATELY:
             self._seen.popleft()
@@ -44,13 +44,13 @@ class RecentRate:
 
 
 class Remaining:
-    """Percent and time left of an epoch, by how fast it went so far."""
+    """Estimate the progress and remaining time of an epoch from its speed so far."""
 
     def __init__(self) -> None:
         self._epoch, self._began = 0, (0.0, 0)
 
     def of(self, elapsed: float, epoch: int, done: int, total: int | None) -> tuple[float, float | None] | None:
-        """The share that is done, 0 to 1, and the seconds left; None if the whole is not known.
+        """Return the share that is done, 0 to 1, and the seconds left; None if the total is unknown.
 
         Examples:
             >>> Remaining().of(50.0, 0, 25, 100)
@@ -66,14 +66,14 @@ class Remaining:
 
 
 class Progress(Observer):
-    """A line of at most 78 characters: epoch, a bar and the time left, or rows where counts are unknown; recent rows/s,
-    the share of time that the trainer waited, and for what.
+    """Shows a line of at most 78 characters: epoch, bar and time left (or rows, if the total is unknown), recent
+    rows/s, the trainer's share of waiting, and what it waited for.
 
     Args:
-        title: the line begins with it, or with the epoch.
-        position: what of the epoch is done, and all of it or None, in one unit.
-        epoch: the current one.
-        plain: write lines if nothing looks, too.
+        title: start of the line; replaced by the epoch if that is given.
+        position: returns the number of units done in this epoch, and the total or None.
+        epoch: returns the current epoch.
+        plain: also write lines if stderr is not a terminal or notebook.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Progress(Observer):
         self._lately, self._left = RecentRate(), Remaining()
 
     def update(self, metrics: Metrics) -> None:
-        """Redraw, if it is time to."""
+        """Redraw the line if it is due."""
         now = time.perf_counter()
         if not self._draws or now < self._next:
             return
@@ -106,7 +106,7 @@ class Progress(Observer):
         self._line.update(text)
 
     def text(self, metrics: Metrics) -> str:
-        """The line as of now."""
+        """Return the current line."""
         rate, stall = self._lately.of(metrics)
         epoch = 0 if self.epoch is None else self.epoch()
         done, total = (0, None) if self.position is None else self.position()
@@ -123,18 +123,18 @@ class Progress(Observer):
         return one_line(shown + (f" for {cut(name, room)}" if known else ""))
 
     def ended(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._line is not None:
             self._line.stop()
             self._line = None
 
     def close(self) -> None:
-        """The same."""
+        """Remove the line."""
         self.ended()
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, hours if there are some.
+    """Format seconds as minutes and seconds, with hours if needed.
 
     Examples:
         >>> clock(75.2), clock(7384)
@@ -150,7 +150,7 @@ def _in_notebook() -> bool:
 
 
 class _Terminal:
-    """A line next to a spinner."""
+    """Draws a line after a spinner."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -160,15 +160,15 @@ class _Terminal:
         self._status.start()
 
     def update(self, text: str) -> None:
-        self._status.update(self._text(text))  # as it is: brackets would be markup
+        self._status.update(self._text(text))  # not as a string, in which rich would parse brackets as markup
 
     def stop(self) -> None:
-        """The line goes away."""
+        """Remove the line."""
         self._status.stop()
 
 
 class _Notebook:
-    """One output of a cell, written over."""
+    """Overwrites one output of a notebook cell."""
 
     def __init__(self) -> None:
         from IPython.display import display  # type: ignore[import-not-found]
@@ -179,4 +179,4 @@ class _Notebook:
         self._handle.update({"text/plain": text}, raw=True)
 
     def stop(self) -> None:
-        """The last line stays, as output of a cell does."""
+        """Do nothing: the last line stays in the cell's output."""

@@ -1,4 +1,4 @@
-"""The report of a run: what a loader did so far, as text and as a page."""
+"""The report of a run: what a loader has done so far, as text and as a page."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from cedar.core.memory import resident
 from cedar.core.printable import printable
 from cedar.engine.metrics import Metrics, SkippedFile
 
-_DEATHS = 20  # lines of a report, one for a worker that died
+_DEATHS = 20  # max dead workers that a report lists, one per line
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a loader did so far.
+    """What a loader has done so far.
 
-    ``seconds`` is the wall time between the first and the last ``next()``, ``stall`` the share of it in which the
-    caller waited for data, 0 to 1, and ``rows_per_second`` what was delivered. ``operators`` maps labels to seconds
-    of work, summed over workers. ``workers_time`` is all that workers did, with what was measured of operators that run
-    as one: its lines sum to ``seconds`` times the workers, as many as there were at each moment; what the loader's
-    process does next to worker processes comes on top. ``loader_time`` is what the caller's thread did, which sums
-    to ``seconds``. ``bottleneck`` is what takes most, and ``summary`` says why, as ``explain()`` does.
-    ``rows_read`` counts rows decoded from the sources by this rank. ``plan`` says how the last plan was found,
-    ``notes`` what became of others, of audits and of the cache. ``restarts`` counts workers that died, ``deaths`` says
-    of each how, at which operator and row, and ``recovery`` is the median of the seconds from the loss of a task until
-    it was done.
-    ``requests`` counts what was asked of storage other than local files, ``retries`` what was asked again after a
-    fault, ``retry_wait`` the seconds waited before that: listings and footers of the sources, whenever they were read,
-    and all that this loader's tasks asked, in any process.
-    ``numeric`` is the environment that functions run in; empty if there are none.
-    ``skipped_files`` says of each damaged file what was skipped.
-    ``dedup`` maps the groups of columns that ``dedup()`` made to rows per row held, in the batches delivered.
-    ``bytes_read`` are the decoded bytes of the splits that were read, as far as metadata tell; ``queue_bytes`` those of
-    rows that workers have done and the loader has not taken yet, of a run that is watched.
-    ``memory`` is the bytes that this process and its workers hold, pages of files such as libraries counted once;
-    ``memory_peak`` the most that was seen, of a run with ``Budget(memory=)``, and ``memory_parts`` who held how much
-    then, where it was beyond the budget. ``rows_cached`` counts rows that a cache gave, and
-    ``plan_changes`` the plans that took over while the run continued.
-    ``epoch`` and ``step`` are where the loader is, as in its state: after the end of an epoch, step 0 of the next.
-    ``graph`` has of each operator its label, the places of its inputs in this list, and lines about its columns, rows
-    and executor. ``history`` has, of a run that is watched, (seconds, rows, seconds waited, bytes held) now and then.
+    ``seconds`` is the wall time between the first and the last ``next()``. ``stall`` is the share of it during which
+    the caller waited for data, 0 to 1. ``rows_per_second`` is the rate of delivery. ``operators`` maps labels to
+    seconds of work, summed over workers. ``workers_time`` lists everything that workers did, with the measured share
+    of each fused operator. Its lines sum to ``seconds`` times the number of workers at each moment, plus the work that
+    the loader's process does besides. ``loader_time`` is what the caller's thread did, and sums to ``seconds``.
+    ``bottleneck`` is what takes the most time, and ``summary`` says why, as ``explain()`` does.
+    ``rows_read`` counts rows that this rank decoded from the sources. ``plan`` says how the last plan was found;
+    ``notes`` report on other plans, audits and the cache. ``restarts`` counts workers that died; ``deaths`` says how
+    each died, and at which operator and row. ``recovery`` is the median of the seconds from the loss of a task until it
+    was done.
+    ``requests`` counts requests to storage other than local files, ``retries`` those repeated after a fault, and
+    ``retry_wait`` the seconds waited before retries. They include listings and footers of the sources, whenever these
+    were read, and all requests of this loader's tasks in any process.
+    ``numeric`` describes the environment that functions run in; empty without functions.
+    ``skipped_files`` says what was skipped of each damaged file.
+    ``dedup`` maps each group of columns of ``dedup()`` to delivered rows per stored row.
+    ``bytes_read`` is the decoded bytes of the splits that were read, if the metadata have it. ``queue_bytes`` is the
+    size of finished rows that the loader has not taken yet; only with an observer, such as ``progress=``.
+    ``memory`` is the bytes that this process and its workers hold; shared file pages, such as libraries, count once.
+    ``memory_peak`` is the maximum seen with ``Budget(memory=)``, and ``memory_parts`` breaks it down if it exceeded the
+    budget. ``rows_cached`` counts rows read from a cache, and ``plan_changes`` changes of the plan during the run.
+    ``epoch`` and ``step`` are the loader's position, as in its state: after the end of an epoch, step 0 of the next.
+    ``graph`` has, for each operator, its label, the indices of its inputs in this list, and lines about its columns,
+    rows and executor. ``history`` has (seconds, rows, seconds waited, bytes held) at intervals; only with an observer.
     """
 
     rows: int
@@ -87,10 +86,10 @@ class Report:
     step: int = 0
     graph: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = field(default=(), repr=False)
     history: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
-    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # for what was recorded
+    metrics: Metrics | None = field(default=None, repr=False, compare=False)  # for the recorded spans
 
     def html(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it as one page, which needs no network.
+        """Write the report as one HTML page, which needs no network.
 
         Examples:
             >>> import cedar, pathlib
@@ -142,9 +141,9 @@ class Report:
 
 
 def make_report(metrics: Metrics, metadata: Use, inline: bool, notes: tuple[str, ...], **facts: Any) -> Report:
-    """The counters as a report; ``metadata`` are the requests that no task made."""
+    """Build a report from the counters; ``metadata`` counts storage requests made outside tasks."""
     time, labels, bound = metrics.time, metrics.display_labels, metrics.bound
-    with metrics._lock:  # anyone may ask, at any time
+    with metrics._lock:  # any thread may call this at any time
         lines = time.workers(labels, metrics.weights, inline)
         operators = time.operators(lines, labels)
     return Report(

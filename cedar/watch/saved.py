@@ -1,4 +1,4 @@
-"""A report as JSON, as a trace holds it, and back."""
+"""Convert a report to the JSON stored in a trace, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARES = ("operators", "loader_time", "skipped", "dedup")
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Plain values.
+    """Return the report as JSON-able values.
 
     Examples:
         >>> import cedar
@@ -29,10 +29,10 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def of_json(saved: Any) -> Report:
-    """What ``to_json`` made, from a file that anyone may have written.
+    """Rebuild a report from the output of ``to_json``. The values may come from an untrusted file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the values are not a valid report.
     """
     try:
         lines = tuple(Line(str(a), float(b), _shares(c)) for a, b, c in saved["workers_time"])

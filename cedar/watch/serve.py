@@ -1,4 +1,4 @@
-"""A small read-only HTTP server next to a run: a live page, ``/status`` as JSON, ``/metrics``, ``/trace``."""
+"""A small read-only HTTP server for a run: a live page, ``/status`` as JSON, ``/metrics`` and ``/trace``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cedar.watch import page, served
 from cedar.watch.status import Collector, status
 from cedar.watch.trace import MOST, TraceRecord
 
-TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - the name of a variable
-_LONGEST = 60  # seconds of a trace
+TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - an environment variable's name
+_LONGEST = 60  # max seconds of a requested trace
 _ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
 
 
 class StatusServer(Observer):
-    """Answers who has the token, as long as the loader is open.
+    """Answers requests that have the token, as long as the loader is open.
 
     Args:
-        address: host and port; port 0 is any that is free.
+        address: host and port; port 0 picks a free port.
         site: the user's line.
     """
 
@@ -41,10 +41,10 @@ class StatusServer(Observer):
         self._loader: Any = lambda: None
 
     def start(self, loader: Loader, metrics: Metrics | None) -> str:
-        """Listen; returns the URL of the status.
+        """Start listening and return the URL of ``/status``.
 
         Raises:
-            PipelineError: an invalid address, or cannot be listened on.
+            PipelineError: the address is invalid or cannot be used.
         """
         token = os.environ.get(TOKEN) or secrets.token_urlsafe(16)
         known = {"loader": weakref.ref(loader), "token": token, "metrics": metrics, "recording": threading.Lock()}
@@ -56,12 +56,12 @@ class StatusServer(Observer):
         port = server.server_address[1]
         url = f"http://{self._address.rpartition(':')[0]}:{port}/status?token={token}"
         self._noted = served.note(url, port)
-        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # its thread ends with the process
+        weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # the server's thread ends with the process
         weakref.finalize(loader, served.forget, self._noted, os.getpid())
         return url
 
     def update(self, metrics: Metrics) -> None:
-        """An epoch's length is computed by the thread that runs it."""
+        """Compute the epoch's length, in the thread that runs the loader."""
         loader = self._loader()
         if loader is not None:
             loader.position()
@@ -75,7 +75,7 @@ class StatusServer(Observer):
 
 
 def _stop(server: listen.Server, process: int) -> None:
-    """In a fork there is no thread to wait for, and the parent's continues."""
+    """Stop the server. A forked child has no server thread, so it only closes the socket."""
     if process == os.getpid():
         server.shutdown()
     server.server_close()
@@ -90,7 +90,7 @@ class _StatusHandler(listen.TokenHandler):
     recording: threading.Lock
 
     def get(self, path: str, asked: Mapping[str, str]) -> None:
-        """What the path names."""
+        """Answer a request for a path."""
         loader = self.loader()
         if loader is None:
             self.answer(503, "the run is over\n")
@@ -108,12 +108,12 @@ class _StatusHandler(listen.TokenHandler):
             self.answer(404, "there are /, /status, /metrics and /trace\n")
 
     def _trace(self, text: str) -> None:
-        """The tasks of the next seconds."""
+        """Record the tasks of the next seconds, and answer with the trace."""
         if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
             self.answer(400, f"seconds: 1 to {_LONGEST}\n")
             return
         since, kept = time.perf_counter(), self.metrics.time
-        with self.recording:  # one at a time
+        with self.recording:  # one recording at a time
             mine = kept.recording is None
             if mine:
                 kept.recording = Recording(MOST)

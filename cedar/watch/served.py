@@ -1,4 +1,4 @@
-"""Which runs a process serves: a file for each in the user's private folder, with its address and token."""
+"""Track the runs that a process serves: one file per run, in the user's private folder, has its address and token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FOLDER = "served"
 
 
 def note(url: str, port: int) -> str | None:
-    """Write an address down, for this user alone; the file's path, or None if there is no place for it."""
+    """Save an address in a file that only this user can read. Return its path, or None if no folder is available."""
     folder = private_folder(_FOLDER)
     if folder is None:
         return None
@@ -27,17 +27,17 @@ def note(url: str, port: int) -> str | None:
 
 
 def forget(path: str | None, process: int) -> None:
-    """It is served no more by this process; a fork of it leaves it alone."""
+    """Remove the file of a run that is no longer served. A forked child leaves it in place."""
     if path is not None and process == os.getpid():
         with suppress(OSError):
             os.unlink(path)
 
 
 def served_by(pid: int) -> list[str]:
-    """The addresses of the loaders that a process of this machine and user serves, as ``loader.url`` has them.
+    """Return the addresses (``loader.url``) of the loaders that a process of this user on this machine serves.
 
     Raises:
-        PipelineError: it serves none.
+        PipelineError: the process serves no loader.
 
     Examples:
         >>> import cedar, os
@@ -62,7 +62,7 @@ def served_by(pid: int) -> list[str]:
 
 
 def _entries(folder: str) -> list[tuple[str, int, int]]:
-    """Host, process and port, by the names of files; other names are not ours."""
+    """Return host, process and port of each file name; skip other files."""
     entries = []
     for name in os.listdir(folder):
         host, _, rest = name.partition(".")
@@ -73,7 +73,7 @@ def _entries(folder: str) -> list[tuple[str, int, int]]:
 
 
 def _forget_the_dead(folder: str) -> None:
-    """What was killed has left its file."""
+    """Remove the files of processes that were killed."""
     for host, process, port in _entries(folder):
         if host == _host():
             try:
@@ -81,10 +81,10 @@ def _forget_the_dead(folder: str) -> None:
             except ProcessLookupError:
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, f"{host}.{process}.{port}"))
-            except OSError:  # of another user: it lives
+            except OSError:  # the process is alive and has another user
                 continue
 
 
 def _host() -> str:
-    """Of folders that machines share, whose processes these are."""
+    """Return the name of this machine, since machines may share the folder."""
     return socket.gethostname().replace(".", "-") or "localhost"

@@ -1,4 +1,4 @@
-"""What a run did so far, as plain values: for callbacks, for ``/status``, and as Prometheus metrics."""
+"""A run's figures as plain values, for callbacks, for ``/status``, and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def status(loader: Loader) -> dict[str, Any]:
-    """A report as JSON-able values; names end in their unit, seconds if there is none.
+    """Return a loader's report as JSON-able values. Times are in seconds, sizes in bytes.
 
     Examples:
         >>> import cedar
@@ -50,11 +50,11 @@ def _added(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Figure:
-    """A metric: its name without ``cedar_``, unit as UCUM writes it, what it says, and its values.
+    """A metric: its name without ``cedar_``, its UCUM unit, a description, and its values.
 
     Args:
-        label: the name of the label that tells the values apart; "" has one value, under "".
-        counts: it only grows.
+        label: the name of the label that distinguishes the values; "" for a single value, under "".
+        counts: whether it is a counter, which only grows; otherwise a gauge.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Figure:
     counts: bool = True
 
     def describe(self) -> Iterator[tuple[str, float]]:
-        """The values, by labels that are Unicode: names of files need not be."""
+        """Yield labels and values. Labels are made valid Unicode, which file names need not be."""
         for part, value in self.values.items():
             yield part.encode(errors="backslashreplace").decode(), value
 
 
 def figures(report: Report) -> Iterator[Figure]:
-    """The figures for Prometheus and OpenTelemetry.
+    """Yield the metrics for Prometheus and OpenTelemetry.
 
     Examples:
         >>> import cedar
@@ -107,12 +107,12 @@ def figures(report: Report) -> Iterator[Figure]:
 
 @dataclass(frozen=True, eq=False)
 class Collector:
-    """Of a private registry of prometheus_client: asks when it is scraped, so that a run pays nothing otherwise."""
+    """Collector for a private prometheus_client registry. It computes metrics only when scraped."""
 
     report: Report
 
     def collect(self) -> Iterator[Metric]:
-        """Counters and gauges, all with the rank."""
+        """Yield counters and gauges, labeled with the rank."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         rank = str(self.report.rank)

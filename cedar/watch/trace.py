@@ -1,4 +1,4 @@
-"""A run as a trace that Perfetto and chrome://tracing open: tasks by process and thread, and the trainer's waits."""
+"""Write a run as a trace for Perfetto or chrome://tracing: tasks by process and thread, and the trainer's waits."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from cedar.watch.report import Report
 from cedar.watch.saved import to_json
 
 _log = logging.getLogger("cedar")
-MOST = 200_000  # tasks, and waits of the trainer, that are kept: the last ones
+MOST = 200_000  # max recorded tasks, and max recorded waits; the latest are kept
 BASE = "baseTimeNanoseconds"
-_SHARE = 0.01  # of the time, for writing while a run continues
+_SHARE = 0.01  # max share of time spent writing during a run
 
 
-Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, and seconds: begin, length
+Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, start and duration in seconds
 
 
 @dataclass(frozen=True)
 class TraceRecord:
-    """What there is to write: in seconds of ``time.perf_counter``.
+    """The contents of a trace, with times in seconds of ``time.perf_counter``.
 
     Args:
-        tasks, waits: of a recording.
-        labels: of operators, by their ordinals.
+        tasks, waits: the recorded tasks, and waits of the trainer.
+        labels: labels of operators, by ordinal.
     """
 
     tasks: list[Span]
@@ -42,7 +42,7 @@ class TraceRecord:
 
     @staticmethod
     def of(metrics: Metrics, since: float = 0.0) -> TraceRecord:
-        """What is recorded so far, of what ended after ``since``."""
+        """Return what was recorded so far and ended after ``since``."""
         recording = metrics.time.recording
         if recording is None:
             return TraceRecord([], [], metrics.display_labels)
@@ -50,9 +50,9 @@ class TraceRecord:
         return TraceRecord(tasks, [wait for wait in recording.waits() if wait.arrived >= since], metrics.display_labels)
 
     def lines(self, report: Report | None = None) -> Iterator[str]:
-        """A JSON file, line by line; ``report`` goes with it, for ``cedar view``.
+        """Yield the lines of the JSON file; it includes ``report``, for ``cedar view``.
 
-        Times are microseconds since ``baseTimeNanoseconds`` of the Unix epoch, as those of torch's profiler.
+        Times are microseconds since ``baseTimeNanoseconds`` of the Unix epoch, as in torch's profiler.
         """
         base = time.time_ns() - time.perf_counter_ns()
         head: dict[str, Any] = {"displayTimeUnit": "ms", BASE: base}
@@ -62,14 +62,14 @@ class TraceRecord:
         yield _named("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n"
 
     def _events(self) -> Iterator[str]:
-        """A line an event. The parts of a task follow each other as they were counted; seconds are the report's."""
+        """Yield a line per event. A task's parts are drawn one after another, with the durations in the report."""
         own = os.getpid()
         threads = dict.fromkeys((span.process, span.thread) for span in self.tasks)
         yield _named("thread_name", own, "loader")
         for process in {process for process, _ in threads} - {own}:
             yield _named("process_name", process, f"worker {process}")
         places = {each: f'"pid":{each[0]},"tid":{number}' for number, each in enumerate(threads, 1)}
-        heads: dict[Part, str] = {}  # what names a part
+        heads: dict[Part, str] = {}  # the JSON that names a part
         for span in self.tasks:
             at, began = places[span.process, span.thread], span.began
             yield _span(_TASK, began, span.took, at)
@@ -86,7 +86,7 @@ class TraceRecord:
             yield _arrow("f", number, wait.arrived - _INSIDE, at)
 
     def _loader(self) -> Iterator[tuple[str, float, float]]:
-        """The trainer's waits, and its work between them: name, begin, seconds."""
+        """Yield the trainer's waits and the work between them: name, start, seconds."""
         given = None
         for wait in self.waits:
             if given is not None and wait.asked > given:
@@ -95,7 +95,7 @@ class TraceRecord:
             given = wait.arrived
 
     def spans(self) -> Iterator[Shown]:
-        """What the threads, the workers and the trainer did, to be drawn."""
+        """Yield what threads, workers and the trainer did, as spans to draw."""
         for name, began, seconds in self._loader():
             yield "loader", name, began, seconds
         lanes: dict[tuple[int, int], str] = {}
@@ -107,8 +107,8 @@ class TraceRecord:
                 began += wall
 
     def arrows(self) -> Iterator[tuple[Span, TrainerWait]]:
-        """Of each batch, the tasks that read its first row and its last one."""
-        tasks: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, place) by source and file
+        """Yield, for each batch, the tasks that read its first and its last row."""
+        tasks: dict[tuple[int, int], list[tuple[int, int, int]]] = {}  # (first row, last row, task), by source and file
         for place, span in enumerate(self.tasks):
             if span.ends:
                 source, file, first, _, _, last = span.ends
@@ -122,7 +122,7 @@ class TraceRecord:
                 yield self.tasks[place], wait
 
     def _read(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
-        """The last task before the delivery that read the row: epochs read it again."""
+        """Return the latest task before the delivery that read the row, which each epoch reads again."""
         upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
         for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
@@ -131,30 +131,30 @@ class TraceRecord:
         return latest
 
 
-_EPOCHS = 64  # readings of a row that are looked through
-_INSIDE = 1e-7  # seconds that the end of an arrow is inside of its slice
+_EPOCHS = 64  # max tasks to search for a row
+_INSIDE = 1e-7  # seconds between an arrow's end and the edge of its slice
 
 
 class TraceWriter(Observer):
-    """Keeps the spans of a run, and writes them when an iteration ends, if that is seldom enough, and at the end.
+    """Records a run's spans. Writes them after an iteration, unless that would take too much time, and at the end.
 
     Args:
-        path: of the file; it is replaced.
+        path: the file to write or replace.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.report: Any = lambda: None  # a weak reference to what tells the report
+        self.report: Any = lambda: None  # a weak reference to the method that makes the report
         self._metrics: Metrics | None = None
-        self._due, self._written = 0.0, -1  # not before that time; batches that were written
+        self._due, self._written = 0.0, -1  # earliest time of the next write; batches in the last one
 
     def begin(self, metrics: Metrics) -> None:
-        """Keep the spans of a run that is to begin."""
+        """Start recording the spans of a run."""
         self._metrics = metrics
         metrics.time.recording = Recording(MOST)
 
     def ended(self) -> None:
-        """Write the file, if it is time to."""
+        """Write the file if it is due."""
         began = time.perf_counter()
         if began >= self._due:
             self.close()
@@ -162,7 +162,7 @@ class TraceWriter(Observer):
             self._due = now + (now - began) / _SHARE
 
     def close(self) -> None:
-        """Write what there is."""
+        """Write the file unless it is up to date."""
         if self._metrics is None or self._written == self._metrics.batches:
             return
         self._written = self._metrics.batches
@@ -170,15 +170,15 @@ class TraceWriter(Observer):
             with open(f"{self.path}.part", "w", encoding="utf-8") as file:
                 file.writelines(TraceRecord.of(self._metrics).lines(_report_of(self.report)))
             os.replace(f"{self.path}.part", self.path)
-        except OSError as error:  # the run is worth more
+        except OSError as error:  # a failed write must not end the run
             _log.warning("the trace was not written: %s", error)
 
 
 def spans_of(events: list[dict[str, Any]]) -> list[Shown]:
-    """What a file has, which anyone may have written.
+    """Return the spans in a trace file's events, which may be untrusted.
 
     Raises:
-        ValueError: invalid events.
+        ValueError: an event is invalid.
     """
     try:
         spans = [
@@ -216,7 +216,7 @@ def _span(head: str, began: float, seconds: float, at: str) -> str:
 
 
 def _arrow(phase: str, number: int, when: float, at: str) -> str:
-    """One end of it, bound to the slice around."""
+    """Return one end of an arrow, bound to the enclosing slice."""
     return f'{{"ph":"{phase}","bp":"e","name":"rows","cat":"rows","id":{number},"ts":{when * 1e6:.3f},{at}}},\n'
 
 

@@ -1,4 +1,4 @@
-"""Traces in files: read, shown as a page, and put on one clock with others."""
+"""Trace files: read them, show them as a page, and merge several on one clock."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _WRITES = "loader(trace=FILE) writes one"
 
 
 def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> str:
-    """Show the trace of a run as a page that needs no network, as ``loader.report().html`` does.
+    """Write a run's trace as an HTML page that needs no network, as ``loader.report().html`` does.
 
     Args:
-        path: of ``loader(trace=path)``, or of ``cedar trace``.
-        out: the page; by default next to the trace, with the ending ``.html``.
+        path: the file from ``loader(trace=path)`` or ``cedar trace``.
+        out: the page to write; by default the trace's path with the ending ``.html``.
 
     Returns:
-        The path of the page.
+        The page's path.
 
     Raises:
-        PipelineError: the file cannot be read, or is not a trace of cedar; or the page cannot be written.
+        PipelineError: the file cannot be read or is not a trace of cedar, or the page cannot be written.
 
     Examples:
         >>> import cedar
@@ -48,14 +48,14 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
 
 
 def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Put traces on one clock, in one file that Perfetto opens.
+    """Merge traces into one file on one clock, for Perfetto.
 
     Args:
         out: the file to write.
-        paths: traces of cedar and of ``torch.profiler`` (``export_chrome_trace``), of one machine.
+        paths: traces of cedar and of ``torch.profiler`` (``export_chrome_trace``), all from one machine.
 
     Raises:
-        PipelineError: one cannot be read, or does not say when its clock or an event began; or the file cannot be
+        PipelineError: a trace cannot be read or lacks its base time or an event's time, or the file cannot be
             written.
 
     Examples:
