@@ -44,10 +44,7 @@ class OperatorProfile:
 
     @staticmethod
     def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
-        """Return the figures from observations; those without rows are ignored.
-
-        Times are medians over rows. The first call is left out, because it may load a model.
-        """
+        """Return figures from observations with rows. Times are medians over rows, without the first call (model loading)."""
         seen = [o for o in seen if o.rows_in]
         later = seen[1:] if len(seen) > 1 else seen
         rows, rows_out = sum(o.rows_in for o in seen), sum(o.rows_out for o in seen)

@@ -37,7 +37,7 @@ class Report:
     ``numeric`` describes the environment that functions run in; empty without functions.
     ``skipped_files`` says what was skipped of each damaged file.
     ``dedup`` maps each group of columns of ``dedup()`` to delivered rows per stored row.
-    ``bytes_read`` is the decoded bytes of the splits that were read, if the metadata have it. ``queue_bytes`` is the
+    ``bytes_read`` is the decoded size of the splits that were read, if metadata include it. ``queue_bytes`` is the
     size of finished rows that the loader has not taken yet; only with an observer, such as ``progress=``.
     ``memory`` is the bytes that this process and its workers hold; shared file pages, such as libraries, count once.
     ``memory_peak`` is the maximum seen with ``Budget(memory=)``, and ``memory_parts`` breaks it down if it exceeded the

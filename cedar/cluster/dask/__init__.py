@@ -1,4 +1,4 @@
-"""Executor "dask": a cluster's workers, given as a client, as an address, or made on the spot on this machine."""
+"""Executor "dask": runs tasks on a cluster, given by a client or an address, or started on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executor:
-    """The executor of a cluster: of a client, of an address, or, for "dask", of a local one with so many workers.
+    """Return an executor for a client, for an address, or, for "dask", for a local cluster with ``workers`` workers.
 
     Args:
-        limit: seconds to wait for a scheduler that was at this address and is gone.
+        limit: seconds to wait for a scheduler that was reachable at this address before and no longer is.
 
     Raises:
-        PipelineError: an asynchronous client.
-        WorkerError: no answer, versions differ, or there is no worker.
+        PipelineError: the client is asynchronous.
+        WorkerError: the cluster does not answer, has other versions, or has no workers.
     """
     from cedar.cluster.dask.clients import check, client_again, client_at
     from cedar.cluster.dask.executor import DaskExecutor
@@ -29,7 +29,7 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         return DaskExecutor(where, workers)
     if where != "dask":
         local = is_local(where)
-        limit = 0.0 if local else limit  # it ended with this program, or was ended by it
+        limit = 0.0 if local else limit  # a local cluster that is gone does not come back
         try:
             client = client_at(where)
         except WorkerError as error:
@@ -37,15 +37,15 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
         return DaskExecutor(client, workers, local=local, limit=limit)
     try:
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
-    except WorkerError:  # it was just ended: make another one
+    except WorkerError:  # it has just ended: start another one
         return DaskExecutor(client_at(local_address(workers or 1)), workers, local=True)
 
 
 def cluster_figures(where: Any) -> tuple[str, int, float, float]:
-    """What it costs to work on a cluster, measured once: see ``ship_costs``.
+    """Return the overhead of running tasks on a cluster, measured once; see ``ship_costs``.
 
     Raises:
-        CedarError: as of ``open_cluster``.
+        CedarError: see ``open_cluster``.
     """
     from cedar.cluster.dask.costs import ship_costs
 
@@ -53,7 +53,7 @@ def cluster_figures(where: Any) -> tuple[str, int, float, float]:
 
 
 def close() -> None:
-    """End the clusters made here, and the clients of others; the next run makes others."""
+    """End the clusters and close the clients that this process created. The next run creates new ones."""
     from cedar.cluster.dask.clients import close_clients
     from cedar.cluster.dask.local import close_hosts
 

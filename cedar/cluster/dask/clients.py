@@ -1,4 +1,4 @@
-"""Clients: one for each scheduler address, kept warm, checked before the first task."""
+"""Clients: one Dask client per scheduler address, kept open and checked before the first task."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cedar.core.errors import PipelineError, WorkerError, user_site
 from cedar.plan.places import forget, forget_all, given
 
 _log = logging.getLogger("cedar")
-_clients: dict[str, Any] = {}  # made here
-_used: set[str] = set()  # addresses at which there was one: it may come back
-_checked: set[str] = set()  # clients whose cluster has our versions
-_muted: list[dict[logging.Logger, int]] = []  # levels that were, once for each who wants to hear nothing
+_clients: dict[str, Any] = {}  # created by this module, by address
+_used: set[str] = set()  # addresses that were reachable before, whose scheduler may return
+_checked: set[str] = set()  # ids of clients whose cluster has the same versions
+_muted: list[dict[logging.Logger, int]] = []  # the original log levels, once per caller of _mute
 _lock = threading.Lock()
 
 
 def client_at(address: str) -> Any:
-    """The client of a scheduler; TLS is as Dask's configuration has it.
+    """Return a checked client for a scheduler's address.
 
     Raises:
-        WorkerError: no answer, versions differ, or there is no worker.
+        WorkerError: the scheduler does not answer, versions differ, or there are no workers.
     """
     client = reached(address)
     check(client, address)
@@ -39,13 +39,13 @@ def client_at(address: str) -> Any:
 def client_again(
     address: str, why: WorkerError, limit: float, stop: threading.Event, clock: Callable[[], float] = time.monotonic
 ) -> Any:
-    """The client of a scheduler that is gone, once it is back, maybe with another key; None if that was stopped.
+    """Wait for a lost scheduler to return, perhaps with another key; return its client, or None if ``stop`` is set.
 
     Args:
-        limit: seconds to wait.
+        limit: max seconds to wait.
 
     Raises:
-        WorkerError: ``why``, where there was none at this address before; or it does not come back in time.
+        WorkerError: ``why``, if no scheduler was at this address before; or the scheduler did not return in time.
     """
     if not limit or address not in _used:
         raise why
@@ -70,10 +70,10 @@ def client_again(
 
 
 def reached(where: Any) -> Any:
-    """The client of a scheduler, which may have no worker yet; a client is its own.
+    """Return a client for an address, without checking for workers. A client is returned unchanged.
 
     Raises:
-        WorkerError: no answer.
+        WorkerError: the scheduler does not answer.
     """
     if not isinstance(where, str):
         return where
@@ -84,7 +84,7 @@ def reached(where: Any) -> Any:
     made = connected(where)
     with _lock:
         client = _clients.setdefault(where, made)
-    if client is not made:  # another thread was first
+    if client is not made:  # another thread was faster
         _close(made)
     return client
 
@@ -95,7 +95,7 @@ def _known(where: str) -> Any:
 
 
 def _forget(where: str, client: Any) -> None:
-    """Nothing more is asked of a client; one that was made here is closed."""
+    """Drop a client. Close it if this module created it."""
     with _lock:
         if given(where) is client:
             forget(where)
@@ -105,15 +105,15 @@ def _forget(where: str, client: Any) -> None:
 
 
 def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """What a method of a client returns, which waits for the scheduler: for as long as that may say nothing.
+    """Call a client's method that waits for the scheduler, with a time limit; return its result.
 
     Raises:
-        WorkerError: it does not answer.
+        WorkerError: the scheduler does not answer.
     """
     limit = seconds("scheduler-silent")
     try:
         return client.sync(question, *args, callback_timeout=limit, **named)
-    except OSError as error:  # a TimeoutError is one
+    except OSError as error:  # includes TimeoutError
         raise WorkerError(
             f"the Dask scheduler does not answer: {str(error) or type(error).__name__}",
             done="nothing was run",
@@ -123,7 +123,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
 
 
 def _answers(client: Any) -> bool:
-    """Whether the scheduler that it was connected to is still there."""
+    """Return whether the client's scheduler still answers."""
     try:
         return client.status == "running" and ask(client, client.nthreads) is not None
     except WorkerError:
@@ -131,11 +131,11 @@ def _answers(client: Any) -> bool:
 
 
 def check(client: Any, address: str) -> None:
-    """That it can be used, that its cluster has workers, and that versions are the same; asked once of each client.
+    """Check that a client can be used, that its cluster has workers, and once per client, that versions are equal.
 
     Raises:
-        PipelineError: it is an asynchronous client, or one of the process that this one was forked from.
-        WorkerError: it is closed, versions differ, or there is no worker.
+        PipelineError: the client is asynchronous, or was created before this process was forked.
+        WorkerError: the client is closed, versions differ, or there are no workers.
     """
     if client.asynchronous:
         raise PipelineError(
@@ -161,16 +161,16 @@ def check(client: Any, address: str) -> None:
 
 
 def connected(address: str, name: str = "cedar") -> Any:
-    """Its own client; with the keys of a cluster that cedar started, else as Dask's configuration has it.
+    """Create a client with the keys of a cluster that cedar started, or the TLS settings of Dask's configuration.
 
     Raises:
-        WorkerError: no answer.
+        WorkerError: the scheduler does not answer.
     """
     from distributed.comm.addressing import parse_address, parse_host_port
 
     limit = seconds("connect")
     try:
-        if address.startswith(("tcp://", "tls://")):  # without a port, a client that never was would hold up the end
+        if address.startswith(("tcp://", "tls://")):  # without a port, an unconnected client would delay exit
             parse_host_port(parse_address(address)[1])
         keys = security_at(address)
         if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
@@ -190,14 +190,14 @@ def connected(address: str, name: str = "cedar") -> Any:
 
 @functools.cache
 def _client_class() -> Any:
-    """Dask's client, for which a scheduler that ends between accepting it and the keys is one that does not answer."""
+    """Return a client class that raises OSError if the scheduler ends between accepting the connection and TLS."""
     from distributed import Client
 
     class _Client(Client):
         async def _ensure_connected(self, *within: Any, **named: Any) -> None:
             try:
                 await super()._ensure_connected(*within, **named)  # type: ignore[no-untyped-call]
-            except ValueError as error:  # tornado's, of a stream that was closed before its handshake
+            except ValueError as error:  # from tornado, if the stream was closed before the handshake
                 raise OSError(str(error)) from error
 
     return _Client
@@ -217,7 +217,7 @@ def _wait_for_workers(client: Any, address: str) -> None:
 
 
 def close_clients() -> None:
-    """Close those that were made here."""
+    """Close all clients that this module created."""
     with _lock:
         ours = list(_clients.values())
         _clients.clear()
@@ -226,7 +226,7 @@ def close_clients() -> None:
 
 
 def close_client_at(address: str) -> None:
-    """Close the one made here for an address: before its scheduler ends, or it would look for another."""
+    """Close the client created for an address. Call this before its scheduler ends, or it tries to reconnect."""
     with _lock:
         client = _clients.pop(address, None)
     if client is not None:
@@ -234,17 +234,17 @@ def close_client_at(address: str) -> None:
 
 
 def _close(client: Any) -> None:
-    _mute()  # the scheduler may be gone, which was said
+    _mute()  # the scheduler may be gone, which was already reported
     try:
         client.close(timeout=2)
-    except Exception:  # noqa: BLE001 - whatever it is: nothing more is asked of it
-        client.status = "closed"  # or it would be closed again, and fail in the same way, once it is collected
+    except Exception:  # noqa: BLE001 - the client is no longer needed
+        client.status = "closed"  # otherwise closing would be retried, and fail, on collection
     finally:
         _unmute()
 
 
 def _mute() -> None:
-    """Nothing more from Dask's connections, until as many want to hear of them again as did not."""
+    """Silence the logs of Dask's connections until ``_unmute`` has been called as often as this function."""
     logs = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched", "distributed.comm")]
     with _lock:
         _muted.append(_muted[0] if _muted else {log: log.level for log in logs})
@@ -261,34 +261,34 @@ def _unmute() -> None:
 
 
 def end_clients() -> None:
-    """As Python ends: a client that is slow to close may find its connections cut a little later."""
+    """Close clients at exit, without logs: connections may break while a client is closing."""
     if _clients:
         _mute()
     close_clients()
 
 
 def _after_fork() -> None:
-    """A client's threads are not there in a forked child."""
+    """In a forked child, abandon all clients, whose threads do not survive a fork."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
     _parents.extend((*_clients.values(), *forget_all()))
     _clients.clear()
 
 
-_parents: list[Any] = []  # kept, so that nothing of them is collected here as if it were ours
+_parents: list[Any] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
 atexit.register(end_clients)
 os.register_at_fork(after_in_child=_after_fork)
 
 
 _PACKAGES = ("cedar", "cloudpickle", "pyarrow", "polars", "numpy")
-_ASKED = [name for name in _PACKAGES if name != "cloudpickle"]  # Dask tells that one by itself
+_ASKED = [name for name in _PACKAGES if name != "cloudpickle"]  # Dask reports cloudpickle's version itself
 
 
 def check_versions(client: Any, where: str) -> None:
-    """Refuse a cluster whose libraries are not those of this process: rows would differ, or code would not load.
+    """Reject a cluster whose library versions differ from this process's: rows could differ, or code fail to load.
 
     Raises:
-        WorkerError: names each part of the cluster and each library that differs.
+        WorkerError: versions differ; it names each process of the cluster and each library.
     """
     try:
         named = {"check": False, "packages": _ASKED}
@@ -309,7 +309,7 @@ def check_versions(client: Any, where: str) -> None:
 
 
 def differing(versions: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, a part of the cluster and a library each, from what ``Client.get_versions`` returned.
+    """Yield the differences in the result of ``Client.get_versions``, one per process and library.
 
     Examples:
         >>> def part(version):
@@ -328,7 +328,7 @@ def differing(versions: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_interest(part: Mapping[str, Any]) -> dict[str, str]:
-    """Of one part; Python's version without its last number, which changes nothing."""
+    """Return the relevant versions of one process; Python's without its patch number, which does not matter."""
     packages = part["packages"]
     kept = {name: packages[name] for name in _PACKAGES if packages.get(name)}
     return kept | {"Python": ".".join(str(packages["python"]).split(".")[:2])}

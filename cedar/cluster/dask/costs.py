@@ -1,4 +1,4 @@
-"""What it costs to work on a cluster, measured by sending tasks and blocks there and back."""
+"""Measure the overhead of running tasks on a cluster, by sending tasks and blocks to it and back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _lock = forks.Lock()
 
 
 def ship_costs(where: Any) -> tuple[str, int, float, float]:
-    """Address, threads, seconds per task without bytes, bytes per second there and back.
+    """Return address, number of threads, seconds per empty task, and bytes per second of transfer both ways.
 
-    Tasks are sent many at a time, as a run does: what counts is how many there can be, not how long one takes.
+    Many tasks are sent at once, as in a run, because throughput matters more than the latency of one task.
 
     Raises:
-        CedarError: the cluster does not answer, or cannot be used.
+        CedarError: the cluster does not answer or cannot be used.
     """
     executor = open_cluster(where, None)
     assert isinstance(executor, DaskExecutor)
@@ -44,7 +44,7 @@ def _measured(executor: DaskExecutor) -> tuple[float, float]:
         return (time.perf_counter() - start) / tasks
 
     large = np.zeros(_LARGE, dtype=np.uint8)
-    seconds(large, 2)  # the first ones connect
+    seconds(large, 2)  # the first tasks open connections
     task = statistics.median(seconds(None, _TASKS) for _ in range(_ROUNDS))
     moved = statistics.median(seconds(large, 4) for _ in range(_ROUNDS))
     return task, 2 * _LARGE / max(moved - task, 1e-6)

@@ -1,8 +1,8 @@
-"""DaskExecutor: a cluster's workers behind the interface of ``concurrent.futures.Executor``.
+"""DaskExecutor: runs calls on a Dask cluster, with the interface of ``concurrent.futures.Executor``.
 
-Calls travel as parcels and code once for each executor. A finished block is fetched from the worker that holds it, and
-nothing else moves. A call whose worker died fails with ``WorkerDied``, for the run to submit it again; one whose worker
-is silent gets a second try elsewhere, and the first result counts.
+Calls are sent as parcels, and code once per executor. Finished blocks are fetched directly from their workers. A call
+whose worker died fails with ``WorkerDied``, so that the run retries it. A call whose worker is silent gets a second
+try on another worker, and the first result counts.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from cedar.operators.base import Env
 from cedar.tasks.code import Code
 
 _log = logging.getLogger("cedar")
-_LARGE = 1 << 20  # bytes; what is larger is pickled and unpickled next to the loop that talks to the cluster
-_ROOM_SECONDS = 0.05  # between two looks at whether there is room
-_HELD = 256 << 20  # bytes of results that lie here untaken; others stay on their workers until they are next
+_LARGE = 1 << 20  # bytes; larger messages are unpickled outside the client's event loop
+_ROOM_SECONDS = 0.05  # seconds between two checks for room
+_HELD = 256 << 20  # max bytes of fetched results not taken yet; others stay on their workers
 
 
 class DaskExecutor(Executor):
-    """A run's use of a cluster. Shutting it down takes from the cluster what the run has there, and nothing else.
+    """A run's use of a cluster. Shutting it down removes only the run's own tasks from the cluster.
 
     Args:
         client: a ``distributed.Client``, which stays open.
-        workers: tasks at once; None takes the threads that the cluster has, and follows them.
-        local: the workers are on this machine, and may enter the caller's folder.
-        limit: seconds to wait for a scheduler that is gone.
+        workers: how many tasks run at once; None: one per thread of the cluster, as that number changes.
+        local: whether the workers are on this machine, and so can change to the caller's directory.
+        limit: seconds to wait for a lost scheduler to return.
     """
 
     def __init__(self, client: Any, workers: int | None = None, *, local: bool = False, limit: float = 0.0) -> None:
         self.client = client
         self.address: str = client.scheduler.address
         self.meter = Meter()
-        self.lost: str | WorkerError = ""  # why the cluster is gone
+        self.lost: str | WorkerError = ""  # why the cluster is lost; "" while it is not
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self._asked = workers
         self._local = local
         self._run = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self._tasks: dict[int, ClusterTask] = {}  # in progress, by number
-        self._code: dict[str, asyncio.Future[None]] = {}  # sent to all workers, by key
+        self._code: dict[str, asyncio.Future[None]] = {}  # code sent to all workers, by key
         self.ended = False
         self._shut = threading.Event()
         self._limit = limit
         self._lock = threading.Lock()
-        self._returning = False  # it is waited for, and what is submitted waits, too
+        self._returning = False  # waiting for a lost scheduler; new tasks wait too
         _running.add(self)
         self._room = asyncio.Event()
-        self._makers: dict[int, tuple[Any, Code]] = {}  # of kept blocks, by the id of their reader
-        self._held_back: set[int] = set()  # numbers of tasks whose results wait for room
-        self._sent: tuple[float, float, float, int] | None = None  # when, and what the meter said
+        self._makers: dict[int, tuple[Any, Code]] = {}  # readers of shared blocks and their code, by id of the reader
+        self._held_back: set[int] = set()  # numbers of the tasks whose results are not fetched for lack of room
+        self._sent: tuple[float, float, float, int] | None = None  # time and figures of the last signal
         self.watch = Watch(self)
 
-    # ---- what a run sees ---------------------------------------------------------------------------------------------
+    # ---- called by runs ----------------------------------------------------------------------------------------------
 
     @property
     def _max_workers(self) -> int:
@@ -82,11 +82,11 @@ class DaskExecutor(Executor):
 
     @property
     def ahead(self) -> int:
-        """Tasks to keep in flight: they grow with the cluster."""
+        """How many tasks to keep in flight; it follows the size of the cluster."""
         return 2 * self._max_workers
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See ``concurrent.futures.Executor``; ``Code`` among the arguments is sent to the cluster once.
+        """See ``concurrent.futures.Executor``. A ``Code`` argument is sent to the cluster only once.
 
         Raises:
             WorkerError: the scheduler is gone.
@@ -94,21 +94,21 @@ class DaskExecutor(Executor):
         return self._submit(fn, args, kwargs)
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """The same, before what was submitted earlier and has not begun: others wait for it."""
+        """Submit a call ahead of all calls that have not started."""
         return self._submit(fn, args, {}, urgent=True)
 
     def read_kept(self, code: Code, env: Env, split: Any, lap: int, first: int, reader: Any) -> Future[Any] | None:
-        """Read a split whose blocks are kept for all jobs of a service; None if they are not.
+        """Read a split whose blocks a service keeps for all jobs; return None if it keeps none.
 
         Args:
-            code: the task's program and reader.
-            reader: the latter.
+            code: the code of the task's program and reader.
+            reader: the task's reader.
         """
         made = code_of(reader) if self.watch.service else None
         if made is None:
             return None
         if id(reader) not in self._makers:
-            self._makers[id(reader)] = (reader, Code.of(made))  # held, so that no other reader gets its id
+            self._makers[id(reader)] = (reader, Code.of(made))  # the reader is kept, so that no other gets its id
         before = shared(reader, split, env, self._makers[id(reader)][1])
         return None if before is None else self._submit(read_shared, (code, env, split, lap, first), {}, before)
 
@@ -130,7 +130,7 @@ class DaskExecutor(Executor):
         delivery: Future[Any] = Future()
         task = ClusterTask(next(self._numbers), delivery, lambda: pack(fn, args, kwargs, folder), before, urgent)
         self._tasks[task.number] = task
-        delivery.add_done_callback(partial(self._over, task.number))  # which must not keep the result alive
+        delivery.add_done_callback(partial(self._over, task.number))  # by number: it must not keep the result alive
         heavy = any(hasattr(argument, "blocks") for argument in args)
         with self._lock:
             if not self._returning:
@@ -138,7 +138,7 @@ class DaskExecutor(Executor):
         return delivery
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The run is over."""
+        """End the run's use of the cluster."""
         self._shut.set()
         deliveries = [task.delivery for task in list(self._tasks.values())]
         for delivery in deliveries if cancel_futures else []:
@@ -147,7 +147,7 @@ class DaskExecutor(Executor):
             wait_for_all(deliveries)
 
     def gone(self) -> WorkerError:
-        """The error for a scheduler that is not there any more."""
+        """Return the error for a lost scheduler."""
         if isinstance(self.lost, WorkerError):
             return self.lost
         return WorkerError(
@@ -157,11 +157,11 @@ class DaskExecutor(Executor):
         )
 
     def pending(self) -> list[ClusterTask]:
-        """Calls in progress, the earliest first."""
+        """Return the calls in progress, in order of submission."""
         return [task for task in list(self._tasks.values()) if not task.over]
 
     def lose(self, why: str) -> None:
-        """The cluster is gone: everything in progress waits for it to come back, or fails."""
+        """Handle the loss of the cluster: calls in progress wait for it to return, or fail."""
         with self._lock:
             if self._returning:
                 return
@@ -175,11 +175,11 @@ class DaskExecutor(Executor):
 
     @property
     def waits(self) -> float:
-        """Changes as time passes while it is waited for: that has its own limit."""
+        """Counts as progress while waiting for a lost scheduler, which has its own time limit."""
         return time.monotonic() if self._returning else 0.0
 
     def _return(self, why: str) -> None:
-        """Connect again, and submit what is in progress to the scheduler that is there now."""
+        """Reconnect, and submit the calls in progress to the new scheduler."""
         gone = WorkerError(f"the Dask scheduler at {self.address} is gone: {why}")
         try:
             client = client_again(self.address, gone, self._limit, self._shut)
@@ -193,7 +193,7 @@ class DaskExecutor(Executor):
                 self._held_back.clear()
                 self.watch = Watch(self)
                 self._returning = False
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing else looks
+        except Exception as error:  # noqa: BLE001 - no other code would report it
             self.lost = error if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
             self._returning = False
             self.lose("")
@@ -202,7 +202,7 @@ class DaskExecutor(Executor):
             self._in_loop(self._begin(task, heavy=True))
 
     def desert(self, limit: float) -> None:
-        """There are no workers: everything in progress fails."""
+        """Fail all calls in progress, because the cluster has no workers."""
         error = WorkerError(
             f"the Dask cluster at {self.address} has had no worker for {limit:g} s",
             done="the epoch was stopped; the state is that of the last batch received",
@@ -213,7 +213,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=error)
 
     def signal(self) -> Signal | None:
-        """How the run has done since it was asked last; None the first time."""
+        """Return the run's figures since the last call; None on the first call."""
         meter, now = self.meter, time.monotonic()
         before, self._sent = self._sent, (now, meter.waiting, meter.busy, meter.rows)
         if before is None:
@@ -225,7 +225,7 @@ class DaskExecutor(Executor):
             busy=(meter.busy - before[2]) / span,
         )  # fmt: skip
 
-    # ---- in the client's loop ----------------------------------------------------------------------------------------
+    # ---- in the client's event loop ----------------------------------------------------------------------------------
 
     def _in_loop(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -235,18 +235,18 @@ class DaskExecutor(Executor):
             packed = await _aside(task.make) if heavy else task.make()
             await self._try(task, packed)
             self.watch.begin()
-        except BaseException as error:  # noqa: BLE001 - the code that waits for the result gets it
+        except BaseException as error:  # noqa: BLE001 - the future reports any error
             self._fail(task, error)
 
     async def again(self, task: ClusterTask) -> None:
-        """One more try, on a worker that is heard of; what the others bring counts, too, if it comes first."""
+        """Try a call once more, on a worker that is not silent. The earlier tries count too, if one finishes first."""
         try:
             await self._try(task, await _aside(task.make))
-        except Exception:  # noqa: BLE001 - the try that there is may still end well
+        except Exception:  # noqa: BLE001 - an earlier try may still succeed
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
     def give_up(self, task: ClusterTask) -> None:
-        """No try brings a result: the run sends the task again, or does it here."""
+        """Fail a call of which no try gives a result; the run then retries it."""
         why = "no worker of the Dask cluster brings the result of a task"
         _settle(task.delivery, error=WorkerDied(why, ended=False))
 
@@ -258,7 +258,7 @@ class DaskExecutor(Executor):
         if task.over:
             return
         loud = self.watch.loud()
-        number, task.sent = task.sent, task.sent + 1  # no key comes twice
+        number, task.sent = task.sent, task.sent + 1  # so that each try has a new key
         key = (f"cedar-{self._run}", task.number, number)
         how = {"pure": False, "retries": 0, "workers": loud, "allow_other_workers": bool(loud)}
         how["priority"] = int(task.urgent or number > 0)
@@ -271,26 +271,26 @@ class DaskExecutor(Executor):
         task.tries.append(DaskCall(future, asyncio.ensure_future(self._follow(task, future))))
 
     async def _place(self, code: Code, workers: list[str] | None) -> None:
-        """Put code into workers, all by default; one that did not hear of it will ask."""
+        """Send code to workers, by default to all. A worker that misses it asks for it later."""
         with contextlib.suppress(TimeoutError, OSError):
             sent = self.client.run(keep, code.key, code.pickled, workers=workers, on_error="ignore")
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
     async def _give(self, task: ClusterTask, future: Any, wanted: Wanted) -> None:
-        """A worker has no code, such as a new one: it gets it, and the task is retried in place of this try."""
+        """Send missing code to a worker, for example a new one, and retry the task instead of this try."""
         try:
             packed = await _aside(task.make)
             for code in packed.code:
                 if code.key == wanted.key:
                     await self._place(code, [wanted.worker])
             await self._try(task, packed)
-            task.tries[:] = [one for one in task.tries if one.future is not future]  # it was answered
+            task.tries[:] = [one for one in task.tries if one.future is not future]  # this try is over
             future.release()
         except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
             self._fail(task, error)
 
     async def _follow(self, task: ClusterTask, future: Any) -> None:
-        """Deliver what one try brings, unless another one was first."""
+        """Wait for one try and deliver its result, unless another try was faster."""
         try:
             await _finished(future)
             await self._await_room(task)
@@ -301,7 +301,7 @@ class DaskExecutor(Executor):
             except Unmade as error:
                 parcel = error.parcel
             answer: Any = await _aside(parcel.open) if len(memoryview(parcel.parts[0])) > _LARGE else parcel.open()
-        except BaseException as error:  # noqa: BLE001 - distributed raises many kinds, some of them no Exception
+        except BaseException as error:  # noqa: BLE001 - distributed also raises errors that are not Exceptions
             self._failed(task, future, error)
             return
         if isinstance(answer, Wanted):
@@ -313,13 +313,13 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=answer.error)
 
     async def _fetched(self, future: Any) -> Any:
-        """A result, straight from the worker that has it, or through the scheduler where that one is out of reach.
+        """Fetch a result directly from its worker, or through the scheduler if the worker cannot be reached.
 
-        The client's own ``gather`` puts several fetches into one, and one that is given up ends those next to it, or
-        all that ever come after it: https://github.com/dask/distributed, ``Client._gather``.
+        The client's own ``gather`` merges fetches, and canceling one can end the others, or all later ones:
+        https://github.com/dask/distributed, ``Client._gather``.
 
         Raises:
-            Exception: the call's.
+            Exception: the call failed; its error is raised.
         """
         from distributed.utils_comm import gather_from_workers
 
@@ -331,15 +331,15 @@ class DaskExecutor(Executor):
             places = await scheduler.who_has(keys=[future.key])
             fetch = asyncio.ensure_future(gather_from_workers(places, rpc=self.client.rpc))
             fetch.add_done_callback(_heard)
-            found, *_ = await asyncio.shield(fetch)  # one that is cancelled while it connects leaves its socket open
+            found, *_ = await asyncio.shield(fetch)  # if canceled while it connects, it would leave its socket open
             if future.key not in found:
                 found = (await scheduler.gather(keys=[future.key])).get("data", {})
             if future.key in found:
                 return found[future.key]
-            await asyncio.sleep(_ROOM_SECONDS)  # its worker is gone, which the scheduler will see
+            await asyncio.sleep(_ROOM_SECONDS)  # its worker is gone; the scheduler will notice
 
     async def _await_room(self, task: ClusterTask) -> None:
-        """Back-pressure: the results that are next come first, others when there is room for them."""
+        """Apply backpressure: fetch a result once there is room, or if the consumer waits for this result."""
         patience = time.monotonic() + seconds("stuck")
         try:
             while self.meter.bytes > _HELD and not task.over:
@@ -350,11 +350,11 @@ class DaskExecutor(Executor):
                 self._room.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._room.wait(), _ROOM_SECONDS)
-        finally:  # it may be cancelled as it waits
+        finally:  # it may be canceled while it waits
             self._held_back.discard(task.number)
 
     def waits_for_room(self, task: ClusterTask) -> bool:
-        """Its result is finished and stays where it is, because enough of them are here."""
+        """Return whether a finished result stays on its worker because too many others have been fetched."""
         return task.number in self._held_back
 
     def _failed(self, task: ClusterTask, future: Any, error: BaseException) -> None:
@@ -371,7 +371,7 @@ class DaskExecutor(Executor):
             _settle(task.delivery, error=reported)
 
     def _told(self, error: BaseException) -> BaseException | None:
-        """What the run is to make of an error of the cluster's; None if the cluster is waited for."""
+        """Translate an error of the cluster for the run; None if the run waits for the cluster to return."""
         from distributed.scheduler import KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -390,10 +390,10 @@ class DaskExecutor(Executor):
         )
 
     def _over(self, number: int, _delivery: Future[Any]) -> None:
-        """Nothing waits for it any more: the cluster forgets its tries."""
+        """Release a call's tries once its future is done."""
         task = self._tasks.pop(number)
         if task.delivery.cancelled():
-            _begins(task.delivery)  # which tells those who wait for it among others
+            _begins(task.delivery)  # notifies waiters of the cancellation
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._drop, task)
 
@@ -407,26 +407,26 @@ class DaskExecutor(Executor):
                 one.future.release()
 
     async def _release(self, future: Any) -> None:
-        """Once the scheduler knows of it: it takes up new tasks aside, and one let go of before stays permanently."""
+        """Release a future once the scheduler knows its task; otherwise the task would stay in the scheduler."""
         try:
             while future.status == "pending":
                 known = await self.client.scheduler.get_task_status(keys=[future.key])
                 if known[future.key] is not None:
                     break
                 await asyncio.sleep(_ROOM_SECONDS)
-        except OSError:  # the scheduler is gone, and what it had with it
+        except OSError:  # the scheduler is gone, with all its tasks
             pass
         finally:
             future.release()
 
 
 _running: weakref.WeakSet[DaskExecutor] = weakref.WeakSet()
-_parents: list[DaskExecutor] = []  # kept in a forked child, if nothing of them is to be ended or collected
+_parents: list[DaskExecutor] = []  # keeps the parent's executors alive in a forked child, so that no finalizer runs
 
 
 def _after_fork() -> None:
-    """Tasks in progress are the parent's, and so is who waits for them."""
-    global _running  # noqa: PLW0603 - another thread may have been at it
+    """In a forked child, leave the tasks in progress to the parent."""
+    global _running  # noqa: PLW0603 - another thread may have been changing it
     _parents.extend(_running)
     _running = weakref.WeakSet()
 
@@ -435,44 +435,44 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end() -> None:
-    """The program ends: before the pools of threads that distributed uses do, which it does not bear."""
+    """Close all at program exit, before the thread pools that distributed needs are shut down."""
     for executor in list(_running):
         executor.ended = True
         executor.shutdown(wait=False, cancel_futures=True)
     end_clients()
 
 
-threading._register_atexit(_end)  # type: ignore[attr-defined] # as concurrent.futures does; the last one comes first
+threading._register_atexit(_end)  # type: ignore[attr-defined] # runs before that of concurrent.futures
 
 
 async def _finished(future: Any) -> None:
-    """Until there is a result or an error, or it was cancelled."""
-    await future._state.wait()  # a callback would go through a pool of distributed's, which ends before the program
+    """Wait until a future has a result or an error, or is canceled."""
+    await future._state.wait()  # a callback would need distributed's thread pool, which ends first
 
 
 async def _aside(work: Callable[[], Any]) -> Any:
-    """Next to the loop, in the thread that Dask has for that."""
+    """Run work in Dask's offload thread, outside the event loop."""
     from distributed.utils import offload
 
     return await offload(work)
 
 
 def _heard(fetch: asyncio.Future[Any]) -> None:
-    """Any code that wanted it may be gone: an error of it is no news."""
+    """Retrieve the error of a fetch that nothing waits for, so that asyncio does not log it."""
     if not fetch.cancelled():
         fetch.exception()
 
 
 def _begins(delivery: Future[Any]) -> bool:
-    """Whether it may get an answer; not where it was cancelled, maybe by another thread right now."""
+    """Mark a future as running; return False if it was canceled, perhaps by another thread at this moment."""
     try:
         return delivery.set_running_or_notify_cancel()
-    except RuntimeError:  # another process asked first
+    except RuntimeError:  # another thread was faster
         return False
 
 
 def _settle(delivery: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
-    """Give the caller what there is, unless it has something or wants nothing."""
+    """Set a future's result or error, unless it is already done or canceled."""
     if delivery.done() or not _begins(delivery):
         return
     if error is not None:

@@ -1,4 +1,4 @@
-"""Host: the process that holds a cluster of this machine, so that its scheduler takes no time of the trainer's."""
+"""Host: the process that runs a local cluster, so that its scheduler takes no CPU time from the trainer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cedar.cluster.dask.keys import new_keys, publish, security, withdraw
 from cedar.store.ownership import remove_tree, temporary_folder
 
 LOOPBACK = "127.0.0.1"
-KIND = "dask"  # of the folder of its workers
-_LAST = 1.0  # seconds for the workers to end by themselves
-_LOOK = 1.0  # seconds between two looks at whether the parent lives
+KIND = "dask"  # kind of the workers' temporary folder
+_LAST = 1.0  # max seconds for the workers to end by themselves
+_LOOK = 1.0  # seconds between checks that the parent is alive
 _CONFIG: dict[str, Any] = {
-    "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is given up, and another may be started
-    "distributed.scheduler.allowed-failures": 0,  # report a task whose worker died at once; the run recovers it
-    # No pickled block on disk: blocks are taken by the run as they finish, and its look-ahead bounds them.
+    "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is dropped, and another can be started
+    "distributed.scheduler.allowed-failures": 0,  # report a lost task at once; the run retries it
+    # Do not spill blocks to disk: the run fetches them as they finish, and limits how many are in flight.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.scheduler.http.routes": [],
@@ -34,22 +34,22 @@ _CONFIG: dict[str, Any] = {
 
 
 def main(text: str, parent: int, reported: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
-    """Hold a cluster until standard input ends; its address, folder and keys are a line of JSON.
+    """Run a cluster until standard input is closed. Report its address, folder and keys as a line of JSON.
 
     Args:
-        text: JSON: ``workers``, ``dashboard`` (an address, or None), and where given ``host`` and ``port``. Another
-            host than a loopback one takes the certificates of Dask's configuration; on loopback, keys are created.
-            ``publish``: other processes of this user are to find them, as long as this one runs.
-        parent: the process to end with.
-        reported: the end of the pipe to write that line to: the parent alone has the other one.
-        begun: called with the cluster and what ``text`` says.
+        text: JSON with ``workers``, ``dashboard`` (an address or None), and optionally ``host`` and ``port``. On
+            loopback, keys are created; another host uses the certificates of Dask's configuration. With ``publish``,
+            other processes of this user can find the keys as long as this process runs.
+        parent: id of the parent process; the cluster ends when it exits.
+        reported: file descriptor of the pipe for that line; only the parent has the other end.
+        begun: called with the cluster and the parsed ``text``.
     """
     asked = json.loads(text)
     folder = temporary_folder(KIND)
     left = _Left(folder)
     threading.Thread(target=_end_with, args=(parent, left), daemon=True).start()
     warnings.simplefilter("ignore")
-    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # which unlinks what is left when this process is killed
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # it would warn if this process is killed
     keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
     cluster = _cluster(asked, folder, keys)
     if begun is not None:
@@ -97,11 +97,11 @@ def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) ->
 
 
 def _no_http(*_: Any, **__: Any) -> None:
-    """No HTTP server: Dask's would answer anyone who connects, and has nothing to show without a dashboard."""
+    """Do not start Dask's HTTP server, which would answer anyone and is useless without a dashboard."""
 
 
 def _quiet_worker() -> Any:
-    """A worker, in its own process, without an HTTP server."""
+    """Return the class of a worker that runs in its own process and has no HTTP server."""
     from functools import partial
 
     from distributed import Nanny
@@ -112,7 +112,7 @@ def _quiet_worker() -> Any:
 
 
 def _restore(cluster: Any, workers: int) -> None:
-    """A nanny whose worker dies before it has started gives up: start others for those that are missing."""
+    """Start new workers for missing ones, since a nanny gives up if its worker dies while starting."""
     while cluster.status.name == "running":
         time.sleep(_LOOK)
         if len(cluster.workers) < workers:
@@ -121,7 +121,7 @@ def _restore(cluster: Any, workers: int) -> None:
 
 @dataclass
 class _Left:
-    """What this process is to leave nothing of: a folder, and the file that other processes find the keys in."""
+    """Files to remove when this process ends: its folder, and the file with the published keys."""
 
     folder: str
     key_file: str | None = None
@@ -135,7 +135,7 @@ def _end_with(parent: int, left: _Left) -> None:
 
 
 def _end(left: _Left) -> None:
-    """At once, whatever hangs: the workers end with this process."""
+    """Exit at once, even if something hangs. The workers end with this process."""
     withdraw(left.key_file, left.keys)
     remove_tree(left.folder, KIND)
     os._exit(0)

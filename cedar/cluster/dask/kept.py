@@ -1,7 +1,7 @@
-"""What cache() keeps on a service: blocks of a split in the workers' memory, for every job that needs the same ones.
+"""Results of ``cache()`` on a service: a split's blocks stay in the workers' memory for all jobs that need them.
 
-Making them is its own task, whose key tells what is computed from which data. So Dask runs it once, the caller
-and however many do, and the rest of each job's work depends on it.
+Computing the blocks is a task of its own, whose key identifies the computation and its data. So Dask runs it once for
+all jobs, and the rest of each job's work depends on it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
 from cedar.tasks.reading import Reader, read_split
 
-_LARGE_CODE = 1 << 18  # bytes; more does not travel with every split
-KEPT = "cedar-kept-"  # how keys of shared results begin
+_LARGE_CODE = 1 << 18  # bytes; larger code is not sent with every split
+KEPT = "cedar-kept-"  # prefix of the keys of shared results
 
 
 class Unmade(Exception):
-    """Making a shared result failed; holds the answer. It must not be kept as if it were one."""
+    """Computing a shared result failed. It is raised with the answer, so that Dask does not keep that as a result."""
 
     def __init__(self, parcel: Parcel) -> None:
         super().__init__("a shared result could not be made")
@@ -40,19 +40,19 @@ class Unmade(Exception):
 
 @dataclass(frozen=True)
 class SharedResult:
-    """A result to be shared: its key, the call that makes it, and how the reader of one run takes it on."""
+    """A result that jobs share: its key, and the parcel of the call that computes it."""
 
     key: str
     call: Parcel
 
 
 def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None:
-    """What of a reading task other jobs may have, too; None if that is nothing.
+    """Return the part of a reading task that other jobs can share; None if there is no such part.
 
     Args:
-        reader: of the task; one that keeps blocks in memory.
-        env: of the task; one that is run in two ways to compare does all of it itself.
-        code: the reader's own reader and program.
+        reader: the task's reader; only one that caches in memory has a shareable part.
+        env: the task's environment; audits share nothing.
+        code: code of the inner reader and of the program whose output is cached.
     """
     if not isinstance(reader, KeptReader) or kind_of(reader.where) != "memory" or env.watch == "audit":
         return None
@@ -76,10 +76,10 @@ def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: 
 
 
 def run_shared(theirs: str, call: Parcel) -> Parcel:
-    """Make a shared result.
+    """Compute a shared result.
 
     Raises:
-        Unmade: it cannot be made.
+        Unmade: the computation failed.
     """
     answer = run(theirs, call)
     if isinstance(answer.open(), TaskFailed):
@@ -88,20 +88,20 @@ def run_shared(theirs: str, call: Parcel) -> Parcel:
 
 
 def run_behind(theirs: str, call: Parcel, made: Parcel) -> Parcel:
-    """The rest of a task, on a shared result."""
+    """Run the rest of a task on a shared result."""
     done: Done = made.open()
     return run(theirs, call, done.value)
 
 
 def read_shared(made: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
-    """What a run does to the blocks of a split that are there; they stay unchanged."""
+    """Run a task's program on shared blocks, without changing them."""
     program, reader = code.load()
     return read_split(program, _BlockReader(made, reader._plain), split, lap, code.env(env), first)
 
 
 @dataclass(frozen=True)
 class _BlockReader:
-    """Reads blocks that are there."""
+    """A reader that returns existing blocks."""
 
     made: list[Block]
     _plain: Reader
@@ -112,5 +112,5 @@ class _BlockReader:
 
 
 def code_of(reader: Any) -> tuple[Any, Program] | None:
-    """What makes the blocks that a reader keeps."""
+    """Return the inner reader and the program that compute a cache reader's blocks; None for other readers."""
     return (reader.reader, reader.program) if isinstance(reader, KeptReader) else None

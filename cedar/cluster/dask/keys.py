@@ -1,9 +1,8 @@
-"""Keys of the clusters that cedar starts: no client connects who does not hold the key made for that very cluster.
+"""Keys of the clusters that cedar starts: only clients that hold a cluster's own key can connect to it.
 
-A cluster's scheduler, workers and clients share one key and its certificate, and each asks the other for it (mutual
-TLS).
-The key stays in the memory of the process that started the cluster; that of a service, which other processes of this
-user are to find by its address, is in a file of mode 0600 as long as the service runs.
+A cluster's scheduler, workers and clients share one key and its certificate, and use mutual TLS.
+The key stays in the memory of the process that started the cluster. The key of a service is also in a file of mode
+0600 as long as the service runs, so that other processes of the same user can find it by the service's address.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from cedar.store.private_folder import private_folder
 
 FIX = "pip install 'cedar-data[dask]'"
 _FIELDS = ("certificate", "key")
-_known: dict[str, dict[str, str]] = {}  # address to the keys of clusters started by this process
+_known: dict[str, dict[str, str]] = {}  # keys of the clusters that this process started, by address
 
 
 def new_keys() -> dict[str, str]:
-    """A key and its certificate, as PEM.
+    """Create a key and its certificate, as PEM strings.
 
     Raises:
         WorkerError: the package cryptography is missing.
@@ -41,7 +40,7 @@ def new_keys() -> dict[str, str]:
 
 
 def security(keys: dict[str, str]) -> Any:
-    """Dask's ``Security`` of a cluster's keys, for all roles."""
+    """Return Dask's ``Security`` with a cluster's keys for all roles."""
     from distributed.security import Security
 
     roles = ("client", "scheduler", "worker")
@@ -54,7 +53,7 @@ def security(keys: dict[str, str]) -> Any:
 
 
 def security_at(address: str) -> Any:
-    """What a client of the scheduler at an address shows: the cluster's own key, else what Dask's configuration has."""
+    """Return the ``Security`` for a client of a scheduler: the cluster's own key, if known, or Dask's configuration."""
     from distributed.security import Security
 
     keys = _known.get(address) or _published(address)
@@ -62,17 +61,17 @@ def security_at(address: str) -> Any:
 
 
 def know(address: str, keys: dict[str, str]) -> None:
-    """This process started the cluster at an address."""
+    """Store the keys of a cluster that this process started."""
     _known[address] = keys
 
 
 def forget(address: str) -> None:
-    """It has ended."""
+    """Drop the keys of a cluster that has ended."""
     _known.pop(address, None)
 
 
 def publish(address: str, keys: dict[str, str]) -> str | None:
-    """Let other processes of this user find the keys of a service; the file, or None if no folder is private."""
+    """Save a service's keys for other processes of this user. Return the file, or None if no private folder exists."""
     path = _path(address)
     if path is None:
         return None
@@ -89,7 +88,7 @@ def publish(address: str, keys: dict[str, str]) -> str | None:
 
 
 def withdraw(path: str | None, keys: dict[str, str] | None) -> None:
-    """Remove the file that ``publish`` wrote, unless the next service at the address has its keys there by now."""
+    """Remove the file that ``publish`` wrote, unless a new service at the address has replaced it."""
     if path is not None:
         with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
             if json.load(file) == keys:
@@ -97,7 +96,7 @@ def withdraw(path: str | None, keys: dict[str, str] | None) -> None:
 
 
 def _published(address: str) -> dict[str, str] | None:
-    """The keys of a service that runs as this user; a file that others could have written or read is none."""
+    """Return the published keys of this user's service, if any; raise WorkerError if others can access the file."""
     path = _path(address)
     if path is None:
         return None

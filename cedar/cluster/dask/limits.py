@@ -1,18 +1,18 @@
-"""Limits on waiting, as Dask's configuration has them under ``cedar.dask``, in seconds or as text such as "5s"."""
+"""Time limits, from ``cedar.dask`` in Dask's configuration: in seconds, or as strings such as "5s"."""
 
 from __future__ import annotations
 
 _SECONDS = {
-    "connect": 5.0,  # until an address that does not answer is given up
-    "workers": 30.0,  # that a cluster may be without any worker
-    "worker-silent": 5.0,  # after which the tasks of a worker that is not heard of are given to another one, too
-    "scheduler-silent": 30.0,  # after which the scheduler is taken to be gone
-    "stuck": 30.0,  # that a finished block may take to arrive before it is computed once more; then twice as long
+    "connect": 5.0,  # max time for an address to answer
+    "workers": 30.0,  # max time that a cluster may have no workers
+    "worker-silent": 5.0,  # then another worker also runs the silent worker's tasks
+    "scheduler-silent": 30.0,  # then the scheduler counts as lost
+    "stuck": 30.0,  # max time for a finished block to arrive before it is recomputed; doubled each time
 }
 
 
 def seconds(name: str) -> float:
-    """The limit of that name.
+    """Return the limit of this name in seconds.
 
     Examples:
         >>> seconds("connect")

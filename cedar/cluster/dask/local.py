@@ -1,4 +1,4 @@
-"""LocalHost: a Dask cluster on this machine, made on the spot and kept warm until this process ends."""
+"""LocalHost: a Dask cluster on this machine, started when first needed and kept until this process ends."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ sys.path.append({home!r})
 from {module} import main
 main({text!r}, {parent}, {reported})
 """
-_PATIENCE = 180.0  # seconds for it to start: it imports Dask three times, on a machine that may be busy
+_PATIENCE = 180.0  # max seconds to start: three processes import Dask, perhaps on a busy machine
 _hosts: dict[int, LocalHost] = {}
 _lock = threading.Lock()
 
 
 class LocalHost:
-    """A process that holds a scheduler, and one process for each worker; all of them listen on loopback alone,
-    and answer those alone who hold the key made for this cluster.
+    """A process that runs a scheduler, and one process per worker. They listen only on loopback by default,
+    and accept only clients that hold this cluster's key.
 
-    They are fresh interpreters that never see the user's ``__main__``, and end with this process.
+    They are new interpreters that never import the user's ``__main__``, and they end with this process.
 
     Args:
-        asked: the host's settings, plain JSON.
-        module: whose ``main`` runs in it.
+        asked: the host's settings, as JSON-able values.
+        module: the module whose ``main`` the process runs.
 
     Raises:
-        WorkerError: it does not start.
+        WorkerError: the process does not start.
     """
 
     def __init__(self, asked: dict[str, Any], module: str = "cedar.cluster.dask.host") -> None:
         import dask
 
-        heard, reported = os.pipe()  # of its own: what user functions print goes where this process prints
+        heard, reported = os.pipe()  # a separate pipe, since user functions print to stdout
         named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
@@ -63,7 +63,7 @@ class LocalHost:
                     stdin=subprocess.PIPE,
                     env=os.environ | added,
                     pass_fds=[reported],
-                    process_group=0,  # a Ctrl-C is for us
+                    process_group=0,  # so that Ctrl-C reaches only this process
                 )
             finally:
                 os.close(reported)
@@ -91,7 +91,7 @@ class LocalHost:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it and its workers."""
+        """End the cluster: the host process and its workers."""
         address = self.reported.get("address", "")
         close_client_at(address)
         forget(address)
@@ -102,19 +102,19 @@ class LocalHost:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        remove_tree(self.reported.get("folder", ""), KIND)  # it does that itself, unless it was killed
+        remove_tree(self.reported.get("folder", ""), KIND)  # the process does this itself unless it was killed
 
 
 def _first_line(pipe: BinaryIO) -> bytes | None:
-    """None if it takes too long."""
+    """Return the first line; None if it takes too long."""
     return pipe.readline() if select.select([pipe], [], [], _PATIENCE)[0] else None
 
 
 def local_address(workers: int) -> str:
-    """The scheduler of a warm cluster of so many workers on this machine; started if there is none.
+    """Return the scheduler address of the local cluster with this many workers; start the cluster if necessary.
 
     Raises:
-        WorkerError: it does not start.
+        WorkerError: the cluster does not start.
     """
     import dask
 
@@ -130,12 +130,12 @@ def local_address(workers: int) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether the workers of a scheduler are ours, on this machine."""
-    return any(host.address == address for host in list(_hosts.values()))  # another thread may start one
+    """Return whether the scheduler belongs to a local cluster that this process started."""
+    return any(host.address == address for host in list(_hosts.values()))  # a copy, since another thread may start one
 
 
 def close_hosts() -> None:
-    """End all; the next run starts others."""
+    """End all local clusters. The next run starts new ones."""
     with _lock:
         hosts = list(_hosts.values())
         _hosts.clear()
@@ -144,19 +144,19 @@ def close_hosts() -> None:
 
 
 def _end() -> None:
-    """As Python ends: clients first, whichever module was imported first."""
+    """Clean up at exit: first the clients, whatever the order of imports."""
     end_clients()
     close_hosts()
 
 
 def _after_fork() -> None:
-    """They belong to the parent."""
+    """In a forked child, leave the clusters to the parent."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
     _parents.extend(_hosts.values())
     _hosts.clear()
 
 
-_parents: list[LocalHost] = []  # kept, so that nothing of them is collected here as if it were ours
+_parents: list[LocalHost] = []  # keeps the parent's objects alive, so that no finalizer of theirs runs in this child
 atexit.register(_end)
 os.register_at_fork(after_in_child=_after_fork)

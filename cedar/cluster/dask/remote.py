@@ -1,6 +1,6 @@
-"""What runs in the workers of a Dask cluster: one task, from a parcel to a parcel.
+"""The code that runs in the workers of a Dask cluster: a task gets a parcel and returns a parcel.
 
-A parcel holds pickled bytes, so that neither the scheduler nor Dask itself ever unpickles what belongs to the user.
+A parcel holds pickled bytes, so that neither the scheduler nor Dask itself ever unpickles user objects.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from cedar.executors.worker.main import TaskFailed, unsendable
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_MOST_CODE = 32  # pieces that a worker keeps
-OURS = "CEDAR_LOCAL_CLUSTER"  # set in the environment of the workers of a cluster that this library made
+_MOST_CODE = 32  # max pieces of code that a worker keeps
+OURS = "CEDAR_LOCAL_CLUSTER"  # environment variable that marks workers of a cluster started by cedar
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message: its pickle, and its large buffers, which Dask sends without a copy."""
+    """A message: its pickle and its large buffers, which Dask sends without copying."""
 
     parts: tuple[Any, ...]
 
     @staticmethod
     def of(message: Any) -> Parcel:
-        # of Arrow: Python 3.11 crashes where views of memoryviews are garbage, as of a connection that broke
+        # Arrow buffers: Python 3.11 may crash when it collects views of memoryviews, as after a broken connection
         return Parcel(tuple(map(pa.py_buffer, encode(message))))
 
     def open(self) -> Any:
@@ -47,7 +47,7 @@ class Parcel:
         return sum(memoryview(part).nbytes for part in self.parts)
 
     def __sizeof__(self) -> int:
-        """What Dask's accounts of memory see."""
+        """The size that Dask uses to track memory."""
         return object.__sizeof__(self) + self.nbytes
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -62,7 +62,7 @@ def _parcel(*parts: Any) -> Parcel:
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for code among the arguments of a call: the worker has it by its key."""
+    """Placeholder for code in the arguments of a call; the worker looks the code up by its key."""
 
     key: str
     path: tuple[str, ...]
@@ -73,7 +73,7 @@ class RemoteCall:
     """A function and its arguments.
 
     Args:
-        folder: that the caller is in, where the workers are on the same machine; else None.
+        folder: the caller's working directory if the workers are on the same machine; otherwise None.
     """
 
     fn: Callable[..., Any]
@@ -84,7 +84,7 @@ class RemoteCall:
 
 @dataclass(frozen=True)
 class Done:
-    """A call returned; ``seconds`` of a worker went into it."""
+    """The result of a call, and the seconds that it took in the worker."""
 
     value: Any
     seconds: float
@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The code of that key is not in this worker: it is to be sent, and the call is retried."""
+    """The worker lacks the code with this key: the client must send it and retry the call."""
 
     key: str
     worker: str
@@ -100,12 +100,12 @@ class Wanted:
 
 @cache
 def stamp() -> str:
-    """What has to be equal at both ends for results to be equal, as text that any version can read."""
+    """Return the versions that must be equal in client and worker, as a string that all versions can read."""
     return f"cedar {cedar.__version__}, Python {'.'.join(platform.python_version_tuple()[:2])}"
 
 
 def keep(key: str, pickled: bytes) -> None:
-    """Code, for calls to come. Dask's own replicas would be thinned out to one, and fetched repeatedly."""
+    """Store code for later calls. Dask itself would drop replicas of it, and fetch them again and again."""
     while len(_code) >= _MOST_CODE:
         _code.pop(next(iter(_code)), None)
     _code[key] = pickled
@@ -115,12 +115,12 @@ _code: dict[str, bytes] = {}
 
 
 def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
-    """Make a call.
+    """Run a call and return the answer.
 
     Args:
         theirs: the caller's ``stamp()``.
-        call: holds a ``RemoteCall``.
-        before: arguments that come before its own.
+        call: the parcel of a ``RemoteCall``.
+        before: arguments to insert before the call's own.
     """
     _begin()
     start = time.perf_counter()
@@ -129,15 +129,15 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
     answer: Done | TaskFailed
     try:
         asked: RemoteCall = call.open()
-        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, Slot)}  # what else comes may push it out
+        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, Slot)}  # new code may evict it later
         missing = next((key for key, pickled in code.items() if pickled is None), None)
         if missing is not None:
             return Parcel.of(Wanted(missing, _address()))
         if asked.folder is not None and asked.folder != os.getcwd():
-            os.chdir(asked.folder)  # relative paths mean the same as in the caller
+            os.chdir(asked.folder)  # so that relative paths have the same meaning as in the caller
         args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, Slot) else a for a in asked.args)
         answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
-    except BaseException as error:  # noqa: BLE001 - the caller gets whatever was raised
+    except BaseException as error:  # noqa: BLE001 - any error is sent to the caller
         answer = TaskFailed(error if isinstance(error, CedarError) else portable(error))
     return _sealed(answer, time.perf_counter() - start)
 
@@ -151,7 +151,7 @@ def _address() -> str:
 def _sealed(answer: Done | TaskFailed, seconds: float) -> Parcel:
     try:
         return Parcel.of(Done(answer.value, seconds) if isinstance(answer, Done) else answer)
-    except Exception as error:  # noqa: BLE001 - an object may raise anything when it is pickled
+    except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
         if isinstance(answer, TaskFailed):
             return Parcel.of(TaskFailed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))
         return Parcel.of(TaskFailed(unsendable(answer.value, "what a task made", error)))
@@ -167,14 +167,14 @@ def _other_versions(theirs: str) -> WorkerError:
 
 @cache
 def _begin() -> None:
-    """Once in each worker process."""
+    """Set up the worker process; runs once."""
     import pyarrow as pa
 
-    pa.set_cpu_count(1)  # a worker has as many tasks at once as it has threads: more would be too many
+    pa.set_cpu_count(1)  # a worker already runs one task per thread
     if OURS in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # it is that of the trainer, and this process may be killed
+        sys.stdout.reconfigure(line_buffering=True)  # so that no output is lost if this process is killed
     if OURS in os.environ and sys.platform == "linux":
         import ctypes
         import signal
 
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the process that started it
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent

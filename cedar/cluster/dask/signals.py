@@ -1,4 +1,4 @@
-"""Signals: what a trainer's loader tells a service about itself, once a second."""
+"""Signals: what a loader reports to a service once a second."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Signal:
-    """How one loader did since its last signal.
+    """A loader's figures since its last signal.
 
     Args:
-        run: stands for the loader's run of an epoch.
-        job, rank: whose it is.
+        run: identifies the loader's run of an epoch.
+        job, rank: the loader's job and rank.
         buffered: finished results that the trainer has not taken yet.
-        ahead: how many it would have at most, those in progress included.
-        waiting: share of the time in which the trainer waited for a result, 0 to 1.
-        rows_per_second: that arrived.
-        busy: seconds of workers per second that its results took: how many workers it keeps busy.
+        ahead: max number of results, including tasks in progress.
+        waiting: share of time during which the trainer waited for a result, 0 to 1.
+        rows_per_second: rows that arrived per second.
+        busy: how many workers the loader keeps busy: worker seconds per second.
     """
 
     run: str
@@ -39,14 +39,14 @@ def _script() -> str:
 
 
 def job_of_ranks() -> str:
-    """The job of this process, the same on all machines: ``cedar.job`` in Dask's configuration, or the script."""
+    """Return this process's job, equal on all machines: ``cedar.job`` in Dask's configuration, or the script's name."""
     import dask
 
     return str(dask.config.get("cedar.job", None) or _script())
 
 
 def whose() -> tuple[str, int]:
-    """The job and the rank of this process: the former as ``cedar.job`` in Dask's configuration, or by the script."""
+    """Return this process's job and rank. The job is ``cedar.job`` in Dask's configuration, or script and machine."""
     import dask
 
     from cedar.core.errors import CedarError
@@ -54,6 +54,6 @@ def whose() -> tuple[str, int]:
 
     try:
         rank = find_rank(None, None, False, None).rank
-    except CedarError:  # the environment is ambiguous; the loader was given the rank
+    except CedarError:  # the environment is ambiguous, as the rank was passed to the loader
         rank = 0
     return str(dask.config.get("cedar.job", None) or f"{_script()}@{socket.gethostname()}"), rank

@@ -1,4 +1,4 @@
-"""What a submitted call is on its way: its parcel, the futures that may bring its result, and the one that gets it."""
+"""A submitted call: its parcel, its tries on the cluster, and the future that gets the result."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cedar.tasks.code import Code
 
 
 class Meter:
-    """What a run's results add up to, and what of them lies here and was not taken yet."""
+    """Totals of a run's results, and the results that were fetched but not taken yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._here: dict[int, tuple[weakref.ref[Any], int]] = {}  # results that something still holds, with their bytes
+        self._here: dict[int, tuple[weakref.ref[Any], int]] = {}  # live results and their bytes, by id
         self._waiters = 0
         self.waiting = 0.0  # seconds that the consumer waited
-        self.busy = 0.0  # seconds of workers
+        self.busy = 0.0  # seconds that workers spent
         self.rows = 0
 
     @contextmanager
     def waited(self) -> Iterator[None]:
-        """Around what the consumer does to wait for a result."""
+        """Measure the time that the consumer waits for a result."""
         start = time.perf_counter()
         with self._lock:
             self._waiters += 1
@@ -44,15 +44,15 @@ class Meter:
 
     @property
     def hungry(self) -> bool:
-        """The consumer waits right now, or has nothing here."""
+        """Whether the consumer is waiting, or has no fetched results."""
         return self._waiters > 0 or not self._here
 
     def arrived(self, result: Any, nbytes: int, seconds: float) -> None:
-        """A result that took a worker so many seconds; any code that takes it, takes it apart and drops it."""
+        """Count a fetched result and the worker's seconds. It counts as taken when the result object is collected."""
         number = id(result)
         try:
             reference = weakref.ref(result, lambda _: self._here.pop(number, None))
-        except TypeError:  # a number, or text
+        except TypeError:  # numbers and strings have no weak references
             return
         with self._lock:
             self._here[number] = (reference, nbytes)
@@ -61,18 +61,18 @@ class Meter:
 
     @property
     def buffered(self) -> int:
-        """Results that wait here to be taken."""
+        """Number of fetched results not taken yet."""
         return len(self._here)
 
     @property
     def bytes(self) -> int:
-        """Of those."""
+        """Total bytes of the fetched results not taken yet."""
         return sum(nbytes for _, nbytes in list(self._here.values()))
 
 
 @dataclass(frozen=True)
 class DaskCall:
-    """A call that was given to the cluster: Dask's future, and what waits for it and fetches its result."""
+    """One try of a call: Dask's future, and the asyncio task that waits for it and fetches the result."""
 
     future: Any
     following: asyncio.Future[None]
@@ -83,39 +83,39 @@ class ClusterTask:
     """A submitted call.
 
     Args:
-        number: in the order of submission.
-        delivery: what the caller holds.
-        make: the remote call of a try: another one where a worker is silent.
-        before: a result that other jobs may have, too, and that the call works on.
+        number: position in the order of submission.
+        delivery: the caller's future.
+        make: packs the call; called for each try.
+        before: a shared result that the call works on, if any.
     """
 
     number: int
     delivery: Future[Any]
     make: Callable[[], PackedCall]
     before: SharedResult | None = None
-    urgent: bool = False  # it goes before others
+    urgent: bool = False  # has priority over others
     tries: list[DaskCall] = field(default_factory=list)
-    sent: int = 0  # how many tries there were
+    sent: int = 0  # number of tries so far
 
     @property
     def over(self) -> bool:
-        """Nothing waits for it any more."""
+        """Whether the caller's future is done."""
         return self.delivery.done()
 
 
 @dataclass(frozen=True)
 class PackedCall:
-    """A call as it travels, and the code that it needs."""
+    """A packed call, and the code that it needs."""
 
     parcel: Parcel
     code: tuple[Code, ...]
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], folder: str | None) -> PackedCall:
-    """A call without its code, which is sent by itself.
+    """Pack a call without its code, which is sent separately.
 
     Raises:
-        WorkerError: it cannot be pickled; names the column where it is one.
+        WorkerError: the call cannot be pickled; the error names the column, if one is to blame.
     """
     code = tuple(a for a in args if isinstance(a, Code))
     slots = tuple(Slot(a.key, a.path) if isinstance(a, Code) else a for a in args)

@@ -1,6 +1,4 @@
-"""Watch: looks at the cluster once a second while tasks are in progress, for workers and schedulers that fall
-silent.
-"""
+"""Watch: check the cluster once a second, while tasks are in progress, for silent workers and schedulers."""
 
 from __future__ import annotations
 
@@ -20,18 +18,18 @@ if TYPE_CHECKING:
     from cedar.cluster.dask.tasks import ClusterTask
 
 _log = logging.getLogger("cedar")
-_TICK = 1.0  # seconds
+_TICK = 1.0  # seconds between two checks
 _MOST_TRIES = 4
 
 
 @dataclass(frozen=True)
 class View:
-    """What the scheduler knows.
+    """What the scheduler reports.
 
     Args:
-        silent: seconds since each worker was heard of.
-        threads: of each worker.
-        places: where the tries of the run are worked on, or their results lie.
+        silent: seconds since each worker's last heartbeat.
+        threads: number of threads of each worker.
+        places: state of each of the run's tries, and the workers that run it or hold its result.
     """
 
     silent: dict[str, float]
@@ -40,7 +38,7 @@ class View:
 
 
 def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> View:
-    """Runs in the scheduler; leaves word of how the run does, where a service wants to know."""
+    """Return the scheduler's view of the tries ``keys``, and pass ``signal`` to the service; runs in the scheduler."""
     service = dask_scheduler.extensions.get("cedar")
     if service is not None and signal is not None:
         service.hear(signal)
@@ -60,16 +58,16 @@ def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> View:
 
 
 def serves(dask_scheduler: Any) -> bool:
-    """Runs in the scheduler."""
+    """Return whether the scheduler is a service; runs in the scheduler."""
     return "cedar" in dask_scheduler.extensions
 
 
 class Watch:
-    """Of one executor."""
+    """Watches the cluster for one executor."""
 
     def __init__(self, executor: DaskExecutor) -> None:
         self._executor = executor
-        self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # that are heard of
+        self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # of workers that are not silent
         self.service: bool = ask(executor.client, executor.client.run_on_scheduler, serves)  # jobs share results
         self._silent: set[str] = set()
         self._all: set[str] = set()
@@ -77,12 +75,12 @@ class Watch:
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Look, as long as anything is in progress; called in the client's loop."""
+        """Start checking, until no task is in progress; called in the client's event loop."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
     def loud(self) -> list[str] | None:
-        """The workers that are heard of, where others are not; None if there is nothing to avoid."""
+        """Return the workers that are not silent, if any are silent; otherwise None."""
         return sorted(self._all - self._silent) or None if self._silent else None
 
     async def _watch(self) -> None:
@@ -97,11 +95,11 @@ class Watch:
                     return
             except OSError as error:
                 _log.info("the Dask scheduler could not be asked: %s", error)
-            except Exception:  # noqa: BLE001 - the next look may be a better one, and nothing else looks
+            except Exception:  # noqa: BLE001 - checking must continue
                 _log.warning("checking the Dask cluster failed", exc_info=True)
 
     async def _look_after(self, tasks: list[ClusterTask]) -> bool:
-        """Once; whether nothing is left to look after."""
+        """Check once; return True if all tasks have failed and checking can stop."""
         executor, limit = self._executor, seconds("scheduler-silent")
         try:
             view = await asyncio.wait_for(self._look(tasks), limit)
@@ -137,10 +135,10 @@ class Watch:
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
     def _in_need(self, tasks: list[ClusterTask], view: View) -> list[ClusterTask] | None:
-        """Those that are to be computed once more; None if there has been no worker for too long.
+        """Return the tasks that need another try; None if there have been no workers for too long.
 
-        A try that a worker is heard to work on may take its time. So may a result on its way: each further try waits
-        twice as long as the one before, while all are still fetched.
+        A try on a worker that is not silent has no time limit. A result may take a while to arrive: each further try
+        waits twice as long as the last, and all are still fetched.
         """
         heard = bool(self._all - self._silent)
         tried = {task.number: self._tries(task, view) for task in tasks}
@@ -148,7 +146,7 @@ class Watch:
             task.number: (heard, tried[task.number] != [], len(task.tries)) for task in tasks
         }
         still = self._still.look(states | {"workers": heard})
-        if not heard:  # if nothing is heard of, nothing can help
+        if not heard:  # without any live worker, another try cannot help
             return None if still["workers"] > seconds("workers") else []
         return [task for task in tasks if self._is_late(task, tried[task.number], still[task.number])]
 
@@ -157,7 +155,7 @@ class Watch:
         return bool(ways) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
 
     def _tries(self, task: ClusterTask, view: View) -> list[str]:
-        """What became of its tries, if none of them makes progress: their workers are silent, or they are done."""
+        """Return the state of each try ("silent" worker, or "done") if no try makes progress; otherwise nothing."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
         ways = [

@@ -1,4 +1,4 @@
-"""QuietWorker: a Dask worker that listens for its scheduler, its peers and its clients, and for no other process."""
+"""QuietWorker: a Dask worker that accepts connections only from its scheduler, other workers and clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distributed import Worker
 
 
 class QuietWorker(Worker):
-    """Without the HTTP server, which would answer anyone who connects."""
+    """A worker without Dask's HTTP server, which would answer anyone who connects."""
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
-        """Starts none."""
+        """Do not start the HTTP server."""

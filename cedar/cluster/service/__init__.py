@@ -1,4 +1,4 @@
-"""Service: workers that several trainers share, as many as they need; see docs/service.md."""
+"""Service: workers that several trainers share and that scale with their needs; see docs/service.md."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class Service:
-    """A preprocessing service on this machine, until it is closed or this process ends.
+    """A preprocessing service on this machine. It runs until it is closed or this process ends.
 
-    Trainers use it by ``loader(executor=service.address)``. What their pipelines mark with ``cache()`` is computed once
-    for all jobs that read the same data in the same way. There are ``workers`` processes, and up to ``max_workers``
-    while a trainer waits for data.
+    Trainers use it with ``loader(executor=service.address)``. Results that pipelines mark with ``cache()`` are computed
+    once for all jobs that read the same data in the same way. The service has ``workers`` processes, and up to
+    ``max_workers`` while a trainer waits for data.
 
-    No client connects without the key that is made for this service. Programs of the same user on this machine find
-    it by the address, in a file of mode 0600 that goes with the service; beyond loopback, Dask's configuration names
-    certificates.
+    Only clients with the service's own key can connect. Programs of the same user on this machine find the key by the
+    address, in a file of mode 0600 that is removed with the service. On other hosts than loopback, the certificates
+    of Dask's configuration are used.
 
     Args:
-        workers: the least number of workers.
-        max_workers: the most; None is no more than the least.
-        host: the address to listen at: beyond loopback, by TLS alone.
-        port: of the scheduler; 0 takes a free one.
-        keep: for results that jobs share, bytes or text such as "1GiB", in the memory of the workers.
-        patience: seconds for which fewer workers must do before some of them go.
+        workers: min number of workers.
+        max_workers: max number of workers; None: the same as ``workers``.
+        host: the address to listen on; other hosts than loopback require TLS.
+        port: the scheduler's port; 0 picks a free one.
+        keep: max size of shared results in the workers' memory, in bytes or as a string such as "1GiB".
+        patience: seconds for which fewer workers must suffice before some are removed.
 
     Raises:
-        PipelineError: invalid figures, or a host beyond loopback without certificates.
-        WorkerError: it does not start.
+        PipelineError: an argument is invalid, or a host other than loopback has no certificates.
+        WorkerError: the service does not start.
 
     Examples:
         >>> import cedar
@@ -72,11 +72,11 @@ class Service:
 
     @staticmethod
     def on(cluster: Any, workers: int = 1, max_workers: int | None = None, *, keep: int | str = "1GiB") -> None:
-        """Make a service of any cluster that Dask manages: Kubernetes, SSH, a job queue; Dask's own scaling follows it.
+        """Turn any cluster that Dask manages (Kubernetes, SSH, a job queue) into a service, scaled by Dask.
 
         Args:
-            cluster: a Dask cluster object, or a client of a cluster whose size stays unchanged.
-            workers, max_workers, keep: as of ``Service``.
+            cluster: a Dask cluster object; or a client, in which case the cluster keeps its size.
+            workers, max_workers, keep: see ``Service``.
         """
         from distributed import Client
 
@@ -96,11 +96,11 @@ class Service:
 
     @staticmethod
     def at(address: str) -> ServiceStatus:
-        """The status of the service at an address; works while jobs run.
+        """Return the status of the service at an address, also while jobs run.
 
         Raises:
-            WorkerError: no answer.
-            PipelineError: the scheduler there is no service.
+            WorkerError: the scheduler does not answer.
+            PipelineError: the scheduler is not a service.
         """
         from cedar.cluster.dask.clients import ask, connected
         from cedar.cluster.service.plugin import status
@@ -118,16 +118,16 @@ class Service:
         return answer
 
     def status(self) -> ServiceStatus:
-        """Jobs, buffers, workers and stalls, as they are now."""
+        """Return the current jobs, buffers, workers and stalls."""
         return Service.at(self.address)
 
     @property
     def alive(self) -> bool:
-        """Whether its scheduler runs."""
+        """Whether the service's scheduler is running."""
         return self._host.alive
 
     def close(self) -> None:
-        """End scheduler and workers."""
+        """End the scheduler and the workers."""
         withdraw(self._key_file, self._host.keys)
         self._host.close()
 
@@ -139,7 +139,7 @@ class Service:
 
 
 def _bounds(workers: int, max_workers: int | None) -> int:
-    """The most workers."""
+    """Check both numbers and return the max number of workers."""
     most = workers if max_workers is None else max_workers
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, most))
     if not whole or not 1 <= workers <= most:

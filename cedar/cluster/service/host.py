@@ -1,4 +1,4 @@
-"""Host of a service: scheduler and workers on this machine, as many as its trainers need."""
+"""Host of a service: its scheduler and workers on this machine, which scale with the trainers' needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cedar.cluster.service.scaling import ServiceScaling
 
 
 def main(text: str, parent: int, reported: int) -> None:
-    """See ``cedar.cluster.dask.host.main``; it also takes ``most`` workers and ``keep_bytes``."""
+    """See ``cedar.cluster.dask.host.main``. The JSON adds ``most`` (max workers), ``keep_bytes`` and ``patience``."""
     host.main(text, parent, reported, serve)
 
 
 def serve(cluster: Any, asked: dict[str, Any]) -> None:
-    """Make a cluster in this process a service."""
+    """Turn a cluster of this process into a service."""
     policy = Policy(asked["workers"], asked["most"], asked["patience"])
     plugin = ServicePlugin(policy, asked["keep_bytes"])
     plugin.attach(cluster.scheduler)

@@ -1,4 +1,4 @@
-"""Line: a rank's connection to the service at which it meets the others."""
+"""Line: a rank's connection to the service through which ranks coordinate."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cedar.core.errors import PipelineError
 
 _CHUNK = 1 << 16
 _WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_found: dict[str, tuple[str, int]] = {}  # where the services at these addresses listen for ranks
+_found: dict[str, tuple[str, int]] = {}  # host and port where each service accepts ranks, by the scheduler's address
 
 
 class ServiceLine:
-    """Its own connection: by the service's keys, to the machine of its scheduler.
+    """A connection to a service's scheduler machine, separate from Dask's but with the service's keys.
 
     Args:
-        service: its address, or a Dask client.
+        service: the service's address, or a Dask client.
 
     Raises:
-        PipelineError: the scheduler there is no service.
-        WorkerError: no answer.
-        OSError: it does not take the connection.
+        PipelineError: the scheduler is not a service.
+        WorkerError: the scheduler does not answer.
+        OSError: the service does not accept the connection.
     """
 
     def __init__(self, service: Any) -> None:
@@ -42,7 +42,7 @@ class ServiceLine:
         self.close = weakref.finalize(self, self._socket.close)
 
     def send(self, message: Any) -> None:
-        """A message, without an answer."""
+        """Send a message without waiting for an answer."""
         data = json.dumps(message).encode() + b"\n"
         try:
             sent = self._socket.send(data)
@@ -53,21 +53,21 @@ class ServiceLine:
                 self._socket.sendall(data[sent:])
 
     def heard(self) -> deque[Any]:
-        """Messages that came, for the caller to take off; never waits.
+        """Return the queue of received messages, from which the caller removes them; do not wait.
 
         Raises:
-            ConnectionError: the service is gone, or says why it ends the connection.
+            ConnectionError: the service is gone, or closed the connection with an error.
         """
         if not self._heard:
             self._receive()
         return self._heard
 
     def ask(self, message: Any, answer: str) -> Any:
-        """Send a message and wait for what answers it: the value of that name.
+        """Send a message, and wait for the message with the key ``answer``; return its value.
 
         Raises:
-            ConnectionError: as of ``heard``.
-            TimeoutError: there is no answer.
+            ConnectionError: see ``heard``.
+            TimeoutError: no answer came.
         """
         self.send(message)
         with self._waiting():
@@ -102,10 +102,10 @@ class ServiceLine:
 
 
 def is_service(where: Any) -> bool:
-    """Whether the scheduler at an address, or that of a Dask client, is a service where ranks can meet.
+    """Return whether the scheduler of an address or Dask client is a service, where ranks can coordinate.
 
     Raises:
-        WorkerError: no answer.
+        WorkerError: the scheduler does not answer.
     """
     try:
         _place(where)
@@ -133,7 +133,7 @@ def _connected(where: Any) -> socket.socket:
     place, client = _place(where), reached(where)
     try:
         plain = socket.create_connection(place, limit)
-    except OSError:  # another service has this address now
+    except OSError:  # the service may have been replaced
         _found.pop(client.scheduler.address, None)
         plain = socket.create_connection(_place(where), limit)
     keep_alive(plain)
@@ -141,7 +141,7 @@ def _connected(where: Any) -> socket.socket:
         return plain
     try:
         return client.security.get_connection_args("client")["ssl_context"].wrap_socket(plain)  # type: ignore[no-any-return]
-    except OSError:  # or another program has it; what is there now is to be asked next time
+    except OSError:  # another program may use the port now: look it up next time
         _found.pop(client.scheduler.address, None)
         plain.close()
         raise

@@ -1,4 +1,4 @@
-"""What ranks say to each other at a service: where they meet, and words by name."""
+"""Coordinate ranks through a service: agree on the end of an epoch, and exchange values by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedar.engine.words import Words
 
 
 class ServiceWords(Words):
-    """At a service, which forgets those that were used longest ago where they come to more than it keeps."""
+    """A key-value store on a service, which evicts the least recently used values when it is full."""
 
     def __init__(self, service: Any) -> None:
         self._line, self._job = ServiceLine(service), job_of_ranks()
@@ -29,17 +29,17 @@ class ServiceWords(Words):
 
 
 class ServiceBoard(Board):
-    """At a service, which tells all ranks of a block as soon as the last one has spoken of it."""
+    """A board on a service, which reports each block's ends to all ranks once every rank has reported the block."""
 
     def __init__(self, service: Any, run: str, rank: int, world: int) -> None:
         self._line = ServiceLine(service)
         self._line.send({"join": [f"{job_of_ranks()}/{run}", rank, world]})
-        self._session: int | None = None  # of those that are there
-        self._words: list[tuple[int, int | None]] = []  # to be said again, if others come
+        self._session: int | None = None  # number of the current set of ranks; None before all have joined
+        self._words: list[tuple[int, int | None]] = []  # reports to repeat if the session changes
         self._ends: dict[int, list[int]] = {}
 
     def meet(self, timeout: float | None, stopped: Callable[[], bool], site: Site | None) -> None:
-        """The service names the session of those that are there, and tells when that changes."""
+        """Do nothing: the service announces each new session."""
 
     def put(self, block: int, end: int | None) -> None:
         self._words.append((block, end))

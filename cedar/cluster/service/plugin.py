@@ -1,4 +1,4 @@
-"""ServicePlugin: a Dask scheduler that hears loaders, keeps shared results, and says how many workers it needs."""
+"""ServicePlugin: turns a Dask scheduler into a service with loaders' signals, shared results and a worker target."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cedar.cluster.service.policy import Policy
 from cedar.cluster.service.ranks import Listener
 from cedar.cluster.service.status import JobStatus, ServiceStatus, WorkerStatus
 
-_HOLDER = "cedar-service"  # the client that a scheduler takes it for, which wants those results
-_EXPIRES = 10.0  # seconds after which a loader that says nothing is gone
+_HOLDER = "cedar-service"  # the name of the client for which the scheduler keeps shared results
+_EXPIRES = 10.0  # seconds after which a loader that sends no signal counts as gone
 
 
 class ServicePlugin(SchedulerPlugin):
-    """Of one scheduler.
+    """The service of one scheduler.
 
     Args:
-        policy: how many workers there should be.
-        keep_bytes: of shared results, in the memory of the workers.
+        policy: decides how many workers there should be.
+        keep_bytes: max bytes of shared results in the workers' memory.
     """
 
     name = "cedar"
@@ -31,45 +31,45 @@ class ServicePlugin(SchedulerPlugin):
     def __init__(self, policy: Policy, keep_bytes: int) -> None:
         self.policy = policy
         self.keep_bytes = keep_bytes
-        self.asked = self.made = self.evicted = 0  # shared results
+        self.asked = self.made = self.evicted = 0  # counts of shared results
         self._signals: dict[str, tuple[float, Signal]] = {}
-        self._kept: OrderedDict[str, int] = OrderedDict()  # key to bytes, the one used longest ago first
+        self._kept: OrderedDict[str, int] = OrderedDict()  # key to bytes, least recently used first
 
     async def start(self, scheduler: Any) -> None:
         """Called by ``Client.register_plugin``."""
         self.attach(scheduler)
 
     def attach(self, scheduler: Any) -> None:
-        """Make the scheduler a service."""
+        """Turn the scheduler into a service."""
         self.scheduler, self.listener = scheduler, Listener()
         scheduler.extensions[self.name] = self
         scheduler.handlers["cedar_target"] = self.target
-        scheduler.allowed_failures = 0  # runs find the row that ends workers by themselves
+        scheduler.allowed_failures = 0  # runs find the row that crashes workers themselves
 
     async def close(self) -> None:
-        """The scheduler ends."""
+        """Stop accepting ranks, as the scheduler is closing."""
         self.listener.close()
 
     # ---- signals -----------------------------------------------------------------------------------------------------
 
     def hear(self, signal: Signal) -> None:
-        """A loader says how it does."""
+        """Store a loader's signal."""
         self._signals[signal.run] = (time.monotonic(), signal)
 
     def signals(self) -> list[Signal]:
-        """The last one of each loader that runs."""
+        """Return the latest signal of each running loader."""
         now = time.monotonic()
         self._signals = {run: each for run, each in self._signals.items() if now - each[0] < _EXPIRES}
         return [signal for _, signal in self._signals.values()]
 
     async def target(self) -> int:
-        """How many workers there should be; asked for by whatever scales the cluster."""
+        """Return how many workers there should be; called by the code that scales the cluster."""
         return self.policy.wanted(self.signals(), len(self.scheduler.workers))
 
     # ---- shared results ----------------------------------------------------------------------------------------------
 
     def update_graph(self, scheduler: Any, *, keys: Any = (), **_: Any) -> None:
-        """A job asks for results; those to be shared are wanted by the service, too, and so outlive the job's use."""
+        """Note which shared results a job requests, and keep them for the service after the job is done."""
         for key in keys:
             if isinstance(key, str) and key.startswith(KEPT):
                 self.asked += 1
@@ -77,7 +77,7 @@ class ServicePlugin(SchedulerPlugin):
                 scheduler.client_desires_keys(keys=[key], client=_HOLDER)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Results come, fail, or go with their worker."""
+        """Track shared results that are computed, fail, or are lost with their worker."""
         if not isinstance(key, str) or key not in self._kept:
             return
         if finish == "memory" and start == "processing":
@@ -89,7 +89,7 @@ class ServicePlugin(SchedulerPlugin):
             self._later(lambda: self._release(key))
 
     def _later(self, work: Any) -> None:
-        """Not in the middle of the scheduler's own changes."""
+        """Run work after the scheduler's current change."""
         self.scheduler.loop.add_callback(work)
 
     def _make_room(self) -> None:
@@ -105,7 +105,7 @@ class ServicePlugin(SchedulerPlugin):
     # ---- status ------------------------------------------------------------------------------------------------------
 
     def status(self) -> ServiceStatus:
-        """What there is to see."""
+        """Return the service's current status."""
         now = time.time()
         workers = [
             WorkerStatus(at, each.nthreads, len(each.processing), each.nbytes, now - each.last_seen)
@@ -122,6 +122,6 @@ class ServicePlugin(SchedulerPlugin):
 
 
 def status(dask_scheduler: Any) -> ServiceStatus | None:
-    """Runs in the scheduler; None if it is not a service."""
+    """Return the service's status, or None if the scheduler is not a service; runs in the scheduler."""
     plugin = dask_scheduler.extensions.get(ServicePlugin.name)
     return None if plugin is None else plugin.status()

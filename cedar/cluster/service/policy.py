@@ -1,8 +1,8 @@
-"""Policy: how many workers the trainers need, from what their loaders signal.
+"""Policy: decide how many workers the trainers need, from the signals of their loaders.
 
-As in Meta's Data PreProcessing Service: keep a non-zero number of results buffered at every trainer with the fewest
-workers. A trainer that waits for its next result asks for more at once; workers go only after several looks in a row
-found that fewer would do, so that the number does not swing.
+As in Meta's Data PreProcessing Service, the goal is the fewest workers that keep results buffered at every trainer.
+If a trainer waits for its next result, workers are added at once. Workers are removed only after several checks in
+a row found that fewer suffice, so that the number does not oscillate.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 
 from cedar.cluster.dask.signals import Signal
 
-WAITS = 0.05  # share of its time; a trainer that waits less does not wait
-_SATURATED = 0.25  # of the workers; where fewer are at work, something else is short, and more would not help
+WAITS = 0.05  # min share of time spent waiting for a trainer to count as stalled
+_SATURATED = 0.25  # min share of busy workers; below it, something else is the bottleneck and more workers do not help
 _GROWTH = 1.5
-_HEADROOM = 1.25  # workers for each one that was kept busy
+_HEADROOM = 1.25  # workers per busy worker
 
 
 @dataclass
 class Policy:
-    """Follows one service.
+    """The policy of one service.
 
     Args:
-        least, most: bounds on the number of workers.
-        patience: looks in a row that must agree before workers go.
+        least, most: min and max number of workers.
+        patience: consecutive checks that must agree before workers are removed.
     """
 
     least: int = 1
@@ -34,11 +34,11 @@ class Policy:
     _lower: list[int] = field(default_factory=list)
 
     def wanted(self, signals: Sequence[Signal], have: int) -> int:
-        """How many workers there should be.
+        """Return how many workers there should be.
 
         Args:
-            signals: the last of each loader that runs.
-            have: how many there are.
+            signals: the latest signal of each running loader.
+            have: the current number of workers.
 
         Examples:
             >>> waits = Signal("r", "train", 0, buffered=0, ahead=4, waiting=0.6, rows_per_second=900, busy=2.0)
@@ -61,5 +61,5 @@ class Policy:
 
 
 def starves(signal: Signal) -> bool:
-    """Whether a trainer waits for the result that comes next; others, of another stage, may be there."""
+    """Return whether a trainer waits for its next result; results of other stages may already be buffered."""
     return signal.waiting > WAITS

@@ -1,8 +1,8 @@
-"""Ranks that meet at a service: they find the end of an epoch together, and leave each other words.
+"""Coordination of ranks at a service: they agree on the end of an epoch, and exchange values by name.
 
-Each rank of a run has its own connection, on which each line is a message in JSON. What the service knows of a
-rank goes with its connection, and a run goes with its last rank. So what a stranger with a key can make it hold is
-bounded by the number of connections, by what they may send before a line ends, and by the words that are kept.
+Each rank of a run has its own connection, on which each line is a message in JSON. The service drops a rank's data
+with its connection, and a run with its last rank. So a client's use of memory is bounded by the number of
+connections, the size of unfinished lines, and the size of stored values.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-MEMBERS = 4096  # connections at a time
-_AHEAD = 4  # blocks that a rank may speak of before all others have
-_LINE = 1 << 20  # bytes of a message
-_UNREAD = 64 << 20  # bytes of messages whose end has not come yet, of all connections
-_WORDS = 64 << 20  # bytes of words and their names; those used longest ago are forgotten first
-_NAME = 1000  # characters
-_SILENT = 30  # seconds after which a machine that does not answer is gone
+MEMBERS = 4096  # max connections at a time
+_AHEAD = 4  # max blocks by which a rank may be ahead of the last one that all have reported
+_LINE = 1 << 20  # max bytes of a message
+_UNREAD = 64 << 20  # max bytes of incomplete messages of all connections
+_WORDS = 64 << 20  # max bytes of stored values and their names; the least recently used are evicted
+_NAME = 1000  # max characters of a name
+_SILENT = 30  # seconds after which an unresponsive machine counts as gone
 
 
 class RefusedMessage(Exception):
-    """A message that no rank of ours sends, or more than there is room for."""
+    """A message is invalid or exceeds a limit."""
 
 
 class Member:
-    """One rank of a run, at its connection.
+    """One rank of a run and its connection.
 
     Args:
-        send: a message to it.
+        send: sends a message to the rank.
     """
 
     def __init__(self, send: Callable[[Any], None]) -> None:
@@ -43,22 +43,22 @@ class Member:
 
 
 class Run:
-    """One epoch of ranks that end it together.
+    """One epoch of ranks that agree on its end.
 
-    Words count for a session, which is another one whenever a rank comes or goes. Once all have spoken of the first
-    block the run has begun, and takes no other rank any more.
+    Reports are valid for one session; a new one starts whenever a rank joins or leaves. Once all ranks have reported
+    the first block, the run has begun and accepts no other ranks.
     """
 
     def __init__(self, name: str, world: int) -> None:
         self.name, self.world = name, world
         self.members: dict[int, Member] = {}
         self.session, self.begun = 0, False
-        self.complete = -1  # the last block of which all have spoken
-        self.at: dict[int, int] = {}  # the last block of which each rank has spoken
+        self.complete = -1  # the last block that all ranks have reported
+        self.at: dict[int, int] = {}  # the last block that each rank has reported
         self._said: dict[int, dict[int, int | None]] = {}
 
     def changed(self) -> None:
-        """A rank came or went: what was said before does not count, and all say it again when all are there."""
+        """Start a new session after a rank joined or left. All ranks repeat their reports once all have joined."""
         if self.begun:
             return
         self.session += 1
@@ -66,13 +66,13 @@ class Run:
         self._said.clear()
 
     def open(self) -> None:
-        """It is this run's turn: if all are there, they may speak."""
+        """Announce the session if all ranks have joined, so that they can report; called when it is this run's turn."""
         if not self.begun and len(self.members) == self.world:
             for member in self.members.values():
                 member.send({"session": self.session})
 
     def say(self, member: Member, session: int, block: int, end: int | None) -> None:
-        """A rank has all of a block, or is through after ``end`` of its steps."""
+        """Record that a rank has all batches of a block, or that its epoch ends after ``end`` of the block's steps."""
         if session != self.session:
             return
         if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _AHEAD:
@@ -89,7 +89,7 @@ class Run:
             other.send({"block": block, "ends": ends})
 
     def missing(self, block: int) -> list[int]:
-        """The ranks that did not come, else those that have not spoken of a block."""
+        """Return the ranks that have not joined; once all have, those that have not reported a block."""
         ranks = range(self.world)
         if not self.begun and len(self.members) < self.world:
             return [rank for rank in ranks if rank not in self.members]
@@ -100,20 +100,20 @@ class Hub:
     """All ranks of all jobs at one service.
 
     Args:
-        words_bytes: of the words that are kept.
+        words_bytes: max bytes of stored values and their names.
     """
 
     def __init__(self, words_bytes: int = _WORDS) -> None:
         self.connections = self.unread = 0
-        self.runs: dict[str, list[Run]] = {}  # the first of a name is in progress; others wait for it to be over
+        self.runs: dict[str, list[Run]] = {}  # by name; the first is in progress, and others wait for it to end
         self._words: OrderedDict[str, str] = OrderedDict()
         self._words_bytes, self._most_bytes = 0, words_bytes
 
     def hear(self, member: Member, message: Any) -> None:
-        """A message of a rank.
+        """Handle a message from a rank.
 
         Raises:
-            RefusedMessage: it is invalid.
+            RefusedMessage: the message is invalid.
         """
         match message:
             case {"join": [str(name), int(rank), int(world)]} if 0 <= rank < world <= MEMBERS and len(name) <= _NAME:
@@ -136,7 +136,7 @@ class Hub:
                 raise RefusedMessage("an invalid message")
 
     def leave(self, member: Member) -> None:
-        """Its connection is closed."""
+        """Remove a rank whose connection is closed."""
         run = member.run
         if run is None:
             return
@@ -206,11 +206,11 @@ def _run_of(member: Member) -> Run:
 
 
 def _size(name: str, word: str) -> int:
-    return sys.getsizeof(name) + sys.getsizeof(word) + 200  # with what a dict needs next to them
+    return sys.getsizeof(name) + sys.getsizeof(word) + 200  # including the dict's own overhead
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a hub."""
+    """One rank's connection to the hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub, self._rest = hub, b""
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             self._end("a message that is not JSON")
 
     def pause_writing(self) -> None:
-        """See ``asyncio.Protocol``: who does not read is not heard."""
+        """See ``asyncio.Protocol``. Stop reading from a rank that does not read its own messages."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """Listens for ranks, next to a scheduler and as it does, once it is asked where."""
+    """Accepts connections of ranks in the scheduler's process, with its TLS settings. It starts on first use."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -273,7 +273,7 @@ class Listener:
         self._opening = asyncio.Lock()
 
     async def where(self, scheduler: Any) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port, after starting to listen if necessary."""
         from distributed.comm.addressing import get_address_host
 
         host = get_address_host(scheduler.address)
@@ -288,13 +288,13 @@ class Listener:
         return host, self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """No new ones."""
+        """Stop accepting connections."""
         if self._server is not None:
             self._server.close()
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Answer at once, and find out when the other machine is gone."""
+    """Send small messages without delay, and detect when the other machine is gone."""
     wanted = {"TCP_KEEPIDLE": _SILENT // 3, "TCP_KEEPINTVL": _SILENT // 3, "TCP_KEEPCNT": 2}
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -305,7 +305,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 async def listening(dask_scheduler: Any) -> tuple[str, int] | None:
-    """Runs in the scheduler: where ranks connect; None if it is not a service."""
+    """Return host and port for ranks, or None if the scheduler is not a service; runs in the scheduler."""
     service = dask_scheduler.extensions.get("cedar")
     if service is None:
         return None

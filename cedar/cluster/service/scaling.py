@@ -1,4 +1,4 @@
-"""ServiceScaling: lets Dask's adaptive scaling follow the trainers' buffers, on any cluster that Dask can scale."""
+"""ServiceScaling: makes Dask's adaptive scaling follow the service's policy, on any cluster that Dask can scale."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from distributed.deploy.adaptive import Adaptive
 
 
 class ServiceScaling(Adaptive):
-    """``cluster.adapt(Adaptive=ServiceScaling, minimum=1, maximum=32)``, on a cluster whose scheduler is a service."""
+    """Use it as ``cluster.adapt(Adaptive=ServiceScaling, minimum=1, maximum=32)`` if the scheduler is a service."""
 
     async def target(self) -> int:
-        """How many workers there should be."""
+        """Return how many workers there should be."""
         return int(await self.scheduler.cedar_target())

@@ -1,4 +1,4 @@
-"""ServiceStatus: jobs, buffers, workers and stalls of a service, as they are now."""
+"""ServiceStatus: the current jobs, buffers, workers and stalls of a service."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class JobStatus:
     """One loader of a job.
 
     Args:
-        buffered, ahead: results that wait for the trainer, and how many it would have at most.
-        waiting: share of the time in which the trainer waits, 0 to 1.
-        rows_per_second: that arrive.
-        busy: workers that it keeps busy.
+        buffered, ahead: results that the trainer has not taken yet, and their max number.
+        waiting: share of time during which the trainer waits, 0 to 1.
+        rows_per_second: rows that arrive per second.
+        busy: number of workers that the loader keeps busy.
     """
 
     job: str
@@ -28,13 +28,13 @@ class JobStatus:
 
     @property
     def stalls(self) -> bool:
-        """The trainer waits for data."""
+        """Whether the trainer waits for data."""
         return self.waiting > WAITS
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker: its threads, tasks, bytes of results, and seconds since it was heard of."""
+    """One worker: its number of threads and tasks, bytes of results, and seconds since its last heartbeat."""
 
     address: str
     threads: int
@@ -45,12 +45,12 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """What ``cedar service status`` shows.
+    """The status that ``cedar service status`` shows.
 
     Args:
-        bounds: least and most workers.
-        shared, shared_bytes: results that jobs share, kept by the workers.
-        reused: how often a job found one there.
+        bounds: min and max number of workers.
+        shared, shared_bytes: number and size of the shared results that workers keep.
+        reused: how often a job used an existing shared result.
     """
 
     address: str
@@ -62,7 +62,7 @@ class ServiceStatus:
     reused: int = 0
 
     def job_cells(self) -> list[tuple[str, ...]]:
-        """The table of jobs, its header first."""
+        """Return the rows of the table of jobs, the header first."""
         header = ("job", "rank", "buffered", "waits", "rows/s", "workers busy", "")
         rows = [
             (
@@ -74,7 +74,7 @@ class ServiceStatus:
         return [header, *rows]
 
     def worker_cells(self) -> list[tuple[str, ...]]:
-        """The table of workers, its header first."""
+        """Return the rows of the table of workers, the header first."""
         header = ("worker", "threads", "tasks", "MiB", "heard of")
         rows = [
             (w.address, str(w.threads), str(w.tasks), f"{w.bytes / 2**20:.1f}", f"{w.silent:.1f} s ago")
@@ -83,14 +83,14 @@ class ServiceStatus:
         return [header, *rows]
 
     def summary(self) -> str:
-        """The rest in a line."""
+        """Return address, workers and shared results as one line."""
         return (
             f"{self.address}: {len(self.workers)} worker(s), {self.bounds[0]} to {self.bounds[1]}; "
             f"{self.shared} shared result(s), {self.shared_bytes / 2**20:.1f} MiB, reused {self.reused} time(s)"
         )
 
     def __str__(self) -> str:
-        """As plain text.
+        """Format the status as plain text.
 
         Examples:
             >>> print(ServiceStatus("tcp://a:1", (JobStatus("train", 0, 3, 4, 0.0, 1200.0, 0.8),)))
