@@ -44,7 +44,7 @@ class OperatorProfile:
 
     @staticmethod
     def of(label: str, seen: Sequence[Observation], gil: float | None = None) -> OperatorProfile:
-        """Return figures from observations with rows. Times are medians over rows, without the first call (model loading)."""
+        """Return figures from observations. Times are medians over rows, without the slow first call."""
         seen = [o for o in seen if o.rows_in]
         later = seen[1:] if len(seen) > 1 else seen
         rows, rows_out = sum(o.rows_in for o in seen), sum(o.rows_out for o in seen)

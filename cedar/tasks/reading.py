@@ -148,7 +148,7 @@ def _read_split(
         return Result(_read(program.steps, reader, split, lap, env, first, timing, made), timing)
     try:
         blocks = _read(program.steps, reader, split, lap, env, first, timing)
-    except Exception:  # noqa: BLE001 - see run_program
+    except Exception:  # noqa: BLE001 - a real error is raised again in the order as written
         timing.fell_back += 1
         return Result(_read_written(program, reader, split, lap, env, first), timing)
     return Result(blocks, timing)

@@ -136,7 +136,7 @@ def _timeline(shown: Sequence[Shown]) -> str:
     names: dict[str, int] = {}
     lanes: dict[str, int] = {}
     zero = min(span[2] for span in shown)
-    spans: list[tuple[int, int, int, int]] = []  # lane, microseconds from the first, name, microseconds
+    spans: list[tuple[int, int, int, int]] = []  # lane, start, name and duration; times in microseconds
     for lane, name, start, seconds in sorted(shown, key=lambda span: span[2])[-_MOST:]:
         numbers = lanes.setdefault(lane, len(lanes)), names.setdefault(name, len(names))
         spans.append((numbers[0], round((start - zero) * 1e6), numbers[1], round(seconds * 1e6)))

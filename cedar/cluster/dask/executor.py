@@ -286,7 +286,7 @@ class DaskExecutor(Executor):
             await self._try(task, packed)
             task.tries[:] = [one for one in task.tries if one.future is not future]  # this try is over
             future.release()
-        except Exception as error:  # noqa: BLE001 - the code that waits for the result gets it
+        except Exception as error:  # noqa: BLE001 - the future reports any error
             self._fail(task, error)
 
     async def _follow(self, task: ClusterTask, future: Any) -> None:
@@ -327,7 +327,7 @@ class DaskExecutor(Executor):
         while True:
             await _finished(future)
             if future.status != "finished":
-                return await future._result()  # raises
+                return await future._result()  # raises the call's error
             places = await scheduler.who_has(keys=[future.key])
             fetch = asyncio.ensure_future(gather_from_workers(places, rpc=self.client.rpc))
             fetch.add_done_callback(_heard)

@@ -105,7 +105,7 @@ def stamp() -> str:
 
 
 def keep(key: str, pickled: bytes) -> None:
-    """Store code for later calls. Dask itself would drop replicas of it, and fetch them again and again."""
+    """Store code for later calls. Dask would drop all but one replica of it, and fetch it repeatedly."""
     while len(_code) >= _MOST_CODE:
         _code.pop(next(iter(_code)), None)
     _code[key] = pickled

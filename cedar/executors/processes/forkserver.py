@@ -270,7 +270,7 @@ def server() -> ForkServer:
     Raises:
         OSError: the server does not start.
     """
-    global _server  # noqa: PLW0603 - there is one in a process
+    global _server  # noqa: PLW0603 - one per process
     with _lock:
         inherited = _inherited()
         if _server is None or not _server.alive or _server.inherited != inherited:

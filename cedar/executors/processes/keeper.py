@@ -18,7 +18,7 @@ from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_SHORT = 0.1  # seconds; after a task this short, the next one is sent before the worker asks
+_SHORT = 0.1  # seconds; after a task this short, a second task is sent ahead of the worker's answer
 
 
 @dataclass
@@ -52,7 +52,7 @@ class QueuedCall:
 def _folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted
+    except OSError:  # the working directory was deleted
         return None
 
 

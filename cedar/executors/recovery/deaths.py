@@ -17,7 +17,7 @@ Then: TypeAlias = Literal["run again", "tried", "bad row", "bad block", "given u
 
 @dataclass(frozen=True)
 class Death:
-    """One worker process that ended while it had a task.
+    """One worker process that ended during a task.
 
     Args:
         how: exit code or signal, and whether the kernel reports that memory ran out.

@@ -66,7 +66,7 @@ class Slots:
         self.capacity = capacity
         self._starts = [0] if capacity else []  # of the free ranges, ascending; no two are adjacent
         self._stops = [capacity] if capacity else []
-        self._taken: dict[int, int] = {}  # start to stop
+        self._taken: dict[int, int] = {}  # stop of each reserved range, by its start
 
     def take(self, size: int) -> int | None:
         """Reserve ``size`` bytes (above 0) and return their start, a multiple of 64; None if there is no room."""

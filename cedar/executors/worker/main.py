@@ -226,7 +226,7 @@ def _enter(folder: str | None) -> None:
     """Change to the caller's working directory, in case an earlier task left it."""
     try:
         here = os.getcwd()
-    except OSError:  # it was deleted
+    except OSError:  # the working directory was deleted
         here = ""
     if folder is not None and folder != here:
         os.chdir(folder)
@@ -251,7 +251,7 @@ def unsendable(value: Any, label: str, error: Exception) -> WorkerError:
         for name, column in block.columns.items():
             try:
                 encode(column)
-            except Exception:  # noqa: BLE001 - see above
+            except Exception:  # noqa: BLE001 - pickling may raise anything
                 label = f"column {name!r}"
     return WorkerError(
         f"{label} cannot be sent to another process: {type(error).__name__}: {error}",
