@@ -94,7 +94,7 @@ def _dask(workers: int) -> Executor:
 EXECUTORS: dict[str, Callable[[int], Executor]] = {
     "inline": _inline, "threads": _threads, "processes": _processes, "dask": _dask,
 }  # fmt: skip
-"""Name to factory: a new executor is one entry."""
+"""Factory of each executor, by name. To add an executor, add an entry."""
 
 
 def names_cluster(executor: Any) -> bool:

@@ -27,8 +27,8 @@ from cedar.operators.marks import Marks, each_key
 from cedar.tasks.chain import KernelStep, Program
 from cedar.tasks.code import Code
 
-_NOBODY = -1  # source number for rows without a key
-_MOST = 8  # max sample rows per function that may crash workers
+_NO_SOURCE = -1  # source number for rows without a key
+_MAX_BAD_ROWS = 8  # max sample rows per function that may crash workers
 
 
 class IsolatedCalls:
@@ -44,12 +44,12 @@ class IsolatedCalls:
         self._workers = workers
         self._deaths = deaths
         self._patience = patience or Patience()
-        self._at: Block | None = None
-        self._last: tuple[Call, Block, Outcome] | None = None
+        self._next_block: Block | None = None
+        self._last_outcome: tuple[Call, Block, Outcome] | None = None
 
     def enter(self, block: Block) -> None:
         """Set the block whose rows the next call is for."""
-        self._at = block
+        self._next_block = block
 
     def __call__(
         self, call: Call, env: Env, arguments: Sequence[Iterable[Any]], n: int, hashes: Hashes | None
@@ -59,34 +59,35 @@ class IsolatedCalls:
         Raises:
             WorkerError: the function crashes its worker on too many rows, or on no row in particular.
         """
-        block, self._at = self._at, None
+        block, self._next_block = self._next_block, None
         if block is not None and len(block) != n:  # the call gets batches, not rows
             block = None
-        if block is not None and self._last is not None and self._last[0] is call and self._last[1] is block:
-            return self._last[2]  # called once to infer types, and again for the rows
+        last = self._last_outcome
+        if block is not None and last is not None and last[0] is call and last[1] is block:
+            return last[2]  # called once to infer types, and again for the rows
         columns = [list(column) for column in arguments]
-        rows = Block({}, _numbered(n) if block is None else block.live_keys())
+        rows = Block({}, _numbered_keys(n) if block is None else block.live_keys())
         outcome = self._outcome(call, replace(env, apart=None), rows, columns, hashes)
         if block is not None:
-            self._last = call, block, outcome
+            self._last_outcome = call, block, outcome
         return outcome
 
     def _outcome(self, call: Call, env: Env, rows: Block, columns: list[list[Any]], hashes: Hashes | None) -> Outcome:
         blame = call.blame
-        program = Program((KernelStep(_unused, (blame.index,), blame.label, blame.site),))
+        program = Program((KernelStep(_identity, (blame.index,), blame.label, blame.site),))
 
         def send(submit: Submit, marks: Marks | None) -> Future[Any]:
-            return submit(_call, code, env, marks, rows, columns, hashes)
+            return submit(_run_call, code, env, marks, rows, columns, hashes)
 
         recovery = Recovery(lambda: warm(self._workers), self._deaths, True, self._patience)
         try:
             code = Code.of((call,))
             limits = () if call.timeout is None else (call.timeout,)
-            task = recovery.submit(TaskWork(program, send, limits=limits, fine=True, most=_MOST))
+            task = recovery.submit(TaskWork(program, send, limits=limits, fine=True, most=_MAX_BAD_ROWS))
             Waiting(self._patience, recovery.progress, recovery.at_work, lambda: True).wait([task], blame.label)
             outcome: Any = task.result()
         except WorkersDied as error:
-            raise _unfit(call, error.what) from error
+            raise _crash_error(call, error.what) from error
         except WorkerError:
             return call.run(env, columns, len(rows), hashes)  # cannot be pickled: call it in this process
         finally:
@@ -94,9 +95,9 @@ class IsolatedCalls:
         return outcome  # type: ignore[no-any-return]
 
 
-def _numbered(rows: int) -> Keys:
+def _numbered_keys(rows: int) -> Keys:
     """Return made-up keys for rows that have none."""
-    return Keys(np.arange(rows, dtype=np.int64), source=_NOBODY)
+    return Keys(np.arange(rows, dtype=np.int64), source=_NO_SOURCE)
 
 
 def apart_for(
@@ -107,7 +108,7 @@ def apart_for(
     return IsolatedCalls(workers or available_cpus(), deaths, patience) if executor == "processes" else None
 
 
-def _unfit(call: Call, how: str) -> WorkerError:
+def _crash_error(call: Call, how: str) -> WorkerError:
     return WorkerError(
         f"{call.blame.label} ends worker after worker on the first rows ({how})",
         site=call.blame.site,
@@ -116,11 +117,11 @@ def _unfit(call: Call, how: str) -> WorkerError:
     )
 
 
-def _unused(block: Block, _env: Env) -> Block:
+def _identity(block: Block, _env: Env) -> Block:
     return block
 
 
-def _call(
+def _run_call(
     code: Code, env: Env, marks: Marks | None, rows: Block, columns: list[list[Any]], hashes: Hashes | None
 ) -> Outcome | Survived:
     (call,) = code.load()

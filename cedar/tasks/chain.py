@@ -26,8 +26,8 @@ from cedar.tasks import clocks, preparing
 from cedar.tasks.copying import plain_copy
 
 CONVERT: Part = ("convert", ())
-_LONG = 0.001  # seconds; for longer tasks, measure the time spent waiting for a core
-_LOOKED_AT = 4  # min rows of a fused step on which its operators are measured separately; else a 16th of the block
+_LONG_SECONDS = 0.001  # seconds; for longer tasks, measure the time spent waiting for a core
+_MIN_MEASURED_ROWS = 4  # a fused step's operators are measured separately on these, or a 16th of the block
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Timing(TaskTime):
             self.parts.append((AROUND, around, 0.0))
         if preparing.last[0] > self.began:
             preparing.separate(self.parts, self.began)
-        if self.took > _LONG:
-            self.crowded = clocks.crowded_lately()
+        if self.took > _LONG_SECONDS:
+            self.crowded = clocks.seconds_waited_for_core()
 
     def take(self, other: Timing) -> None:
         """Add the figures of a part of the task that was timed separately."""
@@ -167,7 +167,7 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
             if bad is not None and (bad.block or _row_wise(step)):
                 block = step.kernel(step.blame.settle_crash(block, env, bad), env)
             elif env.marks is not None and apiece:
-                block = _row_by_row(step, block, env, env.marks)
+                block = _run_row_by_row(step, block, env, env.marks)
             elif not step.operators:
                 block = step.kernel(block, env)
             else:
@@ -176,10 +176,10 @@ def run_steps(steps: Sequence[KernelStep], block: Block, env: Env, timing: Timin
                     block = _run_parts(step, block, env, timing, sizes) if looks else step.kernel(block, env)
         except CedarError as error:
             error.site = error.site or step.site
-            error.row = error.row or _first_of(block)
+            error.row = error.row or _first_row(block)
             raise
         except raised() as error:
-            raise _failed(step, block, error) from error
+            raise _block_error(step, block, error) from error
         part: Part = ("operator", step.operators) if step.operators else CONVERT
         timing.parts.append((part, time.perf_counter() - start, time.thread_time() - worked))
     return block
@@ -197,15 +197,15 @@ def _row_wise(step: KernelStep) -> bool:
     return bool(getattr(step.kernel, "row_wise", False))
 
 
-def _row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
+def _run_row_by_row(step: KernelStep, block: Block, env: Env, marks: Marks) -> Block:
     """Run a step one row at a time, since the rows crashed a worker when they were passed together."""
-    done = []
+    result = []
     for slot in range(block.slots):
         row = block.slice(slot, slot + 1)
         marks.enter(_ordinal(step), row, True)
         bad = marks.known() if len(row) else None
-        done.append(step.kernel(row if bad is None else step.blame.settle_crash(row, env, bad), env))
-    return concat_blocks(done)
+        result.append(step.kernel(row if bad is None else step.blame.settle_crash(row, env, bad), env))
+    return concat_blocks(result)
 
 
 def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: Sizes) -> Block:
@@ -215,27 +215,27 @@ def _run_parts(step: KernelStep, block: Block, env: Env, timing: Timing, sizes: 
     that is shared out is that of the fused kernel on all rows.
     """
     together = len(step.parts) > 1 and hasattr(step.kernel, "inexact") and block.aligned
-    rows = max(_LOOKED_AT, block.slots // 16) if together and env.watch == "detail" else block.slots
-    looked = block if rows >= block.slots else block.slice(0, rows)
-    apart, seconds = Timing(), 0.0
+    rows = max(_MIN_MEASURED_ROWS, block.slots // 16) if together and env.watch == "detail" else block.slots
+    sample = block if rows >= block.slots else block.slice(0, rows)
+    measured, seconds = Timing(), 0.0
     for part in step.parts or (step,):
-        before, start = looked, clocks.now()
-        looked = part.kernel(before, env)
+        before, start = sample, clocks.now()
+        sample = part.kernel(before, env)
         took = clocks.now().since(start)
         seconds += took.wall
         if part.operators:
             pooled = getattr(part.kernel, "pooled", False)  # runs in a library's threads, not this one
-            observe(apart, part.operators[0], before, looked, took.wall, took.wall if pooled else took.cpu, sizes)
-    few, faster, done = 0 < rows < block.slots, 1.0, looked
-    if few or getattr(step.kernel, "inexact", False):
+            observe(measured, part.operators[0], before, sample, took.wall, took.wall if pooled else took.cpu, sizes)
+    sampled, faster, result = 0 < rows < block.slots, 1.0, sample
+    if sampled or getattr(step.kernel, "inexact", False):
         start = clocks.now()
-        done = step.kernel(block, env)  # as without measuring
-        if few and seconds:
+        result = step.kernel(block, env)  # as without measuring
+        if sampled and seconds:
             faster = clocks.now().since(start).wall / block.slots * rows / seconds
-    for i, seen in apart.seen.items():
+    for i, seen in measured.seen.items():
         seen = replace(seen, wall=seen.wall * faster, cpu=seen.cpu * faster)
         timing.seen[i] = timing.seen[i] + seen if i in timing.seen else seen
-    return done
+    return result
 
 
 def run_program(program: Program, block: Block, env: Env, timing: Timing) -> Block:
@@ -253,17 +253,17 @@ def quiet(env: Env) -> Env:
     return replace(env, watch="")
 
 
-def _failed(step: KernelStep, block: Block, error: BaseException) -> RowError:
+def _block_error(step: KernelStep, block: Block, error: BaseException) -> RowError:
     """Return the error for a kernel that raised something other than a CedarError."""
     return RowError(
         f"{step.label or type(step.kernel).__name__} failed on a block: {type(error).__name__}: {error}",
         site=step.site,
-        row=_first_of(block),
+        row=_first_row(block),
         fix="see the exception above for its cause",
     )
 
 
-def _first_of(block: Block) -> RowRef | None:
+def _first_row(block: Block) -> RowRef | None:
     return replace(block.keys.ref(0), unit="rows starting at") if block.slots else None
 
 

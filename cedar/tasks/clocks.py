@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 _NANO = 1e-9
-_own = threading.local()
+_thread = threading.local()
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Reading:
 
 def ship(since: float) -> None:
     """Count the time from ``since`` until now as time for sending rows to or from this worker; see ``shipped``."""
-    _own.ship = getattr(_own, "ship", 0.0) + time.perf_counter() - since
+    _thread.ship = getattr(_thread, "ship", 0.0) + time.perf_counter() - since
 
 
 def shipped() -> float:
     """Return the seconds that this thread spent on sending since the last call."""
-    seconds: float = getattr(_own, "ship", 0.0)
-    _own.ship = 0.0
+    seconds: float = getattr(_thread, "ship", 0.0)
+    _thread.ship = 0.0
     return seconds
 
 
-def crowded_lately() -> float:
+def seconds_waited_for_core() -> float:
     """Return the seconds that the calling thread waited for a core since its last call."""
     seconds = crowded()
-    before, _own.crowded = getattr(_own, "crowded", seconds), seconds
+    before, _thread.crowded = getattr(_thread, "crowded", seconds), seconds
     return seconds - before
 
 
@@ -70,9 +70,9 @@ def spent_by(threads: Iterable[threading.Thread]) -> tuple[float, float]:
 def crowded() -> float:
     """Return the seconds that the calling thread has ever waited for a core."""
     try:
-        counters: _ThreadCounters = _own.counters
+        counters: _ThreadCounters = _thread.counters
     except AttributeError:
-        counters = _own.counters = _ThreadCounters()
+        counters = _thread.counters = _ThreadCounters()
     return counters.waited()
 
 

@@ -31,7 +31,7 @@ class _ThreadSpan:
 
 last = [0.0]  # latest end of any span so far
 _spans: deque[_ThreadSpan] = deque(maxlen=256)  # spans of all threads
-_mine = threading.local()
+_current = threading.local()
 
 
 class _Imports:
@@ -39,10 +39,10 @@ class _Imports:
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
-        span = getattr(_mine, "span", None)
+        span = getattr(_current, "span", None)
         outer = None if span is None else sys.modules.get(span.module)
         if span is None or not getattr(getattr(outer, "__spec__", None), "_initializing", False):
-            _mine.span = span = _ThreadSpan("import", name)
+            _current.span = span = _ThreadSpan("import", name)
             _spans.append(span)
         span.extend()
 
@@ -76,13 +76,13 @@ def separate(parts: list[tuple[Part, float, float]], since: float) -> None:
     """
     own, now = threading.get_ident(), time.perf_counter()
     for span in [span for span in _spans.copy() if span.ended > since] if parts else ():
-        at = max(range(len(parts)), key=lambda i: parts[i][1])
-        part, wall, cpu = parts[at]
+        longest = max(range(len(parts)), key=lambda i: parts[i][1])
+        part, wall, cpu = parts[longest]
         overlap = max(min(span.ended, now) - max(span.began, since), 0.0)
         took = min(overlap, wall if span.thread == own else max(wall - cpu, 0.0))
         used = min(span.cpu, took, cpu) if span.thread == own else 0.0
         if took > 0 and part[0] not in ("import", "compile"):
-            parts[at] = part, wall - took, cpu - used
+            parts[longest] = part, wall - took, cpu - used
             parts.append(((span.kind, ()), took, used))
 
 

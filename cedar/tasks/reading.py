@@ -27,7 +27,7 @@ from cedar.tasks.chain import KernelStep, Program, Result, Timing, quiet, run_st
 from cedar.tasks.copying import own_copy
 
 Hand: TypeAlias = Callable[[int, Block], None]
-Made: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block with all blocks so far
+OnBlock: TypeAlias = Callable[[Sequence[Block]], None]  # called after each block with all blocks so far
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Reader:
         sound = getattr(self.source, "read_sound", None)
         if self.on_error is not None and sound is not None and getattr(split, "part", 0) > GONE:
             for chunk, failed in guarded(self.source, split, sound):
-                yield self._with_dead(chunk, failed, split, lap)
+                yield self._with_failed_rows(chunk, failed, split, lap)
             return
         first, row = 0, int(getattr(split, "start", 0))
         gone = getattr(split, "part", 0) <= GONE
@@ -69,7 +69,7 @@ class Reader:
         except (SourceError, RowError) as error:
             if not tolerant:
                 raise
-            yield from self._without(error, split, lap, first, row)
+            yield from self._rest_after_error(error, split, lap, first, row)
 
     def file(self, split: Any) -> int:
         """Return the file id in the row keys of a split."""
@@ -81,7 +81,7 @@ class Reader:
         file = self.file(split) if chunk.files is None else file_ids(self.source, chunk.files)
         return Block(as_columns(chunk.columns), Keys(offsets_of(chunk, start), file, repeat=lap, source=self.ordinal))
 
-    def _without(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
+    def _rest_after_error(self, error: CedarError, split: Any, lap: int, first: int, row: int) -> Iterator[Block]:
         """Yield the rest of a split after an error: one dead slot per row, or a single one if the count is unknown."""
         if split.part > GONE and hasattr(self.source, "pieces") and split.stop - first > 1:
             for piece in self.source.pieces(split, first):
@@ -96,7 +96,7 @@ class Reader:
         types = self.source.schema().items()
         yield Block({name: blank(kind, 0) for name, kind in types}, keys, dict.fromkeys(range(count), why))
 
-    def _with_dead(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
+    def _with_failed_rows(self, chunk: Chunk, failed: dict[int, CedarError], split: Any, lap: int) -> Block:
         """Return the chunk's rows in order of row number, with a dead slot for each failed row."""
         block = self._block(chunk, split, 0, lap)
         rows = np.sort(np.concatenate([block.keys.row, np.array(list(failed), dtype=np.int64)]))
@@ -122,7 +122,7 @@ def read_split(
     """
     before = arrived()
 
-    def made(blocks: Sequence[Block]) -> None:
+    def on_block(blocks: Sequence[Block]) -> None:
         fixed = program.written is None and (env.numeric is None or arrived() == before)
         if hand is not None and fixed and len(blocks) > 1:
             hand(len(blocks) - 2, blocks[-2])
@@ -130,7 +130,7 @@ def read_split(
     def work() -> Result:
         timing = Timing()
         with counting(timing.storage), MemoryReservation("a task", env.limits):
-            return _read_split(program, reader, split, lap, env, first, timing, made)
+            return _read_split(program, reader, split, lap, env, first, timing, on_block)
 
     preparing.watch()
     began = time.perf_counter()
@@ -142,10 +142,10 @@ def read_split(
 
 
 def _read_split(
-    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing, made: Made
+    program: Program, reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing, on_block: OnBlock
 ) -> Result:
     if program.written is None:
-        return Result(_read(program.steps, reader, split, lap, env, first, timing, made), timing)
+        return Result(_read(program.steps, reader, split, lap, env, first, timing, on_block), timing)
     try:
         blocks = _read(program.steps, reader, split, lap, env, first, timing)
     except Exception:  # noqa: BLE001 - a real error is raised again in the order as written
@@ -161,7 +161,7 @@ def _read_written(program: Program, reader: Any, split: Split, lap: int, env: En
 
 def _read(
     steps: Sequence[KernelStep], reader: Any, split: Split, lap: int, env: Env, first: int, timing: Timing,
-    made: Made = lambda _: None,
+    on_block: OnBlock = lambda _: None,
 ) -> list[Block]:  # fmt: skip
     start = clocks.now()
     scanning = Timing()
@@ -180,7 +180,7 @@ def _read(
         arrays = [column for column in blocks[-1].columns.values() if isinstance(column, np.ndarray)]
         take(sum(map(nbytes, arrays)), "its rows")
         inside = inside.plus(clocks.now().since(entered))
-        made(blocks)
+        on_block(blocks)
     scanning.rows_read = scanning.rows_read if scans else timing.rows_left
     for _, wall, cpu in scanning.parts:
         inside = inside.plus(clocks.Reading(wall, cpu))

@@ -30,8 +30,8 @@ from cedar.tasks.reading import Reader
 if TYPE_CHECKING:
     import polars as pl
 
-_LEAST_ROWS = 4096  # blocks that have fewer rows after filtering are joined
-_RATE = 1 / 24  # initial estimate, chosen so that a second read adds less than 3%
+_MIN_BLOCK_ROWS = 4096  # blocks that have fewer rows after filtering are joined
+_INITIAL_EMPTY_RATE = 1 / 24  # initial estimate, chosen so that a second read adds less than 3%
 
 
 class FilterHits:
@@ -41,7 +41,7 @@ class FilterHits:
         rate: the expected share of splits of which no row passes.
     """
 
-    def __init__(self, rate: float = _RATE) -> None:
+    def __init__(self, rate: float = _INITIAL_EMPTY_RATE) -> None:
         self._rate = rate
 
     def see(self, empty: bool) -> None:
@@ -110,15 +110,15 @@ class ScanReader:
             return
         any_rows = False
         if not self._pruned(split):
-            for block in _joined(self._left(split, lap, env, timing)):
+            for block in _joined(self._passing_rows(split, lap, env, timing)):
                 any_rows = True
                 yield block
             self.selectivity.see(not any_rows)
         if not any_rows:
-            yield from self._nothing()
+            yield from self._empty_block()
 
-    def _left(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
-        rest = self._rest_for(split)
+    def _passing_rows(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
+        rest = self._second_reader(split)
         if rest is not None:
             try:
                 places, heads = self._filtered(split, lap, env, timing)
@@ -130,7 +130,7 @@ class ScanReader:
                 return
         yield from self._at_once(split, lap, env, timing)
 
-    def _rest_for(self, split: Any) -> Reader | None:
+    def _second_reader(self, split: Any) -> Reader | None:
         """Return the reader of the other columns if they should be read after filtering, otherwise None."""
         if self.rest is None or getattr(split, "streaming", False):
             return None
@@ -231,7 +231,7 @@ class ScanReader:
             fix="do not write to the data while they are read",
         )
 
-    def _nothing(self) -> Iterator[Block]:
+    def _empty_block(self) -> Iterator[Block]:
         """Yield one empty block if the column types are known."""
         schema = getattr(self.narrow.source, "schema", None)
         types = schema() if schema is not None else None
@@ -245,7 +245,7 @@ def scan_reader(
     columns: Sequence[str] | None,
     steps: Sequence[KernelStep],
     predicates: Sequence[pl.Expr],
-    empty: float = _RATE,
+    empty: float = _INITIAL_EMPTY_RATE,
 ) -> ScanReader:
     """Create the reader of a scan.
 
@@ -269,7 +269,7 @@ def scan_reader(
     if reads is None:  # a filter uses a selector, whose columns are unknown
         return ScanReader(reader, reader, fused, predicate, names)
     first = [path for path in wanted if tops[path] in reads]
-    first += _alone(reads - {tops[path] for path in first}, predicate, source, schema)
+    first += _filter_only(reads - {tops[path] for path in first}, predicate, source, schema)
     rest = [path for path in wanted if path not in first]
     everything = [*wanted, *(path for path in first if path not in wanted)]
     narrow = reader if columns is None else _selected(reader, everything)
@@ -282,7 +282,7 @@ def scan_reader(
     return ScanReader(reader, narrow, fused, predicate, names, reads, *both, size, FilterHits(empty))
 
 
-def _alone(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
+def _filter_only(names: frozenset[str], predicate: pl.Expr | None, source: Any, schema: Mapping[str, Any]) -> list[str]:
     """Return the columns that only the filters read; only the fields they use, if the source can select fields."""
     fields = fields_of(predicate) if predicate is not None and getattr(source, "selects_fields", False) else {}
     paths: list[str] = []
@@ -307,7 +307,7 @@ def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
     for block in blocks:
         if block.slots:
             pending.append(block)
-        if sum(b.slots for b in pending) >= _LEAST_ROWS:
+        if sum(b.slots for b in pending) >= _MIN_BLOCK_ROWS:
             yield concat_blocks(pending)
             pending = []
     if pending:

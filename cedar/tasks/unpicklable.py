@@ -11,13 +11,13 @@ from typing import Any
 
 from cedar.core.errors import Site, WorkerError
 
-_DEPTH = 24  # max levels of nested objects to search
-_WIDTH = 256  # max parts of one container to try
+_MAX_DEPTH = 24  # max levels of nested objects to search
+_MAX_PARTS = 256  # max parts of one container to try
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 _IN_INIT = "make it in the __init__ of a class and give map the class: it is made once in every worker"
-_INSTEAD = (  # substrings of a type's name, and advice for such objects
+_ADVICE = (  # substrings of a type's name, and advice for such objects
     (("Lock", "Condition", "Semaphore", "Event", "local"), "locks and threads belong to one process: " + _IN_INIT),
     (("generator", "coroutine", "async_generator"), "a generator is used up once: make a list of it, or a function"),
     (("IO", "Buffered", "TextIO", "FileIO"), "keep the path, and open the file where it is read; or " + _IN_INIT),
@@ -63,7 +63,7 @@ def unsendable_code(value: Any, error: Exception) -> WorkerError:
 
 def _advice(kind: str) -> str:
     name = kind.rpartition(".")[2]
-    for words, advice in _INSTEAD:
+    for words, advice in _ADVICE:
         if any(word in name for word in words):
             return advice
     return _IN_INIT
@@ -79,7 +79,7 @@ def culprit(value: Any) -> Culprit | None:
         >>> culprit([decode]).path
         'decode.<default 0>'
     """
-    return None if _pickles(value) else _inside(value, "", Culprit("", ""), _DEPTH, set())
+    return None if _pickles(value) else _inside(value, "", Culprit("", ""), _MAX_DEPTH, set())
 
 
 def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -> Culprit:
@@ -94,12 +94,12 @@ def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -
     """
     kind = type(value)
     label, site = getattr(value, "label", None), getattr(value, "site", None)
-    if _ours(value) and isinstance(site, Site) and isinstance(label, str):  # an operator's step has the user's line
+    if _is_cedar_object(value) and isinstance(site, Site) and isinstance(label, str):  # steps have the user's line
         above = Culprit("", "", label, site)
     path = path or _name(value)
     for step, part in _parts(value):
         if id(part) not in seen and not isinstance(part, _PLAIN) and depth and not _pickles(part):
-            if _ours(value) or not path:
+            if _is_cedar_object(value) or not path:
                 inner = step.lstrip(".") if isinstance(part, _CONTAINERS) and step.startswith(".") else ""
             else:
                 inner = path + step
@@ -108,7 +108,7 @@ def _inside(value: Any, path: str, above: Culprit, depth: int, seen: set[int]) -
     return Culprit(path or _name(value) or kind.__name__, named, above.label, above.site)
 
 
-def _ours(value: Any) -> bool:
+def _is_cedar_object(value: Any) -> bool:
     """Return whether the object's class is cedar's."""
     return type(value).__module__.partition(".")[0] == "cedar"
 
@@ -133,11 +133,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", getattr(part, "__func__", part)) for name, part in vars(value).items())
     elif isinstance(value, Mapping):
         for i, (key, part) in enumerate(value.items()):
-            if i == _WIDTH:
+            if i == _MAX_PARTS:
                 return
             yield f"[{key!r}]", part
     elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"[{i}]", part) for i, part in zip(range(_WIDTH), value, strict=False))
+        yield from ((f"[{i}]", part) for i, part in zip(range(_MAX_PARTS), value, strict=False))
     else:
         yield from _state(value)
 

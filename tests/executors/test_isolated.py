@@ -47,7 +47,7 @@ def test_a_row_of_the_sample_that_hangs_is_a_bad_row() -> None:
 
 
 def test_a_function_that_always_ends_its_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_MOST", 1)
+    monkeypatch.setattr(apart, "_MAX_BAD_ROWS", 1)
 
     def ends(x: int):
         os._exit(3)

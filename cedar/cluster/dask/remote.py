@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import cedar
 from cedar.core.errors import CedarError, WorkerError, portable
-from cedar.executors.worker.main import TaskFailed, unsendable
+from cedar.executors.worker.main import TaskFailed, unsendable_error
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
@@ -154,7 +154,7 @@ def _sealed(answer: Done | TaskFailed, seconds: float) -> Parcel:
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
         if isinstance(answer, TaskFailed):
             return Parcel.of(TaskFailed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))
-        return Parcel.of(TaskFailed(unsendable(answer.value, "what a task made", error)))
+        return Parcel.of(TaskFailed(unsendable_error(answer.value, "what a task made", error)))
 
 
 def _other_versions(theirs: str) -> WorkerError:

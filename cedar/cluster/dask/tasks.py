@@ -14,7 +14,7 @@ from typing import Any
 
 from cedar.cluster.dask.kept import SharedResult
 from cedar.cluster.dask.remote import Parcel, RemoteCall, Slot
-from cedar.executors.worker.main import unsendable
+from cedar.executors.worker.main import unsendable_error
 from cedar.tasks.code import Code
 
 
@@ -123,4 +123,4 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], 
         return PackedCall(Parcel.of(RemoteCall(fn, slots, kwargs, folder)), code)
     except Exception as error:
         rows = next((a for a in args if hasattr(a, "blocks")), None)
-        raise unsendable(rows, "a task", error) from error
+        raise unsendable_error(rows, "a task", error) from error

@@ -20,11 +20,11 @@ from cedar.executors.processes.process import WorkerProcess
 from cedar.tasks.code import Code
 from cedar.tasks.shipped import call_shipped, same
 
-_IDLE = 120.0  # seconds without use after which a pool is closed, once another pool is created
+_IDLE_SECONDS = 120.0  # seconds without use after which a pool is closed, once another pool is created
 _pools: dict[int, Pool] = {}
-_used: dict[int, float] = {}
+_last_used: dict[int, float] = {}
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-_apart: weakref.WeakSet[Pool] = weakref.WeakSet()  # created by ``fresh``
+_fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # created by ``fresh``
 _lock = threading.Lock()
 
 
@@ -47,13 +47,13 @@ class Lease(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``."""
-        return self._kept(QueuedCall(Future(), fn, args, kwargs, self.alone))
+        return self._enter(QueuedCall(Future(), fn, args, kwargs, self.alone))
 
     def submit_first(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Submit a call ahead of all queued calls."""
-        return self._kept(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
+        return self._enter(QueuedCall(Future(), fn, args, {}, self.alone), first=True)
 
-    def _kept(self, work: QueuedCall, first: bool = False) -> Future[Any]:
+    def _enter(self, work: QueuedCall, first: bool = False) -> Future[Any]:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future = self._pool.enter(work, first)
@@ -68,7 +68,7 @@ class Lease(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the run's use of the pool."""
         self._shut = True
-        _used[self.workers] = time.monotonic()
+        _last_used[self.workers] = time.monotonic()
         with self._adding:
             futures = list(self._futures)
         for future in futures if cancel_futures else []:
@@ -98,7 +98,7 @@ def warm(workers: int) -> Pool:
         if workers not in _pools:
             _drop_idle(now)
             _pools[workers] = Pool(workers)
-        _used[workers] = now
+        _last_used[workers] = now
         return _pools[workers]
 
 
@@ -106,7 +106,7 @@ def fresh() -> Pool:
     """Create a pool with one new worker. The caller must shut it down."""
     pool = Pool(1)
     with _lock:
-        _apart.add(pool)
+        _fresh_pools.add(pool)
     return pool
 
 
@@ -124,7 +124,7 @@ def ready(workers: int) -> bool:
 
 def _drop_idle(now: float) -> None:
     busy = {lease.workers for lease in _leases if not lease.shut}
-    for workers in [w for w in _pools if w not in busy and now - _used[w] > _IDLE]:
+    for workers in [w for w in _pools if w not in busy and now - _last_used[w] > _IDLE_SECONDS]:
         _pools.pop(workers).shutdown(wait=False)
 
 
@@ -142,16 +142,16 @@ def ship_costs(sample_bytes: int = 4 << 20, workers: int = 1) -> tuple[float, fl
 
     pool = warm(workers)
 
-    def trip(value: Any) -> float:
+    def round_trip(value: Any) -> float:
         start = time.perf_counter()
         pool.submit(same, value).result()
         return time.perf_counter() - start
 
     large = np.zeros(max(1, sample_bytes), dtype=np.uint8)
-    trip(large)  # the first call starts the worker and allocates shared memory
-    task = statistics.median(trip(None) for _ in range(30))
-    moved = statistics.median(trip(large) for _ in range(7))
-    return task, 2 * large.nbytes / max(moved - task, 1e-9)
+    round_trip(large)  # the first call starts the worker and allocates shared memory
+    task = statistics.median(round_trip(None) for _ in range(30))
+    large_trip = statistics.median(round_trip(large) for _ in range(7))
+    return task, 2 * large.nbytes / max(large_trip - task, 1e-9)
 
 
 def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +168,7 @@ def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def close() -> None:
     """End all workers. The next run starts new ones."""
     with _lock:
-        pools = [*_pools.values(), *_apart]
+        pools = [*_pools.values(), *_fresh_pools]
         _pools.clear()
     for pool in pools:
         pool.shutdown(wait=False)
@@ -181,7 +181,7 @@ def _after_fork() -> None:
     """In a forked child, abandon the parent's pools: keeper threads do not survive a fork, and the wires are shared."""
     global _lock  # noqa: PLW0603 - another thread may have held it
     _lock = threading.Lock()
-    _parents.extend([*_pools.values(), *_apart])
+    _parents.extend([*_pools.values(), *_fresh_pools])
     for pool in _parents:
         pool.abandon()
     _pools.clear()

@@ -23,7 +23,7 @@ import cedar
 from cedar.core import forks
 from cedar.core.numeric import NumericEnvironment
 from cedar.executors.processes.memory import ending
-from cedar.executors.worker.arena import forking
+from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.server import ENDED, FAILED, REPLY, REQUEST
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
@@ -38,10 +38,10 @@ _VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "OPENCV_FOR_THREADS_NUM",
 )  # fmt: skip
-_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}
-_PATIENCE = 60.0  # max seconds for the server to start, or to fork a worker
-_LAST = 5.0  # max seconds for the server to end
-_MOMENT = 0.01  # seconds that a thread listens before it lets others use the socket
+_THREAD_LIMITS = dict.fromkeys(_VARIABLES, "1") | {"TOKENIZERS_PARALLELISM": "false"}
+_START_SECONDS = 60.0  # max seconds for the server to start, or to fork a worker
+_END_SECONDS = 5.0  # max seconds for the server to end
+_LISTEN_SECONDS = 0.01  # seconds that a thread listens before it lets others use the socket
 
 
 def thread_limits() -> dict[str, str]:
@@ -49,7 +49,7 @@ def thread_limits() -> dict[str, str]:
 
     polars gets as many threads as in this process: it cannot change the number later, and sums depend on it.
     """
-    return _LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
+    return _THREAD_LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
 
 
 def _inherited() -> dict[str, Any]:
@@ -79,19 +79,19 @@ class ForkServer:
     def __init__(self, inherited: dict[str, Any]) -> None:
         self.inherited = inherited
         self._lock = threading.Lock()
-        self._answers: deque[tuple[int, int]] = deque()
+        self._replies: deque[tuple[int, int]] = deque()
         self._workers: set[int] = set()
         self._ended: dict[int, int] = {}  # exit codes of ended workers, by pid
-        self._retired = self._gone = False
-        with forking:  # a child forked now would keep the server's end open
-            self._control, theirs = socket.socketpair()
-            with theirs:
-                code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=theirs.fileno(), parent=os.getpid())
+        self._retired = self._lost = False
+        with fork_lock:  # a child forked now would keep the server's end open
+            self._control, peer = socket.socketpair()
+            with peer:
+                code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=peer.fileno(), parent=os.getpid())
                 try:
                     self._process = subprocess.Popen(  # noqa: S603 - Python itself
                         [inherited["executable"], "-P", "-c", code],
                         stdin=subprocess.DEVNULL,
-                        pass_fds=[theirs.fileno()],
+                        pass_fds=[peer.fileno()],
                         env=inherited["environment"],
                         process_group=0,  # in its own group, it gets no Ctrl-C before it ignores SIGINT
                     )
@@ -99,12 +99,12 @@ class ForkServer:
                     self._control.close()
                     raise
         try:
-            self._answer()
+            self._next_reply()
         except OSError:
             self.close()
             raise
 
-    def fork(self, end: int, level: int) -> Forked:
+    def fork(self, end: int, level: int) -> ForkedWorker:
         """Fork a worker.
 
         Args:
@@ -117,71 +117,71 @@ class ForkServer:
         streams = [number for number in (1, 2) if _is_open(number)]
         with self._lock:
             socket.send_fds(self._control, [REQUEST.pack(level, 1 in streams, 2 in streams)], [end, *streams])
-            what, number = self._answer()
+            what, number = self._next_reply()
             if what == FAILED:
                 raise OSError(number, os.strerror(number))
             self._workers.add(number)
             self._ended.pop(number, None)  # an earlier worker may have had the same pid
-        return Forked(number, self)
+        return ForkedWorker(number, self)
 
-    def _answer(self) -> tuple[int, int]:
+    def _next_reply(self) -> tuple[int, int]:
         """Return the server's next reply to a request; note the workers that have ended.
 
         Raises:
             OSError: the server does not answer in time.
         """
-        deadline = time.monotonic() + _PATIENCE
-        while not self._answers:
-            if self._hear(max(deadline - time.monotonic(), 0.0)):
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._replies:
+            if self._receive_message(max(deadline - time.monotonic(), 0.0)):
                 continue
-            if self._gone:
-                raise OSError(self._ending())
+            if self._lost:
+                raise OSError(self._describe_ending())
             self._process.kill()  # a late answer would be taken for the next request's
-            self._gone = True
-            raise OSError(f"the process that forks workers did not answer within {_PATIENCE:g} s")
-        return self._answers.popleft()
+            self._lost = True
+            raise OSError(f"the process that forks workers did not answer within {_START_SECONDS:g} s")
+        return self._replies.popleft()
 
-    def _ending(self) -> str:
+    def _describe_ending(self) -> str:
         try:
-            return ending(self._process.wait(_LAST), None)
+            return ending(self._process.wait(_END_SECONDS), None)
         except subprocess.TimeoutExpired:
             return "the process that forks workers does not answer any more"
 
-    def _hear(self, seconds: float) -> bool:
+    def _receive_message(self, seconds: float) -> bool:
         """Receive one message from the server; return False if none arrived within ``seconds``."""
-        said = b""
+        data = b""
         with suppress(OSError, ValueError):  # the socket was closed
             poll = select.poll()
             poll.register(self._control, select.POLLIN)
             if not poll.poll(1000 * seconds):
                 return False
-            said = self._control.recv(REPLY.size, socket.MSG_WAITALL)
-        if len(said) < REPLY.size:
-            self._gone = True
+            data = self._control.recv(REPLY.size, socket.MSG_WAITALL)
+        if len(data) < REPLY.size:
+            self._lost = True
             return False
-        what, number, status = REPLY.unpack(said)
+        what, number, status = REPLY.unpack(data)
         if what == ENDED:
             self._ended[number] = status
         else:
-            self._answers.append((what, number))
+            self._replies.append((what, number))
         return True
 
-    def code_of(self, pid: int, seconds: float) -> int | None:
+    def exit_code_of(self, pid: int, seconds: float) -> int | None:
         """Return a worker's exit code, or the negative signal number; None if it is still alive after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             with self._lock:  # held only briefly, since another thread may request a worker
-                while pid not in self._ended and self._hear(min(max(left, 0.0), _MOMENT)):
+                while pid not in self._ended and self._receive_message(min(max(remaining, 0.0), _LISTEN_SECONDS)):
                     pass
-                if pid in self._ended or self._gone:
+                if pid in self._ended or self._lost:
                     return self._ended.get(pid, -signal.SIGKILL)  # workers end with their server
-            if left <= 0:
+            if remaining <= 0:
                 return None
 
     @property
     def alive(self) -> bool:
-        return not self._gone and self._process.poll() is None
+        return not self._lost and self._process.poll() is None
 
     def retire(self) -> None:
         """Note that a new server replaces this one, which closes when its last worker has ended."""
@@ -193,8 +193,8 @@ class ForkServer:
         with self._lock:
             self._workers.discard(pid)
             self._ended.pop(pid, None)
-            over = self._retired and not self._workers
-        if over:
+            finished = self._retired and not self._workers
+        if finished:
             self.close()
 
     def close(self) -> None:
@@ -202,10 +202,10 @@ class ForkServer:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that is listening
         with self._lock:
-            self._gone = True
+            self._lost = True
             self._control.close()
         try:
-            self._process.wait(_LAST)  # the server exits when its socket closes
+            self._process.wait(_END_SECONDS)  # the server exits when its socket closes
         except subprocess.TimeoutExpired:
             self._process.kill()
 
@@ -214,7 +214,7 @@ class ForkServer:
         self._control.close()
 
 
-class Forked:
+class ForkedWorker:
     """A forked worker, with methods like those of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
@@ -225,7 +225,7 @@ class Forked:
     def poll(self) -> int | None:
         """Return the exit code, or the negative signal number; None while the worker is alive."""
         if self._code is None:
-            self._code = self._server.code_of(self.pid, 0.0)
+            self._code = self._server.exit_code_of(self.pid, 0.0)
             if self._code is not None:
                 self._server.forget(self.pid)
         return self._code
@@ -237,7 +237,7 @@ class Forked:
             TimeoutError: the worker is still alive after ``seconds``.
         """
         if self._code is None:
-            self._server.code_of(self.pid, seconds)
+            self._server.exit_code_of(self.pid, seconds)
         code = self.poll()
         if code is None:
             raise TimeoutError

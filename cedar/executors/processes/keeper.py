@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
-from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask, TaskFailed, unsendable
+from cedar.executors.worker.main import CodeWanted, LogLine, Ready, ReceivedTask, TaskFailed, unsendable_error
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_SHORT = 0.1  # seconds; after a task this short, a second task is sent ahead of the worker's answer
+_SHORT_SECONDS = 0.1  # seconds; after a task this short, a second task is sent ahead of the worker's answer
 
 
 @dataclass
@@ -42,7 +42,7 @@ class QueuedCall:
             return encode(ReceivedTask(self.fn, args, self.kwargs, _folder()))
         except Exception as error:
             rows = next((a for a in self.args if hasattr(a, "blocks")), None)
-            raise unsendable(rows, "a task", error) from error
+            raise unsendable_error(rows, "a task", error) from error
 
     def keys(self) -> set[str]:
         """Return the keys of the code that the call needs."""
@@ -56,7 +56,7 @@ def _folder() -> str | None:
         return None
 
 
-class Queue(Protocol):
+class CallQueue(Protocol):
     """Where a keeper gets its calls: a pool."""
 
     @property
@@ -72,21 +72,21 @@ class Queue(Protocol):
 class Keeper(threading.Thread):
     """Manage one worker, and its replacements, until the queue is closed."""
 
-    def __init__(self, queue: Queue, number: int) -> None:
+    def __init__(self, queue: CallQueue, number: int) -> None:
         super().__init__(name=f"worker-keeper-{number}", daemon=True)
         self.ready = False
         self.worker: WorkerProcess | None = None
         self._queue = queue
         self._sent: deque[QueuedCall] = deque()  # the worker is running the first
         self._answered = 0.0
-        self._short = False  # whether the last task took less than ``_SHORT``
+        self._last_was_short = False  # whether the last task took less than ``_SHORT_SECONDS``
         self._starting = threading.Lock()
 
     def run(self) -> None:
         """Run one worker after another. After a worker that did not start, wait for a call before starting the next."""
         first: list[QueuedCall] = []
         while not self._queue.closed:
-            if self._live(first):
+            if self._run_worker(first):
                 first = []
             else:
                 work = self._queue.take(True)
@@ -98,7 +98,7 @@ class Keeper(threading.Thread):
             if self.worker is not None:
                 self.worker.kill()
 
-    def _live(self, first: list[QueuedCall]) -> bool:
+    def _run_worker(self, first: list[QueuedCall]) -> bool:
         """Start a worker and feed it until it dies, ``first`` first. Return False if it did not start."""
         why = ""
         try:
@@ -109,9 +109,9 @@ class Keeper(threading.Thread):
             why = f"{type(error).__name__}: {error}"
         started, self.ready = self.ready, False
         with self._starting:
-            gone, self.worker = self.worker, None
-        how = gone.end() if gone is not None else why
-        self._bury([*self._sent, *first], WorkerDied(how, started))
+            dead, self.worker = self.worker, None
+        how = dead.end() if dead is not None else why
+        self._fail_calls([*self._sent, *first], WorkerDied(how, started))
         return started
 
     def _start(self) -> WorkerProcess:
@@ -125,19 +125,19 @@ class Keeper(threading.Thread):
         return worker
 
     def _serve(self, worker: WorkerProcess, first: list[QueuedCall]) -> None:
-        while self._fill(worker, first):
-            self._hear(worker)
+        while self._send_calls(worker, first):
+            self._receive_answer(worker)
 
-    def _fill(self, worker: WorkerProcess, first: list[QueuedCall]) -> bool:
+    def _send_calls(self, worker: WorkerProcess, first: list[QueuedCall]) -> bool:
         """Send the worker as many calls as it may hold; return False once the pool is closed and no answer is due."""
-        while not self._sent or (self._short and len(self._sent) < 2 and not self._sent[0].alone):
+        while not self._sent or (self._last_was_short and len(self._sent) < 2 and not self._sent[0].alone):
             work = first.pop() if first else self._queue.take(not self._sent)
             if work is None:
                 return bool(self._sent)
-            self._send(worker, work)
+            self._send_call(worker, work)
         return True
 
-    def _send(self, worker: WorkerProcess, work: QueuedCall) -> None:
+    def _send_call(self, worker: WorkerProcess, work: QueuedCall) -> None:
         if not self._sent and not worker.alive:  # it died before this call, which is not to blame
             self._queue.give_back([work])
             raise EOFError
@@ -152,27 +152,27 @@ class Keeper(threading.Thread):
         worker.wire.send(message)
         worker.known |= work.keys()
 
-    def _hear(self, worker: WorkerProcess) -> None:
+    def _receive_answer(self, worker: WorkerProcess) -> None:
         parts = worker.wire.receive()
         try:
             answer = decode(parts)
         except Exception as error:  # noqa: BLE001 - a class that cannot be unpickled here may raise anything
-            answer = TaskFailed(unsendable(None, "what a task made", error))
+            answer = TaskFailed(unsendable_error(None, "what a task made", error))
         if isinstance(answer, LogLine):
-            _tell(answer.record())
+            _log_record(answer.record())
             return
         work = self._sent.popleft()
         now = time.perf_counter()
-        self._short, self._answered = now - self._answered < _SHORT, now
+        self._last_was_short, self._answered = now - self._answered < _SHORT_SECONDS, now
         if isinstance(answer, CodeWanted):
             worker.known -= work.keys()
-            self._send(worker, work)
+            self._send_call(worker, work)
         elif isinstance(answer, TaskFailed):
             work.future.set_exception(answer.error)
         else:
             work.future.set_result(answer.value)
 
-    def _bury(self, works: list[QueuedCall], death: WorkerDied) -> None:
+    def _fail_calls(self, works: list[QueuedCall], death: WorkerDied) -> None:
         """Fail the call that the dead worker was running, and return its other calls to the queue."""
         self._sent.clear()
         if works:
@@ -180,7 +180,7 @@ class Keeper(threading.Thread):
             works[0].future.set_exception(death)
 
 
-def _tell(record: logging.LogRecord) -> None:
+def _log_record(record: logging.LogRecord) -> None:
     """Log a worker's record in this process. An error in a handler or filter is logged, and fails no task."""
     log = logging.getLogger(record.name)
     if not log.isEnabledFor(record.levelno):
@@ -188,11 +188,11 @@ def _tell(record: logging.LogRecord) -> None:
     try:
         log.handle(record)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
-        if type(error) not in _handlers_failed:
-            _handlers_failed.add(type(error))
+        if type(error) not in _reported_errors:
+            _reported_errors.add(type(error))
             with suppress(Exception):  # the handler may fail on this record too
                 _log.warning("a handler or filter of the log failed on a line of a worker's", exc_info=True)
 
 
 _log = logging.getLogger("cedar")
-_handlers_failed: set[type[Exception]] = set()  # errors already reported
+_reported_errors: set[type[Exception]] = set()  # errors already reported

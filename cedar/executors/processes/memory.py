@@ -7,14 +7,14 @@ from contextlib import suppress
 
 from cedar.core import forks
 
-_GROUPS = "/sys/fs/cgroup"
+_CGROUP_ROOT = "/sys/fs/cgroup"
 _lock = forks.Lock()
-_told = [0]  # the kernel's kills, up to this count, have each been matched to a dead worker
+_explained = [0]  # the kernel's kills, up to this count, have each been matched to a dead worker
 
 
 def kills() -> int | None:
     """Return how many processes of this cgroup the kernel killed for lack of memory; None if it keeps no count."""
-    for path in _places():
+    for path in _count_files():
         with suppress(OSError, ValueError):
             with open(path, encoding="ascii") as file:
                 counts = dict(line.split()[:2] for line in file if len(line.split()) > 1)
@@ -33,25 +33,25 @@ def was_killed(before: int | None) -> bool:
     if now is None or before is None:
         return False
     with _lock:
-        explained = max(before, _told[0])
+        explained = max(before, _explained[0])
         if now <= explained:
             return False
-        _told[0] = explained + 1
+        _explained[0] = explained + 1
         return True
 
 
-def _places() -> list[str]:
+def _count_files() -> list[str]:
     """Return the files with the kernel's counts, for cgroup versions 2 and 1; this process's own group first."""
-    places = []
+    files = []
     with suppress(OSError), open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)
             if not names:
-                places += [f"{_GROUPS}{path.rstrip('/')}/memory.events", f"{_GROUPS}/memory.events"]
+                files += [f"{_CGROUP_ROOT}{path.rstrip('/')}/memory.events", f"{_CGROUP_ROOT}/memory.events"]
             elif "memory" in names.split(","):
-                control = f"{_GROUPS}/memory"
-                places += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
-    return places
+                control = f"{_CGROUP_ROOT}/memory"
+                files += [f"{control}{path.rstrip('/')}/memory.oom_control", f"{control}/memory.oom_control"]
+    return files
 
 
 def ending(code: int, before: int | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from cedar.executors.processes.keeper import Keeper, QueuedCall
 from cedar.executors.processes.process import WorkerDied, WorkerProcess
 
-_REAP = 2.0  # seconds to wait for the keeper threads at shutdown
+_JOIN_SECONDS = 2.0  # seconds to wait for the keeper threads at shutdown
 
 
 class Pool(Executor):
@@ -79,7 +79,7 @@ class Pool(Executor):
             work.future.cancel()
         for keeper in self._keepers:
             keeper.stop()
-        deadline = time.monotonic() + _REAP
+        deadline = time.monotonic() + _JOIN_SECONDS
         for keeper in self._keepers if wait else []:
             keeper.join(max(0.0, deadline - time.monotonic()))
 

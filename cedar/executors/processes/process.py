@@ -7,12 +7,12 @@ import socket
 from concurrent.futures import BrokenExecutor
 
 from cedar.executors.processes import memory
-from cedar.executors.processes.forkserver import Forked, server
+from cedar.executors.processes.forkserver import ForkedWorker, server
 from cedar.executors.processes.memory import ending
-from cedar.executors.worker.arena import forking
+from cedar.executors.worker.arena import fork_lock
 from cedar.executors.worker.wire import Wire
 
-_LAST = 5.0  # max seconds for a killed process to end
+_KILL_SECONDS = 5.0  # max seconds for a killed process to end
 
 
 class WorkerDied(BrokenExecutor):
@@ -31,19 +31,19 @@ class WorkerProcess:
         OSError: no process could be started.
     """
 
-    _why = ""
+    _kill_reason = ""
 
     def __init__(self) -> None:
         forks = server()
-        with forking:  # a child forked now would keep the worker's end open and hide its death
-            here, worker_end = socket.socketpair()
+        with fork_lock:  # a child forked now would keep the worker's end open and hide its death
+            parent_end, worker_end = socket.socketpair()
             with worker_end:
-                self.wire = Wire(here)
+                self.wire = Wire(parent_end)
                 self.known: set[str] = set()  # keys of the code that the worker has
-                self._kills = memory.kills()
+                self._kills_before = memory.kills()
                 level = logging.getLogger("cedar").getEffectiveLevel()
                 try:
-                    self._process: Forked = forks.fork(worker_end.fileno(), level)
+                    self._process: ForkedWorker = forks.fork(worker_end.fileno(), level)
                 except OSError:
                     self.wire.close()
                     raise
@@ -55,7 +55,7 @@ class WorkerProcess:
 
     def kill(self, why: str = "") -> None:
         """Kill the worker now. The caller must then call ``end``, whose result includes ``why``."""
-        self._why = self._why or why
+        self._kill_reason = self._kill_reason or why
         self._process.kill()
 
     def end(self) -> str:
@@ -66,9 +66,9 @@ class WorkerProcess:
         except TimeoutError:
             self._process.kill()
             try:
-                code = self._process.wait(_LAST)
+                code = self._process.wait(_KILL_SECONDS)
             except TimeoutError:  # even SIGKILL has to wait for the kernel
-                return f"{self._why or 'killed by SIGKILL'}, and still there: it waits in the kernel"
-        if self._why:
-            return f"{self._why}, ended by SIGKILL"
-        return ending(code, self._kills)
+                return f"{self._kill_reason or 'killed by SIGKILL'}, and still there: it waits in the kernel"
+        if self._kill_reason:
+            return f"{self._kill_reason}, ended by SIGKILL"
+        return ending(code, self._kills_before)

@@ -16,7 +16,7 @@ from collections import deque
 
 from cedar.operators.marks import SLOT, TOKEN, SlotAddress, SlotReading, written
 
-_SLOTS = 1024
+_SLOT_COUNT = 1024
 _log = logging.getLogger("cedar")
 
 
@@ -35,8 +35,8 @@ class AttemptBoard:
         self._owner = os.getpid()
         self._token = secrets.token_bytes(TOKEN)
         self._lock = threading.Lock()
-        self._free = deque(range(1, _SLOTS))
-        size = _SLOTS * SLOT
+        self._free = deque(range(1, _SLOT_COUNT))
+        size = _SLOT_COUNT * SLOT
         self._fd, self._path = -1, ""
         try:
             self._page = self._shared(size)
@@ -76,7 +76,7 @@ class AttemptBoard:
         return written(self._page, place.number)
 
 
-def the_board() -> AttemptBoard:
+def process_board() -> AttemptBoard:
     """Return this process's board. A forked child creates its own."""
     with _lock:
         if not _boards:

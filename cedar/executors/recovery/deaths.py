@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 from cedar.core.errors import RowRef
 from cedar.operators.marks import BadRow, Mark
 
-_KEPT = 1000
-Then: TypeAlias = Literal["run again", "tried", "bad row", "bad block", "given up"]
+_MAX_KEPT = 1000
+AfterDeath: TypeAlias = Literal["run again", "tried", "bad row", "bad block", "given up"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Death:
     operators: str
     row: RowRef | None = None
     rows: int = 0
-    then: Then = "run again"
+    then: AfterDeath = "run again"
 
     def describe(self, row: RowRef | None) -> str:
         """Describe the death in words; ``row`` is the row to name."""
@@ -57,8 +57,8 @@ class Deaths:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
-        self.latest: deque[Death] = deque(maxlen=_KEPT)
-        self.recoveries: deque[float] = deque(maxlen=_KEPT)
+        self.latest: deque[Death] = deque(maxlen=_MAX_KEPT)
+        self.recoveries: deque[float] = deque(maxlen=_MAX_KEPT)
         self.in_a_row = 0  # deaths since a task last finished
         self.known: dict[Mark, BadRow] = {}  # rows to blame; in another task, one death is then enough
 

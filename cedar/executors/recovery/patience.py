@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_LONGEST = 2.0  # seconds: a longer time between checks means that the checking process was itself stopped
+_MAX_STEP_SECONDS = 2.0  # seconds: a longer time between checks means that the checking process was itself stopped
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class StallTimer:
 
     def __init__(self, clock: Callable[[], float], look: float) -> None:
         self._clock = clock
-        self._most = max(_LONGEST, 2 * look)
-        self._before = clock()
+        self._max_step = max(_MAX_STEP_SECONDS, 2 * look)
+        self._last_look = clock()
         self._seen: dict[Hashable, tuple[object, float]] = {}
 
     def look(self, states: dict[Hashable, object]) -> dict[Hashable, float]:
         """Return the seconds since each state last changed. Keys missing from ``states`` are forgotten."""
         now = self._clock()
-        passed, self._before = min(now - self._before, self._most), now
+        passed, self._last_look = min(now - self._last_look, self._max_step), now
         before = self._seen
         self._seen = {
-            who: (state, before[who][1] + passed if who in before and before[who][0] == state else 0.0)
-            for who, state in states.items()
+            key: (state, before[key][1] + passed if key in before and before[key][0] == state else 0.0)
+            for key, state in states.items()
         }
-        return {who: seconds for who, (_, seconds) in self._seen.items()}
+        return {key: seconds for key, (_, seconds) in self._seen.items()}
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,17 @@ def pulse(pid: int) -> Pulse | None:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # the process name may be cut inside a character
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):  # the thread has ended
-                turns += _switches((thread / "status").read_text(errors="replace"))
+                turns += _context_switches((thread / "status").read_text(errors="replace"))
     except OSError:
         return None
     return Pulse(stat.rpartition(")")[2].split()[0], turns)
 
 
-def _switches(status: str) -> int:
+def _context_switches(status: str) -> int:
     return sum(int(line.rpartition(":")[2]) for line in status.splitlines() if "ctxt_switches" in line)
 
 
-def why_stopped(pulse: Pulse, seconds: float, patience: Patience, beats: bool) -> str:
+def why_stopped(pulse: Pulse, seconds: float, patience: Patience, has_heartbeat: bool) -> str:
     """Say why a process will not continue by itself, given its pulse for ``seconds``; "" if it may continue.
 
     A traced process (state t) is under a debugger and may continue.
@@ -109,6 +109,6 @@ def why_stopped(pulse: Pulse, seconds: float, patience: Patience, beats: bool) -
     """
     if pulse.state == "T" and seconds >= patience.stopped:
         return f"stopped by a signal, for {seconds:.0f} s"
-    if beats and pulse.state in "SDI" and seconds >= patience.frozen:
+    if has_heartbeat and pulse.state in "SDI" and seconds >= patience.frozen:
         return f"frozen: none of its threads ran for {seconds:.0f} s"
     return ""

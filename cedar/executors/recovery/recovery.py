@@ -15,8 +15,8 @@ from typing import Any
 
 from cedar.core.errors import CedarError, RowRef, SourceError, WorkerError
 from cedar.executors.processes import fresh, warm
-from cedar.executors.recovery.board import the_board
-from cedar.executors.recovery.deaths import Death, Deaths, Then
+from cedar.executors.recovery.board import process_board
+from cedar.executors.recovery.deaths import AfterDeath, Death, Deaths
 from cedar.executors.recovery.lost import is_lost, rest_at_exit
 from cedar.executors.recovery.patience import Patience
 from cedar.executors.recovery.task import SupervisedTask, TaskWork
@@ -27,9 +27,9 @@ from cedar.operators.marks import READING, Mark
 from cedar.tasks.chain import Result
 
 _log = logging.getLogger("cedar")
-_MOST = 100  # max deaths without a finished task in between
-_MOST_OF_ONE = 25  # max deaths of one task that reveal no bad row
-_STARTS = 3  # max workers that exit before they are ready, without a finished task in between
+_MAX_DEATHS_IN_A_ROW = 100  # max deaths without a finished task in between
+_MAX_DEATHS_OF_TASK = 25  # max deaths of one task that reveal no bad row
+_MAX_FAILED_STARTS = 3  # max workers that exit before they are ready, without a finished task in between
 _STOPPED = "the epoch was stopped; the state is that of the last batch received"
 
 
@@ -55,7 +55,7 @@ class Recovery:
     ) -> None:
         self._executor = executor
         self._deaths = deaths
-        self._sees = marks
+        self._marks_visible = marks
         self._closed = False
         self._lost: queue.SimpleQueue[tuple[SupervisedTask, BaseException | Survived] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -63,11 +63,11 @@ class Recovery:
         self._patience = patience or Patience()
         self._watch = WorkerWatch(self._patience)
         self._tasks: set[SupervisedTask] = set()  # in progress
-        self._pace = self._patience.look  # seconds between two checks for stuck workers
-        self._blind = False  # a check has failed, and a warning was logged
+        self._check_interval = self._patience.look  # seconds between two checks for stuck workers
+        self._check_has_failed = False  # a check has failed, and a warning was logged
         self._done = 0
         self._unstarted = 0
-        self._also: Callable[[], None] | None = None
+        self._extra_check: Callable[[], None] | None = None
 
     def submit(self, work: TaskWork) -> Future[Result]:
         """Submit a task, and return a future that survives the death of workers.
@@ -78,25 +78,25 @@ class Recovery:
         task = SupervisedTask(work)
         self._send(task)
         if work.limits:
-            self._look_every(min(max(min(work.limits) / 4, 0.02), 0.25))
+            self._check_at_least_every(min(max(min(work.limits) / 4, 0.02), 0.25))
         self._start()
         return task
 
     def watch(self, look: Callable[[], None]) -> None:
         """Call ``look`` after each check of the workers, in the same thread."""
-        self._also = look
+        self._extra_check = look
         self._start()
 
     def progress(self) -> object:
         """Return a value that changes whenever a task finishes, is lost, or moves to another row or block."""
-        board = the_board()
+        board = process_board()
         with self._lock:
             places = [task.place for task in self._tasks if task.place is not None]
         return self._done, self._deaths.count, [board.read(place) for place in places]
 
     def at_work(self) -> list[RunningTask]:
         """Return the tasks whose marks show that they have started; if there are none, all tasks that were sent."""
-        board, running, sent = the_board(), [], []
+        board, running, sent = process_board(), [], []
         with self._lock:
             tasks = [(task, task.place) for task in self._tasks]
         for task, place in tasks:
@@ -104,7 +104,7 @@ class Recovery:
             if seen is None:
                 sent.append(RunningTask(task.work.named(None), "no mark of it is to be seen", task.sent))
                 continue
-            row = self._row(task, seen.mark) if seen.mark.rows or task.work.reads else None
+            row = self._row_ref(task, seen.mark) if seen.mark.rows or task.work.reads else None
             running.append(RunningTask(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
         return running or sent
 
@@ -116,11 +116,11 @@ class Recovery:
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
     def _send(self, task: SupervisedTask) -> None:
-        task.place, task.killed, task.ended, task.silent = the_board().take(), 0.0, "", ""
+        task.place, task.killed, task.ended, task.silent = process_board().take(), 0.0, "", ""
         task.sent = time.monotonic()
         marks = task.marks(self._patience.timeout or 0.0, fine=bool(self._deaths.known))
         try:
-            executor = self._place(task)
+            executor = self._next_executor(task)
         except BaseException:
             self._release(task)
             raise
@@ -129,7 +129,7 @@ class Recovery:
             attempt = task.work.send(first if task.deaths else executor.submit, marks)
         except (RuntimeError, BrokenExecutor) as error:
             self._release(task)
-            if not (task.elsewhere or task.apart) and executor is not self._executor():  # it was replaced meanwhile
+            if not (task.on_this_machine or task.in_fresh_process) and executor is not self._executor():  # replaced
                 self._send(task)
                 return
             raise refused(error) from error
@@ -137,19 +137,19 @@ class Recovery:
             self._release(task)
             raise
         task.attempt = attempt
-        if task.apart:
+        if task.in_fresh_process:
             attempt.add_done_callback(lambda _: executor.shutdown(wait=False))
         with self._lock:
             self._tasks.add(task)
         if task.cancelled():
             attempt.cancel()
-        attempt.add_done_callback(partial(self._answered, task))
+        attempt.add_done_callback(partial(self._attempt_done, task))
 
-    def _place(self, task: SupervisedTask) -> Executor:
+    def _next_executor(self, task: SupervisedTask) -> Executor:
         """Return the executor for the next attempt."""
-        return fresh() if task.apart else warm(1) if task.elsewhere else self._executor()
+        return fresh() if task.in_fresh_process else warm(1) if task.on_this_machine else self._executor()
 
-    def _answered(self, task: SupervisedTask, attempt: Future[Result]) -> None:
+    def _attempt_done(self, task: SupervisedTask, attempt: Future[Result]) -> None:
         """Handle an attempt's result. This runs in a thread of the executor, so it must not block or submit tasks."""
         error = CancelledError() if attempt.cancelled() else attempt.exception()
         outcome: Any = attempt.result() if error is None else error
@@ -158,8 +158,8 @@ class Recovery:
             self._lost.put((task, outcome))
             self._start()
             if self._closed:  # the recovery thread may have ended
-                self._drop()
-                self._lost.put(None)  # if it has not, tell it again to end: _drop removed that request
+                self._cancel_lost()
+                self._lost.put(None)  # if it has not, tell it again to end: _cancel_lost removed that request
             return
         self._release(task)
         if error is None:
@@ -167,14 +167,14 @@ class Recovery:
             self._unstarted = 0
             self._done += 1
         task.attempt = None  # breaks a reference cycle, which would keep the result in memory
-        _answer(task, error, outcome)
+        _settle(task, error, outcome)
 
     def _release(self, task: SupervisedTask) -> None:
         with self._lock:
             self._tasks.discard(task)
             place, task.place = task.place, None
         if place is not None:
-            the_board().give(place)
+            process_board().give(place)
 
     # ---- the thread that retries lost tasks --------------------------------------------------------------------------
 
@@ -184,27 +184,27 @@ class Recovery:
                 self._thread = threading.Thread(target=self._run, name="cedar-recovery", daemon=True)
                 self._thread.start()
 
-    def _look_every(self, seconds: float) -> None:
-        if seconds < self._pace:
-            self._pace = seconds
+    def _check_at_least_every(self, seconds: float) -> None:
+        if seconds < self._check_interval:
+            self._check_interval = seconds
             if self._thread is not None:
                 self._lost.put(None)  # wakes the thread
 
     def _run(self) -> None:
         while True:
             try:
-                lost = self._lost.get(timeout=self._pace)
+                lost = self._lost.get(timeout=self._check_interval)
             except queue.Empty:
                 lost = None
             if lost is not None:
                 self._recover(*lost)
             elif self._closed:
-                self._drop()
+                self._cancel_lost()
                 return
             else:
                 self._look()
 
-    def _drop(self) -> None:
+    def _cancel_lost(self) -> None:
         """Cancel all lost tasks."""
         with suppress(queue.Empty):
             while True:
@@ -221,21 +221,21 @@ class Recovery:
                 return
             if getattr(self._executor(), "ended", False):  # the pool was closed on purpose, as at program exit
                 self._release(task)
-                _answer(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
+                _settle(task, cause if isinstance(cause, BaseException) else CancelledError(), None)
                 return
             if isinstance(cause, Survived):
-                self._survived(task)
+                self._after_survival(task)
             else:
-                self._again(task, cause)
+                self._retry(task, cause)
         except Exception as failed:  # noqa: BLE001 - the task's future reports any error
-            _answer(task, failed, None)
+            _settle(task, failed, None)
 
-    def _again(self, task: SupervisedTask, error: BaseException) -> None:
+    def _retry(self, task: SupervisedTask, error: BaseException) -> None:
         how = how_it_ended(error)
         if task.ended or task.silent:
             how = f"{task.ended or task.silent}, ended by SIGKILL"
         ended = getattr(error, "ended", True)  # otherwise the process may still run, and its mark shows nothing
-        seen = None if task.place is None or not ended else the_board().read(task.place)
+        seen = None if task.place is None or not ended else process_board().read(task.place)
         self._release(task)
         if not getattr(error, "started", True) and "exit code" in how:
             self._unstarted += 1
@@ -243,44 +243,44 @@ class Recovery:
         bad = task.learn(seen, how, self._deaths.known)
         mark = seen.mark if seen is not None else None
         stop = self._why_stop(task, mark, how)
-        found: Then = "run again" if bad is None else "bad block" if bad.block else "bad row"
-        then: Then = "given up" if stop is not None else "tried" if trial and bad is None else found
+        found: AfterDeath = "run again" if bad is None else "bad block" if bad.block else "bad row"
+        then: AfterDeath = "given up" if stop is not None else "tried" if trial and bad is None else found
         reported = f"{bad.how}, ended by SIGKILL" if bad is not None and bad.hung else how
         self._record(task, mark, reported, then, ended)
         if stop is not None:
             raise stop from error
         if bad is not None and not bad.block:
             self._deaths.known[bad.mark] = bad
-        if seen is None and not self._sees and task.unseen > 1:
-            task.elsewhere = True
+        if seen is None and not self._marks_visible and task.unseen > 1:
+            task.on_this_machine = True
         self._send(task)
 
-    def _survived(self, task: SupervisedTask) -> None:
+    def _after_survival(self, task: SupervisedTask) -> None:
         """Handle a trial whose process survived: run the next trial, or retry the task."""
         trial = task.trial
         self._release(task)
         task.survived()
         if task.trial is None and trial is not None:
-            at = f"{task.work.named(trial.suspect)}, {self._row(task, trial.suspect)}"
+            at = f"{task.work.named(trial.suspect)}, {self._row_ref(task, trial.suspect)}"
             _log.warning("a worker died at %s, and neither that row nor its block ends a fresh one: run again", at)
             stop = self._why_stop(task, trial.suspect, "trials in fresh processes found nothing")
             if stop is not None:
                 raise stop
         self._send(task)
 
-    def _row(self, task: SupervisedTask, mark: Mark) -> RowRef:
+    def _row_ref(self, task: SupervisedTask, mark: Mark) -> RowRef:
         return replace(mark.ref, url=task.work.reads) if task.work.reads else mark.ref
 
-    def _record(self, task: SupervisedTask, mark: Mark | None, how: str, then: Then, ended: bool = True) -> None:
+    def _record(self, task: SupervisedTask, mark: Mark | None, how: str, then: AfterDeath, ended: bool = True) -> None:
         known = mark is not None and mark.rows > 0 and mark.key[0] >= 0  # negative for samples without keys
-        row, rows = (self._row(task, mark), mark.rows) if known and mark is not None else (None, 0)
+        row, rows = (self._row_ref(task, mark), mark.rows) if known and mark is not None else (None, 0)
         death = Death(how, task.work.named(mark), row, rows, then)
         if then != "tried":  # a trial's process is not one of the run's workers
             self._deaths.add(death, ended)
         _log.warning("a worker was lost: %s", death)
 
     def _why_stop(self, task: SupervisedTask, mark: Mark | None, how: str) -> CedarError | None:
-        if self._unstarted >= _STARTS:
+        if self._unstarted >= _MAX_FAILED_STARTS:
             return WorkersDied(
                 f"worker processes do not start: {how}",
                 done=_STOPPED,
@@ -293,7 +293,7 @@ class Recovery:
                 done=_STOPPED,
                 fix="check whether the file is damaged, or too large for the memory; leave it out to continue",
             )
-        if task.hopeless or task.deaths >= _MOST_OF_ONE or self._deaths.in_a_row >= _MOST:
+        if task.hopeless or task.deaths >= _MAX_DEATHS_OF_TASK or self._deaths.in_a_row >= _MAX_DEATHS_IN_A_ROW:
             times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"
             return WorkersDied(
                 f"workers died {times} at work on {task.work.named(mark)}, and no single row is to blame: {how}",
@@ -307,18 +307,18 @@ class Recovery:
 
     def _look(self) -> None:
         try:
-            self._see()
+            self._check_workers()
         except Exception:  # noqa: BLE001 - lost tasks must still be retried
-            if not self._blind:
+            if not self._check_has_failed:
                 _log.warning("it could not be seen whether workers stand still", exc_info=True)
-            self._blind = True
+            self._check_has_failed = True
 
-    def _see(self) -> None:
+    def _check_workers(self) -> None:
         with self._lock:
             tasks = list(self._tasks)
         self._watch.look(getattr(self._executor(), "members", list)(), tasks)
-        if self._also is not None:
-            self._also()
+        if self._extra_check is not None:
+            self._extra_check()
 
 
 def how_it_ended(error: BaseException) -> str:
@@ -345,7 +345,7 @@ def refused(error: BaseException) -> WorkerError:
     )
 
 
-def _answer(task: SupervisedTask, error: BaseException | None, result: Any) -> None:
+def _settle(task: SupervisedTask, error: BaseException | None, result: Any) -> None:
     with suppress(InvalidStateError):  # it was canceled meanwhile
         if not task.done():
             if error is None:

@@ -11,9 +11,9 @@ from cedar.operators.marks import READING, BadRow, Mark, Marks, SlotAddress, Slo
 from cedar.tasks.chain import Program, Result
 
 Submit: TypeAlias = "Callable[..., Future[Result]]"
-_SAME = 6  # max deaths in a row at the same mark, if they reveal no single row
-_TRIALS = 5  # max series of trials in a row that find nothing to blame
-_TIMES = 2  # processes that a row or block must crash before it is to blame
+_MAX_SAME_DEATHS = 6  # max deaths in a row at the same mark, if they reveal no single row
+_MAX_TRIALS = 5  # max series of trials in a row that find nothing to blame
+_CRASHES_TO_BLAME = 2  # processes that a row or block must crash before it is to blame
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class SupervisedTask(Future[Result]):
         self.sent = 0.0  # when this attempt was submitted
         self.lost = 0.0  # when the task was last found to be lost
         self.deaths = 0
-        self.elsewhere = False  # run the next attempt on this machine, where marks are visible
-        self.acquitted = 0  # series of trials in a row that found nothing to blame
+        self.on_this_machine = False  # run the next attempt on this machine, where marks are visible
+        self.fruitless_trials = 0  # series of trials in a row that found nothing to blame
         self.trial: Trial | None = None  # what the next attempt runs instead of the task
-        self._fell = 0  # processes that the trial crashed
+        self._crashes = 0  # processes that the trial crashed
         self._group: Mark | None = None  # rows passed in one call, one of which is the suspect
         self._fine = False
-        self._unseen = 0
-        self._same = 0
+        self._unmarked = 0
+        self._same_mark = 0
         self._last: Mark | None = None
         self._divided: tuple[Mark, ...] = ()
         self._bad: tuple[BadRow, ...] = ()
@@ -88,9 +88,9 @@ class SupervisedTask(Future[Result]):
         return done
 
     @property
-    def apart(self) -> bool:
+    def in_fresh_process(self) -> bool:
         """Whether the next attempt needs a fresh process: it is a trial, or trials found nothing to blame."""
-        return self.trial is not None or self.acquitted > 0
+        return self.trial is not None or self.fruitless_trials > 0
 
     def marks(self, patience: float = 0.0, fine: bool = False) -> Marks | None:
         """Return the marks for the next attempt. It marks each row on retries, and given a limit (``patience``)."""
@@ -112,15 +112,15 @@ class SupervisedTask(Future[Result]):
         if self.ended:
             return None
         if seen is not None and self.killed and seen.overdue(self.killed):
-            return self._give_up(BadRow(seen.mark, f"no result within timeout={seen.limit:g} s", hung=True))
+            return self._blame(BadRow(seen.mark, f"no result within timeout={seen.limit:g} s", hung=True))
         if self.trial is not None:
-            return self._tried(self.trial, seen, how)
+            return self._after_trial_death(self.trial, seen, how)
         if seen is None:
-            self._unseen += 1
+            self._unmarked += 1
             self._last = None
             return None
         mark = seen.mark
-        self._same = self._same + 1 if mark == self._last else 1
+        self._same_mark = self._same_mark + 1 if mark == self._last else 1
         again, self._last = mark == self._last, mark
         if any(mark == entry.mark for entry in self._bad):  # the bad row was left out, and yet the process died
             return None
@@ -130,68 +130,68 @@ class SupervisedTask(Future[Result]):
             self._group = mark if again else None
             self.trial = Trial(mark, apiece=True) if again else None
         elif self._fine and mark in known and known[mark] not in self._bad:
-            return self._give_up(known[mark])
+            return self._blame(known[mark])
         elif self._fine:  # without it, a mark names a row only if its block has one row
             self.trial = Trial(mark, alone=mark.rows == 1)
         return None
 
-    def _tried(self, trial: Trial, seen: SlotReading | None, how: str) -> BadRow | None:
+    def _after_trial_death(self, trial: Trial, seen: SlotReading | None, how: str) -> BadRow | None:
         """Handle a trial whose process died."""
         if seen is None:
             return None
         mark, suspect = seen.mark, trial.suspect
         if not mark.rows or (suspect.rows > 1 and not suspect.divisible and mark != suspect):  # it died elsewhere
-            self._acquit()
+            self._blame_nothing()
             return None
         if trial.apiece and not trial.alone:
             one = mark.rows == 1 and mark.operator == suspect.operator
-            self._try(Trial(mark, alone=True, apiece=True) if one else Trial(suspect))
+            self._start_trial(Trial(mark, alone=True, apiece=True) if one else Trial(suspect))
             return None
-        self._fell += 1
-        if self._fell < _TIMES:
+        self._crashes += 1
+        if self._crashes < _CRASHES_TO_BLAME:
             return None
         block = not trial.alone and (suspect.rows == 1 or suspect.divisible)
         row = mark if trial.alone and mark.rows == 1 else suspect
-        reported = self.silent or f"{how}, in {_TIMES} fresh processes"
-        return self._give_up(BadRow(row, reported, bool(self.silent), block))
+        reported = self.silent or f"{how}, in {_CRASHES_TO_BLAME} fresh processes"
+        return self._blame(BadRow(row, reported, bool(self.silent), block))
 
     def survived(self) -> None:
         """Handle a trial whose process survived: try the block after the row; after the block, nothing is to blame."""
         trial = self.trial
         assert trial is not None
         if trial.alone:
-            self._try(Trial(trial.suspect))
+            self._start_trial(Trial(trial.suspect))
             return
         if trial.apiece:  # passed one by one, the rows crash no process
             self._divided += (trial.suspect,)
-        self._acquit()
+        self._blame_nothing()
 
-    def _try(self, trial: Trial | None) -> None:
-        self.trial, self._fell = trial, 0
+    def _start_trial(self, trial: Trial | None) -> None:
+        self.trial, self._crashes = trial, 0
 
-    def _acquit(self) -> None:
-        self.acquitted += 1
-        self._last, self._same, self._group = None, 0, None
-        self._try(None)
+    def _blame_nothing(self) -> None:
+        self.fruitless_trials += 1
+        self._last, self._same_mark, self._group = None, 0, None
+        self._start_trial(None)
 
-    def _give_up(self, bad: BadRow) -> BadRow:
+    def _blame(self, bad: BadRow) -> BadRow:
         self._bad += (bad,)
         if self._group is not None and self._group not in self._divided:
             self._divided += (self._group,)
-        self._acquit()
-        self.acquitted = 0
+        self._blame_nothing()
+        self.fruitless_trials = 0
         return bad
 
     @property
     def hopeless(self) -> bool:
         """Whether to give up: too many bad rows, repeated deaths without a suspect row, or trials that find nothing."""
         many = self.work.most is not None and len(self._bad) > self.work.most
-        return many or self._same >= _SAME or self.acquitted >= _TRIALS
+        return many or self._same_mark >= _MAX_SAME_DEATHS or self.fruitless_trials >= _MAX_TRIALS
 
     @property
     def unseen(self) -> int:
         """Number of attempts that left no mark."""
-        return self._unseen
+        return self._unmarked
 
 
 def limits_of(program: Program, reader: Any = None) -> tuple[float, ...]:

@@ -39,7 +39,7 @@ def try_shipped(code: Code, env: Env, block: Block) -> Survived:
 def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived:
     """Run a trial instead of ``read_shipped``, without reading or writing a cache."""
     program, reader = code.load()
-    plain, steps = _flat(reader)
+    plain, steps = _source_and_steps(reader)
     env = code.env(env)
     assert env.marks is not None
     trial = env.marks.trial
@@ -50,10 +50,10 @@ def try_read(code: Code, env: Env, split: Any, lap: int, first: int) -> Survived
     return run_trial((*steps, *program.steps), (from_row(block, first) for block in blocks), env)
 
 
-def _flat(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
+def _source_and_steps(reader: Any) -> tuple[Reader, tuple[KernelStep, ...]]:
     """Return a reader's source reader, and the steps that the reader itself runs on its rows."""
     if hasattr(reader, "program"):  # a reader for ``cache()``
-        plain, steps = _flat(reader.reader)
+        plain, steps = _source_and_steps(reader.reader)
         return plain, (*steps, *reader.program.steps)
     if isinstance(reader, Reader):
         return reader, ()
@@ -70,7 +70,7 @@ def run_trial(steps: Sequence[KernelStep], blocks: Iterable[Block], env: Env) ->
             slots = _slots(block, trial.suspect)
             if slots:
                 rows = block.take(np.array(slots, dtype=np.int64)) if trial.alone else block
-                run_steps(_up_to(steps, trial.suspect.operator), rows, env, Timing())
+                run_steps(_steps_until(steps, trial.suspect.operator), rows, env, Timing())
     return Survived()
 
 
@@ -81,7 +81,7 @@ def _slots(block: Block, suspect: Mark) -> list[int]:
     return same or [slot for slot, key in enumerate(keys) if key[:3] == suspect.key[:3]]
 
 
-def _up_to(steps: Sequence[KernelStep], operator: int) -> tuple[KernelStep, ...]:
+def _steps_until(steps: Sequence[KernelStep], operator: int) -> tuple[KernelStep, ...]:
     """Return the steps up to and including an operator's; none if the worker died while reading."""
     if operator == READING:
         return ()

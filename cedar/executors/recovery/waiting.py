@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 from cedar.core.asking import Stop
 from cedar.core.errors import WorkerError
-from cedar.executors.recovery.board import the_board
+from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.patience import Patience, StallTimer
 from cedar.operators.base import Env
 from cedar.operators.marks import Marks, SlotAddress
 
 _log = logging.getLogger("cedar")
-_GRACE = 10.0  # seconds beyond twice the limit: by then, recovery should have killed a stuck worker
-_GLANCE = 0.1  # seconds between two checks whether the run has ended
+_GRACE_SECONDS = 10.0  # seconds beyond twice the limit: by then, recovery should have killed a stuck worker
+_POLL_SECONDS = 0.1  # seconds between two checks whether the run has ended
 T = TypeVar("T")
 
 
@@ -58,7 +58,7 @@ class Waiting:
         ends: Callable[[], bool],
     ) -> None:
         self.patience = patience
-        self._progress, self._at_work, self._ends = progress, at_work, ends
+        self._progress, self._at_work, self._recovers = progress, at_work, ends
         self._warned = False
 
     def wait(self, futures: Sequence[Future[Any]], awaited: str) -> None:
@@ -80,17 +80,17 @@ class Waiting:
         timeout = self.patience.timeout
         if seconds >= self.patience.warn and not self._warned:
             self._warned = True
-            _log.warning("%s; loader(timeout=) limits such waits", self._said(seconds, awaited))
-        limit = None if timeout is None else 2 * timeout + _GRACE if self._ends() else timeout
+            _log.warning("%s; loader(timeout=) limits such waits", self._stall_message(seconds, awaited))
+        limit = None if timeout is None else 2 * timeout + _GRACE_SECONDS if self._recovers() else timeout
         if limit is not None and seconds >= limit:
             raise WorkerError(
-                self._said(seconds, awaited),
+                self._stall_message(seconds, awaited),
                 done="the epoch was stopped; the state is that of the last batch received",
                 fix='give the function a limit (map(timeout=)), or use executor="processes", which ends what hangs; '
                 "or raise timeout= of the loader",
             )
 
-    def _said(self, seconds: float, awaited: str) -> str:
+    def _stall_message(self, seconds: float, awaited: str) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
         now = time.monotonic()
         tasks = sorted(self._at_work(), key=lambda task: task.since)
@@ -138,15 +138,15 @@ class LocalTasks:
         try:
             if self._patience.timeout is None:
                 return fn(*args)
-            return _beside(stop, lambda: fn(*self._marked(call)))
+            return _run_in_new_thread(stop, lambda: fn(*self._args_with_marks(call)))
         finally:
             del self._calls[number]
             self.done += 1
             if call.place is not None:
-                the_board().give(call.place)
+                process_board().give(call.place)
 
-    def _marked(self, call: _WaitingCall) -> tuple[Any, ...]:
-        call.place = the_board().take()
+    def _args_with_marks(self, call: _WaitingCall) -> tuple[Any, ...]:
+        call.place = process_board().take()
         if call.place is None:
             return call.args
         marks = Marks(call.place, fine=True)
@@ -159,22 +159,22 @@ class LocalTasks:
 
     def progress(self) -> object:
         """Return a value that changes whenever a task finishes or moves to another row."""
-        return self.done, tuple(self._seen(call) for call in list(self._calls.values()))
+        return self.done, tuple(self._slot_reading(call) for call in list(self._calls.values()))
 
-    def _seen(self, call: _WaitingCall) -> object:
-        return None if call.place is None else the_board().read(call.place)
+    def _slot_reading(self, call: _WaitingCall) -> object:
+        return None if call.place is None else process_board().read(call.place)
 
     def at_work(self) -> list[RunningTask]:
         running = []
         for call in list(self._calls.values()):
-            seen = None if call.place is None else the_board().read(call.place)
+            seen = None if call.place is None else process_board().read(call.place)
             row = seen.mark.ref if seen is not None and seen.mark.rows else None
             since = seen.began if seen is not None else call.since
             running.append(RunningTask(self._named(call.args), f"thread {call.thread}", since, row))
         return running
 
 
-def _beside(stop: Stop, work: Callable[[], T]) -> T:
+def _run_in_new_thread(stop: Stop, work: Callable[[], T]) -> T:
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -184,7 +184,7 @@ def _beside(stop: Stop, work: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, name="cedar-task", daemon=True).start()
-    while not wait_for([answer], _GLANCE).done:
+    while not wait_for([answer], _POLL_SECONDS).done:
         if stop.wait(0):
             raise CancelledError
     return answer.result()

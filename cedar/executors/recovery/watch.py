@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from cedar.executors.recovery.board import AttemptBoard, the_board
+from cedar.executors.recovery.board import AttemptBoard, process_board
 from cedar.executors.recovery.patience import Patience, StallTimer, pulse, why_stopped
 from cedar.executors.recovery.task import SupervisedTask
 from cedar.operators.marks import SlotAddress, SlotReading
@@ -40,7 +40,7 @@ class WorkerWatch:
             members: the executor's own worker processes.
             tasks: the tasks in progress; processes on this machine that wrote their marks are checked too.
         """
-        at = {task: seen for task in tasks if (seen := _elsewhere(task)) is not None}
+        at = {task: seen for task in tasks if (seen := _reading_of_other_process(task)) is not None}
         own = {member.pid: member for member in members}
         pids = {*own, *(seen.pid for seen in at.values())}
         pulses = {pid: beat for pid in pids if (beat := pulse(pid)) is not None}
@@ -72,16 +72,16 @@ class WorkerWatch:
             _kill(task.place, seen)
 
 
-def _elsewhere(task: SupervisedTask) -> SlotReading | None:
+def _reading_of_other_process(task: SupervisedTask) -> SlotReading | None:
     """Return a task's slot if another process on this machine wrote it; otherwise None."""
     place = task.place
-    seen = None if place is None else the_board().read(place)
+    seen = None if place is None else process_board().read(place)
     return None if seen is None or seen.pid == os.getpid() else seen
 
 
 def _kill(place: SlotAddress | None, seen: SlotReading) -> bool:
     """Kill the process that wrote a mark; return False if it has moved on from that mark."""
-    board: AttemptBoard = the_board()
+    board: AttemptBoard = process_board()
     if place is None:
         return False
     with suppress(OSError):

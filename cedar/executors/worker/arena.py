@@ -21,12 +21,12 @@ import numpy as np
 
 CAPACITY = 128 << 20  # bytes of address space; memory is allocated on first use
 _ALIGN = 64
-_SPARE = 16 << 20  # bytes that may be unused before the writer returns them to the system
-_PUTS = 64  # buffers written between two checks for unused memory
+_MAX_UNUSED_BYTES = 16 << 20  # bytes that may be unused before the writer returns them to the system
+_PUTS_BETWEEN_TRIMS = 64  # buffers written between two checks for unused memory
 _log = logging.getLogger(__name__)
 
 
-class _Once(logging.Filter):
+class _OnceFilter(logging.Filter):
     """Let only the first record through, so that several workers do not repeat the same warning."""
 
     reported = False
@@ -36,7 +36,7 @@ class _Once(logging.Filter):
         return not reported
 
 
-_log.addFilter(_Once())
+_log.addFilter(_OnceFilter())
 
 
 def warn(error: Exception) -> None:
@@ -47,14 +47,14 @@ def warn(error: Exception) -> None:
     )  # fmt: skip
 
 
-class Slots:
+class RangeAllocator:
     """Allocate byte ranges of an arena by first fit, so that the high addresses are used last.
 
     Args:
         capacity: size of the arena in bytes; a multiple of 64.
 
     Examples:
-        >>> slots = Slots(256)
+        >>> slots = RangeAllocator(256)
         >>> slots.take(100), slots.take(64), slots.take(100)
         (0, 128, None)
         >>> slots.free(0)
@@ -66,14 +66,14 @@ class Slots:
         self.capacity = capacity
         self._starts = [0] if capacity else []  # of the free ranges, ascending; no two are adjacent
         self._stops = [capacity] if capacity else []
-        self._taken: dict[int, int] = {}  # stop of each reserved range, by its start
+        self._stop_by_start: dict[int, int] = {}  # stop of each reserved range, by its start
 
     def take(self, size: int) -> int | None:
         """Reserve ``size`` bytes (above 0) and return their start, a multiple of 64; None if there is no room."""
         size += -size % _ALIGN
         for i, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             if stop - start >= size:
-                self._taken[start] = self._starts[i] = start + size
+                self._stop_by_start[start] = self._starts[i] = start + size
                 if stop - start == size:
                     del self._starts[i], self._stops[i]
                 return start
@@ -81,7 +81,7 @@ class Slots:
 
     def free(self, start: int) -> None:
         """Free the range whose start ``take`` returned."""
-        stop = self._taken.pop(start)
+        stop = self._stop_by_start.pop(start)
         i = bisect.bisect(self._starts, start)
         if i < len(self._starts) and self._starts[i] == stop:
             stop = self._stops[i]
@@ -118,9 +118,9 @@ class Outbox:
     def __init__(self, number: int, file: int, capacity: int) -> None:
         self.number = number
         self._file = file
-        self._slots = Slots(capacity)
-        self._written = 0  # the file has memory for the bytes below this offset
-        self._peak = 0  # highest offset written since the last check
+        self._ranges = RangeAllocator(capacity)
+        self._written_bytes = 0  # the file has memory for the bytes below this offset
+        self._recent_peak = 0  # highest offset written since the last check
         self._puts = 0
 
     def put(self, buffer: memoryview) -> int | None:
@@ -129,7 +129,7 @@ class Outbox:
         Raises:
             OSError: the file system is full. The arena is limited to the memory that it already has.
         """
-        start = self._slots.take(buffer.nbytes)
+        start = self._ranges.take(buffer.nbytes)
         if start is None:
             return None
         try:
@@ -137,31 +137,31 @@ class Outbox:
             while done < buffer.nbytes:  # one call writes at most 2 GiB
                 done += os.pwrite(self._file, buffer[done:], start + done)
         except OSError:
-            self._slots.free(start)
-            self._slots.shrink(self._written + -self._written % _ALIGN)
-            os.ftruncate(self._file, self._written)
+            self._ranges.free(start)
+            self._ranges.shrink(self._written_bytes + -self._written_bytes % _ALIGN)
+            os.ftruncate(self._file, self._written_bytes)
             raise
-        self._written = max(self._written, start + buffer.nbytes)
+        self._written_bytes = max(self._written_bytes, start + buffer.nbytes)
         self._trim(start + buffer.nbytes)
         return start
 
     def free(self, starts: Iterable[int]) -> None:
         """Free the buffers at these offsets; the reader has released them."""
         for start in starts:
-            self._slots.free(start)
+            self._ranges.free(start)
 
     def _trim(self, reached: int) -> None:
-        """Every ``_PUTS`` buffers, return memory above the recent peak to the system."""
-        self._peak = max(self._peak, reached)
+        """Every ``_PUTS_BETWEEN_TRIMS`` buffers, return memory above the recent peak to the system."""
+        self._recent_peak = max(self._recent_peak, reached)
         self._puts += 1
-        if self._puts % _PUTS:
+        if self._puts % _PUTS_BETWEEN_TRIMS:
             return
-        peak = max(self._peak, self._slots.end)
-        if self._written - peak > _SPARE:
+        peak = max(self._recent_peak, self._ranges.end)
+        if self._written_bytes - peak > _MAX_UNUSED_BYTES:
             os.ftruncate(self._file, peak)
-            os.ftruncate(self._file, self._slots.capacity)
-            self._written = peak
-        self._peak = 0
+            os.ftruncate(self._file, self._ranges.capacity)
+            self._written_bytes = peak
+        self._recent_peak = 0
 
     def close(self) -> None:
         """Close the file descriptor; the reader can still read the memory."""
@@ -184,35 +184,35 @@ class Inbox:
         self.capacity = capacity
         self.released: deque[int] = deque()  # offsets of buffers without readers, to report to the writer
         self.retired = False
-        self.file = _nameless()
+        self.file = _open_unnamed_file()
         try:
             os.ftruncate(self.file, capacity)
             self._memory = mmap.mmap(self.file, capacity)
         except BaseException:
             self.close()
             raise
-        self._read: set[int] = set()
-        with forking:
+        self._viewed_starts: set[int] = set()
+        with fork_lock:
             _inboxes.add(self)
 
     def view(self, start: int, size: int) -> memoryview:
         """Return the buffer without a copy. It is released when the last object that refers to it is collected."""
-        with forking:
-            self._read.add(start)
+        with fork_lock:
+            self._viewed_starts.add(start)
         whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
         weakref.finalize(whole, self._release, start).atexit = False
         return whole.data
 
     def _release(self, start: int) -> None:
         """Note that a buffer is free. The garbage collector may call this in any thread, so it takes no lock."""
-        self._read.discard(start)
+        self._viewed_starts.discard(start)
         if not self.retired:
             self.released.append(start)
 
     @property
     def read(self) -> bool:
         """Whether something still refers to a buffer of this arena."""
-        return bool(self._read)
+        return bool(self._viewed_starts)
 
     def close(self) -> None:
         """Close the file descriptor once it has been sent; the memory stays mapped."""
@@ -224,7 +224,7 @@ class Inbox:
         self.close()
 
 
-def _nameless() -> int:
+def _open_unnamed_file() -> int:
     """Return the descriptor of an unnamed file in memory."""
     try:
         return os.memfd_create("cedar", os.MFD_CLOEXEC)
@@ -237,17 +237,17 @@ def _nameless() -> int:
 # An arena in use at a fork is retired: it releases no more buffers, and the reader creates another.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-forking = threading.Lock()  # while a thread holds it, this process cannot fork
+fork_lock = threading.Lock()  # while a thread holds it, this process cannot fork
 
 
 def _before_fork() -> None:
-    forking.acquire()
+    fork_lock.acquire()
     for inbox in _inboxes:
         inbox.retired = inbox.retired or inbox.read
 
 
 def _after_fork(*_: Any) -> None:
-    forking.release()
+    fork_lock.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

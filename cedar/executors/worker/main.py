@@ -28,8 +28,8 @@ from cedar.tasks import clocks
 from cedar.tasks.code import UnknownCode
 
 # While a worker waits for its first task, it imports libraries that tasks often need: (seconds to wait first, module).
-_LIKELY = ((0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"))
-_LOOK = 1.0  # seconds between checks that the parent is alive
+_LIKELY_IMPORTS = ((0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"))
+_CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class TaskFailed:
         if not isinstance(self.error, CedarError):
             return TaskFailed, (self.error,)
         make, arguments = self.error.__reduce__()
-        return _failed, (make, arguments)
+        return _rebuild_task_failed, (make, arguments)
 
 
-def _failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> TaskFailed:
+def _rebuild_task_failed(make: Callable[..., CedarError], arguments: tuple[Any, ...]) -> TaskFailed:
     return TaskFailed(make(*arguments))
 
 
@@ -100,14 +100,14 @@ class LogLine:
     def record(self) -> logging.LogRecord:
         """Return the record, or one with only the plain part if it cannot be unpickled."""
         try:
-            made: logging.LogRecord = pickle.loads(self.pickled)  # noqa: S301 - from our own worker
+            restored: logging.LogRecord = pickle.loads(self.pickled)  # noqa: S301 - from our own worker
         except Exception:  # noqa: BLE001 - a class that cannot be unpickled here may raise anything
             name, level, message = self.plain
             return logging.LogRecord(name, level, "", 0, message, (), None)
-        return made
+        return restored
 
 
-class _LogHandler(logging.handlers.QueueHandler):
+class _WireLogHandler(logging.handlers.QueueHandler):
     """Send log records to the parent process, where the user configured the handlers."""
 
     def __init__(self, wire: Wire) -> None:
@@ -123,9 +123,9 @@ class _LogHandler(logging.handlers.QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         """Queue the prepared record and send it."""
         self._lines.put(record)
-        self.pass_on()
+        self.send_queued()
 
-    def pass_on(self) -> None:
+    def send_queued(self) -> None:
         """Send the queued records, unless this thread is in the middle of a message; then they are sent later."""
         with suppress(queue.Empty):
             while not self._wire.sending:
@@ -141,36 +141,36 @@ def main(end: int, parent: int, level: int) -> None:
         level: the lowest level of log records that are sent to the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this worker
-    die_with_the_starting_thread()
+    die_with_parent_thread()
     os.set_inheritable(end, False)  # a subprocess of a user function must not keep the wire open
-    wire, own = Wire(socket.socket(fileno=end)), os.getpid()
+    wire, worker_pid = Wire(socket.socket(fileno=end)), os.getpid()
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(wire, tasks, parent), daemon=True).start()
+    threading.Thread(target=_receive_tasks, args=(wire, tasks, parent), daemon=True).start()
     logging.root.setLevel(level)
-    handler = _LogHandler(wire)
+    handler = _WireLogHandler(wire)
     logging.root.addHandler(handler)
-    os.register_at_fork(after_in_child=partial(_part, wire, handler))
+    os.register_at_fork(after_in_child=partial(_detach_child, wire, handler))
     pa.set_cpu_count(1)
     for module in ("cedar.tasks.shipped", "cloudpickle"):  # needed to run tasks and to load their code
         importlib.import_module(module)
     wire.send(encode(Ready()))
-    task = _first(tasks)
+    task = _first_task(tasks)
     while True:
-        answer = _work(task)
-        if os.getpid() != own:  # a user function forked, and its child returned here too
+        answer = _run_task(task)
+        if os.getpid() != worker_pid:  # a user function forked, and its child returned here too
             os._exit(0)
         wire.send(answer)
-        handler.pass_on()
+        handler.send_queued()
         task = tasks.get()
 
 
-def _part(wire: Wire, handler: logging.Handler) -> None:
+def _detach_child(wire: Wire, handler: logging.Handler) -> None:
     """In a child that a user function forked: close the wire, as its copy would hide our death from the parent."""
     logging.root.removeHandler(handler)
     wire.close()
 
 
-def die_with_the_starting_thread() -> None:
+def die_with_parent_thread() -> None:
     """On Linux, let the kernel kill this process when the thread that started it ends, even if code holds the GIL."""
     if sys.platform == "linux":
         import ctypes
@@ -178,20 +178,20 @@ def die_with_the_starting_thread() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _receive(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
+def _receive_tasks(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:
     """Receive tasks while one runs, so that neither process waits for the other to read. Exit when the parent exits."""
     poll = select.poll()
     poll.register(wire.fileno(), select.POLLIN)
     try:
         while os.getppid() == parent:
-            if poll.poll(1000 * _LOOK):
+            if poll.poll(1000 * _CHECK_SECONDS):
                 tasks.put(wire.receive())
     finally:
         os._exit(0)
 
 
-def _first(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
-    for patience, module in _LIKELY:
+def _first_task(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
+    for patience, module in _LIKELY_IMPORTS:
         try:
             return tasks.get(timeout=patience)
         except queue.Empty:
@@ -199,14 +199,14 @@ def _first(tasks: queue.SimpleQueue[list[Any]]) -> list[Any]:
     return tasks.get()
 
 
-def _work(parts: list[Any]) -> list[memoryview]:
+def _run_task(parts: list[Any]) -> list[memoryview]:
     """Run one task and return the encoded answer. Answers are sent in the order of the tasks."""
     reply: Any
     began = time.perf_counter()
     try:
         task: ReceivedTask = decode(parts)
         clocks.ship(began)
-        _enter(task.folder)
+        _change_folder(task.folder)
         reply = TaskDone(task.fn(*task.args, **task.kwargs))
         _limit_threads()
     except UnknownCode:
@@ -219,10 +219,10 @@ def _work(parts: list[Any]) -> list[memoryview]:
         clocks.ship(began)
         return answer
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
-        return encode(TaskFailed(_unsendable(reply, error)))
+        return encode(TaskFailed(_unsendable_reply_error(reply, error)))
 
 
-def _enter(folder: str | None) -> None:
+def _change_folder(folder: str | None) -> None:
     """Change to the caller's working directory, in case an earlier task left it."""
     try:
         here = os.getcwd()
@@ -239,13 +239,13 @@ def _limit_threads() -> None:
         cv2.setNumThreads(1)
 
 
-def _unsendable(reply: Any, error: Exception) -> WorkerError:
+def _unsendable_reply_error(reply: Any, error: Exception) -> WorkerError:
     if isinstance(reply, TaskFailed):
         return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
-    return unsendable(reply.value, "what a task made", error)
+    return unsendable_error(reply.value, "what a task made", error)
 
 
-def unsendable(value: Any, label: str, error: Exception) -> WorkerError:
+def unsendable_error(value: Any, label: str, error: Exception) -> WorkerError:
     """Return the error for a value that cannot be pickled. It names the column, if one is to blame."""
     for block in getattr(value, "blocks", ()):
         for name, column in block.columns.items():

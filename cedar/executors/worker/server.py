@@ -21,13 +21,13 @@ from cedar.executors.worker.main import main
 REQUEST = struct.Struct("<i??")  # lowest log level to forward; whether stdout and stderr are open
 REPLY = struct.Struct("<iii")  # kind of reply, process id, exit status
 READY, FORKED, FAILED, ENDED = range(4)  # FAILED has an errno instead of a process id
-_DESCRIPTORS = 3  # max per request: the worker's end of the wire, stdout, stderr
+_MAX_DESCRIPTORS = 3  # max per request: the worker's end of the wire, stdout, stderr
 
-# _AT_ONCE is imported before the first fork, _LATER whenever no request came for a second. polars is not imported,
-# because importing it starts a thread.
-_AT_ONCE = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
-_LATER = ("pyarrow.compute", "pyarrow.parquet")
-_LOOK = 1.0  # seconds between checks that the parent is alive
+# The first are imported before the first fork, the others whenever no request came for a second. polars is not among
+# them, because importing it starts a thread.
+_IMPORTS_BEFORE_FORK = ("cedar.tasks.shipped", "cloudpickle", "cedar.operators.map")
+_IMPORTS_WHEN_IDLE = ("pyarrow.compute", "pyarrow.parquet")
+_CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 
 
 def serve(end: int, parent: int) -> None:
@@ -40,7 +40,7 @@ def serve(end: int, parent: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         os.set_inheritable(end, False)
-        for module in _AT_ONCE:
+        for module in _IMPORTS_BEFORE_FORK:
             importlib.import_module(module)
         _WorkerServer(socket.socket(fileno=end)).run(parent)
     except OSError:  # the parent is gone
@@ -57,27 +57,27 @@ class _WorkerServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self, parent: int) -> None:
-        later = list(_LATER)
+        idle_imports = list(_IMPORTS_WHEN_IDLE)
         gc.freeze()  # garbage collection would write to, and so copy, shared memory pages
-        self._say(READY)
+        self._reply(READY)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while os.getppid() == parent:
-            ready = {end for end, _ in poll.poll(1000 * _LOOK)}
+            ready = {end for end, _ in poll.poll(1000 * _CHECK_SECONDS)}
             if self._woken.fileno() in ready:
-                self._report()
-            if self._control.fileno() in ready and not self._answer():
+                self._report_ended()
+            if self._control.fileno() in ready and not self._handle_request():
                 break
-            if not ready and later:
-                importlib.import_module(later.pop(0))
+            if not ready and idle_imports:
+                importlib.import_module(idle_imports.pop(0))
                 gc.freeze()
         os._exit(0)
 
-    def _say(self, what: int, number: int = 0, status: int = 0) -> None:
+    def _reply(self, what: int, number: int = 0, status: int = 0) -> None:
         self._control.sendall(REPLY.pack(what, number, status))
 
-    def _report(self) -> None:
+    def _report_ended(self) -> None:
         """Send an ENDED reply for each worker that has ended."""
         with suppress(BlockingIOError):
             while self._woken.recv(1 << 12):
@@ -87,11 +87,11 @@ class _WorkerServer:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                self._say(ENDED, pid, os.waitstatus_to_exitcode(status))
+                self._reply(ENDED, pid, os.waitstatus_to_exitcode(status))
 
-    def _answer(self) -> bool:
+    def _handle_request(self) -> bool:
         """Handle one request: fork a worker. Return False if the parent has closed the socket."""
-        request, descriptors, *_ = socket.recv_fds(self._control, REQUEST.size, _DESCRIPTORS)
+        request, descriptors, *_ = socket.recv_fds(self._control, REQUEST.size, _MAX_DESCRIPTORS)
         if not request:
             return False
         server = os.getpid()
@@ -101,17 +101,17 @@ class _WorkerServer:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:
-            self._say(FAILED, error.errno or 0)
+            self._reply(FAILED, error.errno or 0)
         else:
             if pid == 0:
-                level, *there = REQUEST.unpack(request)
-                self._become_worker(descriptors, server, level, there)
-            self._say(FORKED, pid)
+                level, *open_streams = REQUEST.unpack(request)
+                self._become_worker(descriptors, server, level, open_streams)
+            self._reply(FORKED, pid)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
 
-    def _become_worker(self, descriptors: list[int], server: int, level: int, there: list[bool]) -> None:
+    def _become_worker(self, descriptors: list[int], server: int, level: int, open_streams: list[bool]) -> None:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -119,8 +119,8 @@ class _WorkerServer:
                 one.close()
             os.setpgid(0, 0)  # in its own group, it does not get a Ctrl-C before it ignores SIGINT
             end, *streams = descriptors
-            for number, given in enumerate(there, 1):
-                if given:
+            for number, is_open in enumerate(open_streams, 1):
+                if is_open:
                     os.dup2(streams[0], number)
                     os.close(streams.pop(0))
             if "numpy.random" in sys.modules:  # reseed after the fork; Python's ``random`` does so itself

@@ -21,28 +21,28 @@ from cedar.core.block import Block
 from cedar.core.cursor import Keys
 from cedar.executors.worker.arena import Inbox, Outbox, warn
 
-_APART = 1 << 14  # bytes; smaller buffers stay inside the pickle
-_NAMED = frozenset(("cedar", "numpy", "pyarrow"))  # packages whose classes are pickled by name
-_SLACK = 1 << 12  # bytes; an Arrow slice with more unused buffer bytes is copied before it is pickled
-_BUFFER = 1 << 20  # size in bytes of the socket's send and receive buffers
-_MOST = 512  # max buffers per system call, below every system's limit
-_SHARED = 1 << 16  # bytes; smaller buffers go through the socket
+_MIN_OUT_OF_BAND_BYTES = 1 << 14  # bytes; smaller buffers stay inside the pickle
+_PACKAGES_BY_NAME = frozenset(("cedar", "numpy", "pyarrow"))  # packages whose classes are pickled by name
+_MAX_UNUSED_BYTES = 1 << 12  # bytes; an Arrow slice with more unused buffer bytes is copied before it is pickled
+_SOCKET_BUFFER_BYTES = 1 << 20  # size in bytes of the socket's send and receive buffers
+_MAX_BUFFERS_PER_CALL = 512  # max buffers per system call, below every system's limit
+_MIN_SHARED_BYTES = 1 << 16  # bytes; smaller buffers go through the socket
 _INLINE = -1  # offset that marks a buffer sent through the socket
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 # Bytes of the pickle, number of buffers, number of freed offsets, the arena that the sender writes to, and the number
 # and size of the arena that it reads from.
-_HEAD = struct.Struct("<QIIIIQ")
+_HEADER = struct.Struct("<QIIIIQ")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickle objects of ``__main__`` by value, and only an Arrow array's own rows.
 
-    Blocks, keys and classes of ``_NAMED`` packages take a fast path, which skips cloudpickle's slower checks.
+    Blocks, keys and classes of ``_PACKAGES_BY_NAME`` take a fast path, which skips cloudpickle's slower checks.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)):
-            return NotImplemented if _is_named(obj) else super().reducer_override(obj)
+            return NotImplemented if _is_importable(obj) else super().reducer_override(obj)
         if isinstance(obj, pa.Array):
             return _compact(obj).__reduce_ex__(5)
         if isinstance(obj, (Block, Keys)):
@@ -50,15 +50,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return NotImplemented
 
 
-def _is_named(obj: type | FunctionType) -> bool:
+def _is_importable(obj: type | FunctionType) -> bool:
     """Whether the receiver can import it by name. cloudpickle would search all modules to find out."""
-    return obj.__module__.partition(".")[0] in _NAMED and "<" not in obj.__qualname__
+    return obj.__module__.partition(".")[0] in _PACKAGES_BY_NAME and "<" not in obj.__qualname__
 
 
 def _compact(array: pa.Array) -> pa.Array:
     """Copy a slice that is much smaller than its array, because Arrow pickles a slice with the whole buffers."""
     own = array.nbytes
-    return pa.concat_arrays([array]) if array.get_total_buffer_size() > own + own // 4 + _SLACK else array
+    return pa.concat_arrays([array]) if array.get_total_buffer_size() > own + own // 4 + _MAX_UNUSED_BYTES else array
 
 
 def encode(message: Any) -> list[memoryview]:
@@ -67,18 +67,18 @@ def encode(message: Any) -> list[memoryview]:
     Raises:
         Exception: an object in the message cannot be pickled; its own error is raised.
     """
-    apart: list[memoryview] = []
+    large_buffers: list[memoryview] = []
 
-    def keep(buffer: pickle.PickleBuffer) -> bool:
+    def stays_in_pickle(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _APART:
+        if raw.nbytes < _MIN_OUT_OF_BAND_BYTES:
             return True
-        apart.append(raw)
+        large_buffers.append(raw)
         return False
 
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=keep).dump(message)
-    return [file.getbuffer(), *apart]
+    _Pickler(file, protocol=5, buffer_callback=stays_in_pickle).dump(message)
+    return [file.getbuffer(), *large_buffers]
 
 
 def decode(parts: Sequence[Any]) -> Any:
@@ -105,14 +105,14 @@ class Wire:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.RLock()
-        self._shares = sys.platform == "linux"
-        self._trouble: Exception | None = None  # why shared memory failed; not yet reported
+        self._shares_memory = sys.platform == "linux"
+        self._sharing_error: Exception | None = None  # why shared memory failed; not yet reported
         self._inbox: Inbox | None = None
         self._inboxes: dict[int, Inbox] = {}  # by number; the peer may still write to an earlier one
         self._outbox: Outbox | None = None
-        self._heard: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # a new arena to write to, or freed offsets
+        self._updates: deque[Outbox | tuple[int, Sequence[int]]] = deque()  # a new arena to write to, or freed offsets
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            end.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+            end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
 
     def send(self, parts: Sequence[memoryview]) -> None:
         """Send all parts as one message, after writing large parts to the shared arena.
@@ -121,12 +121,12 @@ class Wire:
             OSError: the other process closed its end.
         """
         with self._sending:
-            self._heed()
-            places = [self._place(part) for part in parts[1:]]
-            inbox = self._inbox = self._usable(self._inbox)
+            self._apply_updates()
+            places = [self._put_in_arena(part) for part in parts[1:]]
+            inbox = self._inbox = self._arena_to_offer(self._inbox)
             file = -1 if inbox is None else inbox.file
             freed = [] if inbox is None else [inbox.released.popleft() for _ in range(len(inbox.released))]
-            head = _HEAD.pack(
+            head = _HEADER.pack(
                 parts[0].nbytes, len(places), len(freed), 0 if self._outbox is None else self._outbox.number,
                 0 if inbox is None else inbox.number, 0 if inbox is None or file < 0 else inbox.capacity,
             )  # fmt: skip
@@ -135,9 +135,9 @@ class Wire:
             self._send_all([memoryview(head + numbers), parts[0], *inline], file)
             if inbox is not None:
                 inbox.close()
-            trouble, self._trouble = self._trouble, None
-        if trouble is not None:
-            warn(trouble)
+            error, self._sharing_error = self._sharing_error, None
+        if error is not None:
+            warn(error)
 
     @property
     def sending(self) -> bool:
@@ -146,43 +146,43 @@ class Wire:
 
     def _send_all(self, left: list[memoryview], file: int) -> None:
         """Send all bytes, and with the first of them the file descriptor, unless it is negative."""
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
         while left:
-            sent = self._socket.sendmsg(left[:_MOST], beside)
-            beside = []
+            sent = self._socket.sendmsg(left[:_MAX_BUFFERS_PER_CALL], ancillary)
+            ancillary = []
             while left and sent >= left[0].nbytes:
                 sent -= left.pop(0).nbytes
             if sent:
                 left[0] = left[0][sent:]
 
-    def _heed(self) -> None:
+    def _apply_updates(self) -> None:
         """Apply what the peer reported: a new arena to write to, or offsets that it freed."""
-        while self._heard:
-            word = self._heard.popleft()
-            if isinstance(word, Outbox):
+        while self._updates:
+            update = self._updates.popleft()
+            if isinstance(update, Outbox):
                 self._drop_outbox()
-                self._outbox = word
-            elif self._outbox is not None and word[0] == self._outbox.number:
-                self._outbox.free(word[1])
+                self._outbox = update
+            elif self._outbox is not None and update[0] == self._outbox.number:
+                self._outbox.free(update[1])
 
-    def _place(self, part: memoryview) -> int:
+    def _put_in_arena(self, part: memoryview) -> int:
         """Write a large part to the arena; return its offset, or ``_INLINE`` if it goes through the socket."""
-        if self._outbox is None or part.nbytes < _SHARED:
+        if self._outbox is None or part.nbytes < _MIN_SHARED_BYTES:
             return _INLINE
         try:
             place = self._outbox.put(part)
         except OSError as error:
-            place, self._trouble = None, error
+            place, self._sharing_error = None, error
         return _INLINE if place is None else place
 
-    def _usable(self, inbox: Inbox | None) -> Inbox | None:
+    def _arena_to_offer(self, inbox: Inbox | None) -> Inbox | None:
         """Return the arena that the peer should write to; create one if there is none or the last is retired."""
-        if not self._shares or (inbox is not None and not inbox.retired):
+        if not self._shares_memory or (inbox is not None and not inbox.retired):
             return inbox
         try:
             new = Inbox(1 if inbox is None else inbox.number + 1)
         except (OSError, ValueError, MemoryError) as error:
-            self._shares, self._trouble = False, error
+            self._shares_memory, self._sharing_error = False, error
             return inbox
         self._inboxes[new.number] = new
         return new
@@ -194,39 +194,39 @@ class Wire:
             EOFError: the other process closed its end.
             OSError: this end is closed.
         """
-        head, files = self._head()
-        first, count, free, written, number, capacity = _HEAD.unpack(head)
+        head, files = self._receive_header()
+        first, count, free, written, number, capacity = _HEADER.unpack(head)
         if files:
-            self._heard.append(Outbox(number, files[0], capacity))
-        body = self._exactly(memoryview(bytearray(16 * count + 8 * free + first)))
+            self._updates.append(Outbox(number, files[0], capacity))
+        body = self._receive_into(memoryview(bytearray(16 * count + 8 * free + first)))
         numbers = struct.unpack_from(f"<{2 * count + free}q", body)
         if free:
-            self._heard.append((number, numbers[2 * count :]))
+            self._updates.append((number, numbers[2 * count :]))
         for old in [n for n in list(self._inboxes) if n < written]:
             self._inboxes.pop(old, None)
         parts: list[Any] = [body[16 * count + 8 * free :]]
         for size, place in zip(numbers[:count], numbers[count : 2 * count], strict=True):
             if place == _INLINE:
                 # Arrow's allocator aligns memory, does not zero it, and reuses pages.
-                parts.append(self._exactly(memoryview(pa.allocate_buffer(size))))
+                parts.append(self._receive_into(memoryview(pa.allocate_buffer(size))))
             else:
                 parts.append(self._inboxes[written].view(place, size))
         return parts
 
-    def _head(self) -> tuple[memoryview, array.array[int]]:
+    def _receive_header(self) -> tuple[memoryview, array.array[int]]:
         """Receive a message's header, and the file descriptor sent with it, if any."""
-        space = memoryview(bytearray(_HEAD.size))
+        space = memoryview(bytearray(_HEADER.size))
         files = array.array("i")
-        got, beside, _, _ = self._socket.recvmsg_into([space], socket.CMSG_SPACE(files.itemsize), _CLOSE_ON_EXEC)
-        for level, kind, data in beside:
+        got, ancillary, _, _ = self._socket.recvmsg_into([space], socket.CMSG_SPACE(files.itemsize), _CLOSE_ON_EXEC)
+        for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 files.frombytes(data[: files.itemsize])
         if not got:
             raise EOFError("the other process is gone")
-        self._exactly(space[got:])
+        self._receive_into(space[got:])
         return space, files
 
-    def _exactly(self, space: memoryview) -> memoryview:
+    def _receive_into(self, space: memoryview) -> memoryview:
         filled = 0
         while filled < space.nbytes:
             got = self._socket.recv_into(space[filled:])
@@ -251,10 +251,10 @@ class Wire:
         """Close this end; the other process then reads end of file. Received buffers stay valid."""
         self._socket.close()
         self._drop_outbox()
-        for word in self._heard:
-            if isinstance(word, Outbox):
-                word.close()
-        self._heard.clear()
+        for update in self._updates:
+            if isinstance(update, Outbox):
+                update.close()
+        self._updates.clear()
 
     def _drop_outbox(self) -> None:
         if self._outbox is not None:

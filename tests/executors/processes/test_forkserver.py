@@ -109,7 +109,7 @@ def test_a_server_that_does_not_answer_costs_no_more_than_its_patience(monkeypat
     WorkerProcess().end()
     server = forkserver.server()
     os.kill(server._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(forkserver, "_PATIENCE", 0.2)
+    monkeypatch.setattr(forkserver, "_START_SECONDS", 0.2)
     with pytest.raises(OSError, match="did not answer within 0.2 s"):
         WorkerProcess()
     monkeypatch.undo()

@@ -11,8 +11,8 @@ from cedar.executors.processes import memory
 
 def test_one_kill_for_memory_explains_one_death(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
-    monkeypatch.setattr(memory, "_places", lambda: [str(tmp_path / "missing"), str(events)])
-    monkeypatch.setattr(memory, "_told", [0])
+    monkeypatch.setattr(memory, "_count_files", lambda: [str(tmp_path / "missing"), str(events)])
+    monkeypatch.setattr(memory, "_explained", [0])
     assert memory.kills() is None
     events.write_text("low 0\noom 4\noom_kill 5\n")
     before = memory.kills()

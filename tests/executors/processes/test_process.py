@@ -14,11 +14,11 @@ def test_no_process_is_forked_while_a_worker_is_started(monkeypatch: pytest.Monk
     held: list[bool] = []
 
     def refuses(*_: Any, **__: Any) -> Any:
-        held.append(arena.forking.locked())
+        held.append(arena.fork_lock.locked())
         raise OSError("no more processes")
 
     monkeypatch.setattr(forkserver.ForkServer, "fork", refuses)
     with pytest.raises(OSError, match="no more processes"):
         process.WorkerProcess()
     assert held == [True]
-    assert not arena.forking.locked()
+    assert not arena.fork_lock.locked()

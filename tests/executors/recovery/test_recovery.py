@@ -137,7 +137,7 @@ def test_an_item_of_a_dataset_that_ends_the_process() -> None:
 
 
 def test_a_file_that_ends_every_reader_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.executors.recovery.task._SAME", 3)
+    monkeypatch.setattr("cedar.executors.recovery.task._MAX_SAME_DEATHS", 3)
 
     class Bad:
         def splits(self) -> list[Any]:
@@ -156,7 +156,7 @@ def test_a_file_that_ends_every_reader_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_task_that_dies_too_often_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.executors.recovery.recovery._MOST_OF_ONE", 4)
+    monkeypatch.setattr("cedar.executors.recovery.recovery._MAX_DEATHS_OF_TASK", 4)
 
     class Ends:
         def __init__(self) -> None:

@@ -19,7 +19,7 @@ from cedar.executors import processes
 from cedar.executors.processes.pool import Pool
 from cedar.executors.processes.process import WorkerDied
 from cedar.executors.recovery import Deaths, Recovery, TaskWork
-from cedar.executors.recovery.board import the_board
+from cedar.executors.recovery.board import process_board
 from cedar.executors.recovery.patience import Patience
 from cedar.operators.base import Env
 from cedar.tasks.chain import Program
@@ -216,7 +216,7 @@ def test_a_task_lost_while_recovery_closes_leaves_its_thread_awake(monkeypatch: 
 
 
 def test_results_that_do_not_come_are_no_deaths_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedar.executors.recovery.recovery._MOST", 1)
+    monkeypatch.setattr("cedar.executors.recovery.recovery._MAX_DEATHS_IN_A_ROW", 1)
 
     class Slow(Executor):
         def __init__(self) -> None:
@@ -266,13 +266,13 @@ def test_a_task_without_an_executor_leaves_no_slot_taken(monkeypatch: pytest.Mon
         raise OSError("no process can be started")
 
     given: list[Any] = []
-    monkeypatch.setattr(the_board(), "give", given.append)
+    monkeypatch.setattr(process_board(), "give", given.append)
     recovery = Recovery(none, Deaths(), marks=True)
     with pytest.raises(OSError, match="no process can be started"):
         recovery.submit(TaskWork(Program((), 0), lambda submit, _: submit(abs, -3)))
     assert len(given) == 1
     monkeypatch.undo()
-    the_board().give(*given)
+    process_board().give(*given)
 
 
 def test_a_forgotten_loader_that_made_a_batch_again_leaves_no_thread(pool: Pool) -> None:

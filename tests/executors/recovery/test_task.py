@@ -45,11 +45,11 @@ def test_a_row_is_to_blame_when_it_ends_two_fresh_processes(task: SupervisedTask
     assert lost(task, mark) is None
     assert task.trial == Trial(mark, alone=mark == ROW)
     assert lost(task, mark) is None
-    assert task.apart
+    assert task.in_fresh_process
     assert lost(task, mark) == bad
     marks = task.marks()
     assert marks is not None
-    assert (marks.trial, marks.bad, task.apart) == (None, (bad,), False)
+    assert (marks.trial, marks.bad, task.in_fresh_process) == (None, (bad,), False)
 
 
 def test_a_block_is_to_blame_where_its_row_lives_alone(task: SupervisedTask) -> None:
@@ -66,7 +66,7 @@ def test_a_task_is_run_again_apart_where_row_and_block_live(task: SupervisedTask
     task.survived()
     lost(task, ROW)  # once is not enough
     task.survived()
-    assert task.apart
+    assert task.in_fresh_process
     assert task.trial is None
 
 

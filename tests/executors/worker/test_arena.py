@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.executors.worker import arena
-from cedar.executors.worker.arena import Inbox, Outbox, Slots
+from cedar.executors.worker.arena import Inbox, Outbox, RangeAllocator
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems use pipes")
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems u
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 700)), max_size=60), st.integers(0, 40))
 def test_slots_never_overlap_and_all_come_back(steps: list[tuple[bool, int]], capacity: int) -> None:
     capacity *= 64
-    slots = Slots(capacity)
+    slots = RangeAllocator(capacity)
     live: dict[int, int] = {}
     for frees, number in steps:
         if frees and live:
@@ -47,7 +47,7 @@ def test_slots_never_overlap_and_all_come_back(steps: list[tuple[bool, int]], ca
 
 @given(st.lists(st.integers(1, 400), max_size=20), st.data())
 def test_a_shrunken_arena_stays_below(sizes: list[int], data: st.DataObject) -> None:
-    slots = Slots(6400)
+    slots = RangeAllocator(6400)
     taken = [start for size in sizes if (start := slots.take(size)) is not None]
     capacity = slots.end + 64 * data.draw(st.integers(0, (6400 - slots.end) // 64))
     slots.shrink(capacity)
@@ -118,7 +118,7 @@ def blocks_of(file: int) -> int:
 
 
 def test_memory_that_is_no_longer_needed_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "_SPARE", 1 << 18)
+    monkeypatch.setattr(arena, "_MAX_UNUSED_BYTES", 1 << 18)
     inbox = Inbox(1, 4 << 20)
     outbox = Outbox(1, os.dup(inbox.file), inbox.capacity)
     places = [outbox.put(numbers(1 << 20, 1)) for _ in range(4)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import cedar
-from cedar.executors.worker.main import TaskFailed, _LogHandler
+from cedar.executors.worker.main import TaskFailed, _WireLogHandler
 from cedar.executors.worker.wire import Wire, decode, encode
 
 UNDER_TBLIB = """
@@ -55,15 +55,15 @@ def test_a_line_logged_while_a_message_is_sent_follows_it(
     wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = wires
-    handler, heed = _LogHandler(here), here._heed
+    handler, heed = _WireLogHandler(here), here._apply_updates
 
     def finalizes() -> None:  # as objects may, whenever memory is tidied up
         handler.handle(logging.makeLogRecord({"msg": "late"}))
         heed()
 
-    monkeypatch.setattr(here, "_heed", finalizes)
+    monkeypatch.setattr(here, "_apply_updates", finalizes)
     here.send(encode("message"))
     monkeypatch.undo()
-    handler.pass_on()
+    handler.send_queued()
     assert decode(there.receive()) == "message"
     assert decode(there.receive()).record().getMessage() == "late"

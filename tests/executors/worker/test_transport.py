@@ -131,7 +131,7 @@ def test_without_shared_memory_pipes_do(
     def missing() -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(arena, "_nameless", missing)
+    monkeypatch.setattr(arena, "_open_unnamed_file", missing)
     pool = Pool(1)
     assert [int(pool.submit(filled, number).result()[-1]) for number in range(3)] == [0, 1, 2]
     pool.shutdown()

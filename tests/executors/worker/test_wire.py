@@ -95,8 +95,8 @@ def test_whatever_is_kept_stays_as_it_was(steps: list[tuple[int, int]]) -> None:
     kept.clear()
     there.send(encode(None))
     here.receive()
-    here._heed()
-    assert here._outbox is None or here._outbox._slots.end == 0
+    here._apply_updates()
+    assert here._outbox is None or here._outbox._ranges.end == 0
     here.close()
     there.close()
 
@@ -118,9 +118,9 @@ def test_after_a_fork_another_arena_is_used(wires: tuple[Wire, Wire]) -> None:
     del first, between, after
     wires[1].send(encode("what is free"))
     wires[0].receive()
-    wires[0]._heed()
+    wires[0]._apply_updates()
     assert wires[0]._outbox is not None
-    assert wires[0]._outbox._slots.end == 0
+    assert wires[0]._outbox._ranges.end == 0
 
 
 @pytest.mark.parametrize(
