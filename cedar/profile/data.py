@@ -9,9 +9,9 @@ from typing import Protocol
 from cedar.core.errors import PlanError, user_site
 from cedar.core.printable import escape, printable
 from cedar.profile import saved, text
-from cedar.profile.figures import Machine, OperatorProfile, Subject, refreshed
+from cedar.profile.figures import Machine, OperatorProfile, Subject, combined
 
-_NEAR = 1.5  # measurements of one machine vary by less than this factor
+_SIMILAR_FACTOR = 1.5  # measurements of one machine vary by less than this factor
 
 
 class ProfiledPipeline(Protocol):
@@ -112,9 +112,9 @@ class Profile:
         mine, phrases = self.machine, []
         if mine.cores != machine.cores:
             phrases.append(f"{mine.cores} core(s) there, {machine.cores} here")
-        if not _near(mine.memory, machine.memory):
+        if not _is_similar(mine.memory, machine.memory):
             phrases.append(f"{text.byte_size(mine.memory)} of memory there, {text.byte_size(machine.memory)} here")
-        if mine.speed and machine.speed and not _near(mine.speed, machine.speed):
+        if mine.speed and machine.speed and not _is_similar(mine.speed, machine.speed):
             phrases.append(f"a core is {machine.speed / mine.speed:.1f}x as fast here")
         return phrases
 
@@ -127,12 +127,12 @@ class Profile:
         subject = pipeline if isinstance(pipeline, Subject) else pipeline.subject
         if subject.digest != self.pipeline:
             raise PlanError(
-                f"the profile is of another pipeline: {self._unlike(subject)}",
+                f"the profile is of another pipeline: {self._first_difference(subject)}",
                 site=user_site(),
                 fix="profile this pipeline: p.profile()",
             )
 
-    def _unlike(self, subject: Subject) -> str:
+    def _first_difference(self, subject: Subject) -> str:
         """Describe the first operator that differs."""
         for i, figures in sorted(self.operators.items()):
             if i not in subject.labels:
@@ -158,7 +158,7 @@ class Profile:
         for i, figures in newer.operators.items():
             older = self.operators.get(i)
             if figures.rows:
-                merged[i] = figures if older is None or not older.rows else refreshed(older, figures, timed, crowded)
+                merged[i] = figures if older is None or not older.rows else combined(older, figures, timed, crowded)
             else:
                 merged.setdefault(i, figures)
         return replace(newer, operators=merged)
@@ -205,5 +205,5 @@ class Profile:
         return profile
 
 
-def _near(a: float, b: float) -> bool:
-    return a <= b * _NEAR and b <= a * _NEAR
+def _is_similar(a: float, b: float) -> bool:
+    return a <= b * _SIMILAR_FACTOR and b <= a * _SIMILAR_FACTOR

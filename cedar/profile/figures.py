@@ -103,7 +103,7 @@ def _median(weighted: Iterable[tuple[float, int]]) -> float:
     return 0.0
 
 
-def refreshed(old: OperatorProfile, new: OperatorProfile, timed: bool, crowded: bool) -> OperatorProfile:
+def combined(old: OperatorProfile, new: OperatorProfile, timed: bool, crowded: bool) -> OperatorProfile:
     """Combine two figures as in ``Profile.merge``. ``timed``: both were measured on machines of the same speed."""
     mine, theirs = 2.0 * new.rows, float(min(old.rows, 4 * new.rows))
     share = mine / (mine + theirs)

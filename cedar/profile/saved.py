@@ -26,7 +26,7 @@ def write(name: str, body: dict[str, Any], operators: dict[int, OperatorProfile]
 def read(name: str) -> dict[str, Any]:
     """Return what ``write`` saved, with "operators"; raise ValueError that says what is wrong with the file."""
     with open(name, encoding="utf-8") as file:
-        document = json.load(file, parse_constant=_no_number)
+        document = json.load(file, parse_constant=_reject_constant)
     if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
         raise ValueError(f'it does not begin with "format": "{_FORMAT}"')
     version = document.pop("version", None)
@@ -96,5 +96,5 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
-def _no_number(text: str) -> Any:
+def _reject_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a figure")

@@ -11,7 +11,7 @@ import numpy as np
 import cedar
 
 
-def taken(loader: cedar.Loader, most: int | None = None) -> list[Any]:
+def collect(loader: cedar.Loader, most: int | None = None) -> list[Any]:
     """Return the batches or rows that a loader delivers in one epoch, or the first ``most`` of them."""
     if most == 0:
         return []
@@ -79,28 +79,28 @@ def _difference(expected: Any, got: Any) -> str | None:
     if plain(expected) == plain(got):
         return None
     if not isinstance(expected, dict) or not isinstance(got, dict):
-        return _of_column(expected, got)
+        return _column_difference(expected, got)
     if list(expected) != list(got):
         return f"columns {list(got)}, not {list(expected)}"
     for name in expected:
-        difference = _of_column(expected[name], got[name])
+        difference = _column_difference(expected[name], got[name])
         if difference is not None:
             return f"column {name!r}{difference}"
     return "the columns are of another kind"
 
 
-def _of_column(expected: Any, got: Any) -> str | None:
+def _column_difference(expected: Any, got: Any) -> str | None:
     if plain(expected) == plain(got):
         return None
     mine, other = rows_of(expected), rows_of(got)
     if mine is None or other is None:
-        return f": {_short(got)}, not {_short(expected)}"
+        return f": {_short_repr(got)}, not {_short_repr(expected)}"
     if len(mine) != len(other):
         return f": {len(other)} rows, not {len(mine)}"
     for row, (a, b) in enumerate(zip(mine, other, strict=True)):
         if plain(a) != plain(b):
-            return f", row {row}: {_short(b)}, not {_short(a)}"
-    return f": of type {_kind(got)}, not {_kind(expected)}"
+            return f", row {row}: {_short_repr(b)}, not {_short_repr(a)}"
+    return f": of type {_type_name(got)}, not {_type_name(expected)}"
 
 
 def rows_of(value: Any) -> list[Any] | None:
@@ -112,10 +112,10 @@ def rows_of(value: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return str(getattr(value, "dtype", type(value).__name__))
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

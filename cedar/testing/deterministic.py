@@ -12,7 +12,7 @@ from cedar.core.block import Block
 from cedar.core.errors import user_site
 from cedar.engine.streams import stage
 from cedar.tasks import reading
-from cedar.testing.compare import first_difference, taken
+from cedar.testing.compare import collect, first_difference
 
 _BLOCKS = (1, 7)
 
@@ -53,7 +53,7 @@ def assert_deterministic(
     """
     site = user_site()
     with pipeline.loader(**({"executor": "inline", "plan": "off"} | options)) as loader:
-        expected = taken(loader, batches)
+        expected = collect(loader, batches)
         unit = "batch" if loader._batched else "row"
     ways: list[tuple[str, AbstractContextManager[None], dict[str, Any]]] = [
         ("a second run", nullcontext(), {"executor": "inline", "plan": "off"}),
@@ -70,7 +70,7 @@ def assert_deterministic(
 
 def _run(pipeline: cedar.Pipeline, batches: int | None, options: dict[str, Any]) -> list[Any]:
     with pipeline.loader(**options) as loader:
-        return taken(loader, batches)
+        return collect(loader, batches)
 
 
 def _name(executor: Any) -> str:

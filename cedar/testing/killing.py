@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 from cedar.core.errors import PipelineError, user_site
 from cedar.executors import processes
 
-_GONE = 2.0  # max seconds to wait until the last killed worker is dead
+_WAIT_SECONDS = 2.0  # max seconds to wait until the last killed worker is dead
 
 
 @dataclass
@@ -61,23 +61,23 @@ def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterato
     """
     if not rate > 0:
         raise PipelineError(f"kill_workers(rate={rate}): a number of kills per second, above 0", site=user_site())
-    kills, over = Kills(), threading.Event()
-    thread = threading.Thread(target=_kill, args=(rate, seed, most, kills, over), name="cedar-killer", daemon=True)
+    kills, stop = Kills(), threading.Event()
+    thread = threading.Thread(target=_kill, args=(rate, seed, most, kills, stop), name="cedar-killer", daemon=True)
     thread.start()
     try:
         yield kills
     finally:
-        over.set()
+        stop.set()
         thread.join()
-        late = time.monotonic() + _GONE
-        while not set(kills.pids).isdisjoint(_workers()) and time.monotonic() < late:
+        late = time.monotonic() + _WAIT_SECONDS
+        while not set(kills.pids).isdisjoint(_worker_pids()) and time.monotonic() < late:
             time.sleep(0.002)
 
 
-def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threading.Event) -> None:
+def _kill(rate: float, seed: int, most: int | None, kills: Kills, stop: threading.Event) -> None:
     draw = random.Random(seed)
-    while (most is None or kills.count < most) and not over.wait(draw.expovariate(rate)):
-        pids = _workers()
+    while (most is None or kills.count < most) and not stop.wait(draw.expovariate(rate)):
+        pids = _worker_pids()
         if not pids:
             continue
         pid = draw.choice(pids)
@@ -87,15 +87,15 @@ def _kill(rate: float, seed: int, most: int | None, kills: Kills, over: threadin
             kills.times.append(time.monotonic())
 
 
-def _workers() -> list[int]:
+def _worker_pids() -> list[int]:
     """Return the process ids of all workers, lowest first."""
     pids = [pid for pool in processes.pools() for pid in pool.pids()]
     if "cedar.cluster.dask.clients" in sys.modules:
-        pids += _of_dask()
+        pids += _dask_pids()
     return sorted(set(pids) - {os.getpid()})
 
 
-def _of_dask() -> list[int]:
+def _dask_pids() -> list[int]:
     """Return the process ids of workers on this machine, of the Dask clusters that this process is a client of."""
     from cedar.cluster.dask import clients
     from cedar.plan.places import given_clients

@@ -14,7 +14,7 @@ import numpy as np
 import cedar
 from cedar.core.errors import user_site
 from cedar.engine.nodes import deal_mode
-from cedar.testing.compare import first_difference, plain, rows_of, taken
+from cedar.testing.compare import collect, first_difference, plain, rows_of
 
 
 def assert_resumable(
@@ -52,7 +52,7 @@ def assert_resumable(
     where = f"\n  checked at {user_site()}"
     ways = [{"workers": workers} | options | {"executor": one} for one in executors]
     with pipeline.loader(**({"executor": "inline", "plan": "off"} | options)) as loader:
-        whole = taken(loader, batches)
+        whole = collect(loader, batches)
     draw = random.Random(len(whole))
     if isinstance(stops, int):
         stops = [0, *sorted(draw.randint(0, len(whole)) for _ in range(stops)), len(whole)]
@@ -68,16 +68,16 @@ def _check_stops(
     got: list[Any] = []
     state: Any = None
     reported, epoch = "from the beginning", ways[0].get("epoch", 0)
-    for stop, how in zip([*stops, None], cycle(ways), strict=False):
-        with pipeline.loader(**how) as loader:
+    for stop, options in zip([*stops, None], cycle(ways), strict=False):
+        with pipeline.loader(**options) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             most = batches if stop is None else stop
-            got += _rest(loader, epoch, None if most is None else max(0, most - len(got)))
+            got += _collect_rest(loader, epoch, None if most is None else max(0, most - len(got)))
             state = json.loads(json.dumps(loader.state_dict()))
         difference = first_difference(whole[: len(got)] if stop is not None else whole, got)
         if difference is not None:
-            raise AssertionError(f"run {reported} on {_name(how)}, it differs from one run: {difference}{where}")
+            raise AssertionError(f"run {reported} on {_name(options)}, it differs from one run: {difference}{where}")
         reported = f"on from delivery {len(got)}"
 
 
@@ -98,11 +98,11 @@ def _check_worlds(
                 last = deal_mode(loader._binding.root)
                 if states:
                     loader.load_state_dict(states)
-                parts += _rest(loader, epoch, stop)
+                parts += _collect_rest(loader, epoch, stop)
                 after.append(json.loads(json.dumps(loader.state_dict())))
         states = after
     reported = f"with {', then '.join(map(str, worlds))} rank(s)"
-    expected, got = (_counted(each if last else _rows(each)) for each in (whole, parts))
+    expected, got = (_count(each if last else _rows(each)) for each in (whole, parts))
     repeated, lost = got - expected, expected - got
     if repeated:
         raise AssertionError(
@@ -121,19 +121,19 @@ def _rows(deliveries: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _rest(loader: cedar.Loader, epoch: int, most: int | None) -> list[Any]:
+def _collect_rest(loader: cedar.Loader, epoch: int, most: int | None) -> list[Any]:
     """Return the rest of an epoch, or its first ``most`` batches; nothing if the state is already at the next epoch."""
     if loader.epoch > epoch:
         return []
     loader.set_epoch(epoch)  # if only a run shows that nothing is left, the loader would deliver the next epoch
-    return taken(loader, most)
+    return collect(loader, most)
 
 
-def _counted(deliveries: Sequence[Any]) -> Counter[Any]:
+def _count(deliveries: Sequence[Any]) -> Counter[Any]:
     """Count equal batches, without those that are only padding."""
     return Counter(plain(one) for one in deliveries if "valid" not in one or np.any(np.asarray(one["valid"])))
 
 
-def _name(how: dict[str, Any]) -> str:
-    executor = how["executor"]
+def _name(options: dict[str, Any]) -> str:
+    executor = options["executor"]
     return repr(executor) if isinstance(executor, str) else type(executor).__name__

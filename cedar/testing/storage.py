@@ -150,7 +150,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = os.fspath(path)
         if path.startswith("flaky://"):
             host, _, path = path.removeprefix("flaky://").partition("/")
-            target = fsspec.get_filesystem_class(_parsed(host)["target"])
+            target = fsspec.get_filesystem_class(_parse_host(host)["target"])
             path = target._strip_protocol(f"/{path}" if target.root_marker == "/" else path)
         return path.rstrip("/")
 
@@ -158,7 +158,7 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
         if not path.startswith("flaky://"):
             return {}
-        return _parsed(path.removeprefix("flaky://").partition("/")[0])
+        return _parse_host(path.removeprefix("flaky://").partition("/")[0])
 
     def unstrip_protocol(self, name: str) -> str:
         """Return the URL of a path with the wrapped filesystem but without faults, as they do not identify the data."""
@@ -166,13 +166,13 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, operation: str, path: str, start: int = 0) -> str:
+    def _request(self, operation: str, path: str, start: int = 0) -> str:
         """Count and delay a request, and raise its fault. Return "short" if a read should return fewer bytes."""
         with self._guard:
             self.requests[operation] += 1
             attempt = self._attempts[operation, path, start]
             self._attempts[operation, path, start] += 1
-        fault = self._drawn(operation, path, start, attempt)
+        fault = self._draw_fault(operation, path, start, attempt)
         if self.log is not None:
             with open(self.log, "a", encoding="utf-8") as file:
                 file.write(f"{os.getpid()} {operation} {path} {fault or 'none'}\n")
@@ -188,9 +188,9 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise StorageFault(503) if fault == "status" else StorageFault(429, self.wait)
         return fault
 
-    def _drawn(self, operation: str, path: str, start: int, attempt: int) -> str:
-        word = f"{self.seed} {operation} {path} {start} {attempt}".encode()
-        draw = int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "big") / 2.0**64
+    def _draw_fault(self, operation: str, path: str, start: int, attempt: int) -> str:
+        request = f"{self.seed} {operation} {path} {start} {attempt}".encode()
+        draw = int.from_bytes(hashlib.blake2b(request, digest_size=8).digest(), "big") / 2.0**64
         for kind, share in self._shares.items():
             if draw < share:
                 return kind
@@ -201,17 +201,17 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
-        self._ask("info", path)
+        self._request("info", path)
         return dict(self.target.info(path, **kwargs))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         path = self._strip_protocol(path)
-        self._ask("list", path)
+        self._request("list", path)
         return self.target.ls(path or self.target.root_marker, detail=detail, **kwargs)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         path = self._strip_protocol(path)
-        fault = self._ask("read", path, start or 0)
+        fault = self._request("read", path, start or 0)
         data: bytes = self.target.cat_file(path, start=start, end=end, **kwargs)
         if fault == "short":
             data = data[: len(data) // 2]
@@ -222,9 +222,9 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         path = self._strip_protocol(path)
         if mode == "rb":
-            self._ask("info", path)
+            self._request("info", path)
             return _Ranges(self, path, mode, size=self.target.info(path)["size"], cache_type="none")
-        self._ask("write", path)
+        self._request("write", path)
         return self.target.open(path, mode)
 
     # ---- for writers -------------------------------------------------------------------------------------------------
@@ -237,12 +237,12 @@ class FlakyFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        self._ask("write", path2)
+        self._request("write", path2)
         self.target.cp_file(path1, path2, **kwargs)
 
     def rm_file(self, path: str) -> None:
         path = self._strip_protocol(path)
-        self._ask("write", path)
+        self._request("write", path)
         self.target.rm_file(path)
 
 
@@ -253,21 +253,21 @@ class _Ranges(AbstractBufferedFile):  # type: ignore[misc]
         return self.fs.cat_file(self.path, start=start, end=end)  # type: ignore[no-any-return]
 
 
-def _parsed(host: str) -> dict[str, Any]:
+def _parse_host(host: str) -> dict[str, Any]:
     """Return the arguments in the host part of a URL. A user and password before them are ignored."""
     target, *pairs = host.rpartition("@")[2].split(";")
-    given: dict[str, Any] = {"target": target}
+    arguments: dict[str, Any] = {"target": target}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name in _NUMBERS:
-            given[name] = float(value)
+            arguments[name] = float(value)
         elif name == "seed":
-            given[name] = int(value)
+            arguments[name] = int(value)
         elif name == "log":
-            given[name] = unquote(value)
+            arguments[name] = unquote(value)
         else:
             raise ValueError(f"flaky://{host}: there is no {name!r}; see cedar.testing.storage.flaky")
-    return given
+    return arguments
 
 
 fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from cedar.core.printable import escape
 
 _HIGH, _WIDE = 128, 256  # max size of a thumbnail in pixels
-_SEEN = 64  # pixels; a smaller thumbnail is enlarged, by an integer factor, up to this size
-_LOOKED_AT = 512  # max pixels per side that a thumbnail is computed from
-_LEAST = 8  # min pixels per side of a gray image; smaller arrays are boxes or points
-_FLAT = 50  # max aspect ratio of an image
-_SAMPLES = 64  # min samples of an audio clip; fewer are shown as numbers
-_CURVE = (160, 48)  # size of a waveform in pixels
-_LETTERS = 80
+_MIN_SHOWN = 64  # pixels; a smaller thumbnail is enlarged, by an integer factor, up to this size
+_MAX_SAMPLED = 512  # max pixels per side that a thumbnail is computed from
+_MIN_IMAGE_SIDE = 8  # min pixels per side of a gray image; smaller arrays are boxes or points
+_MAX_ASPECT = 50  # max aspect ratio of an image
+_MIN_SAMPLES = 64  # min samples of an audio clip; fewer are shown as numbers
+_WAVEFORM_SIZE = (160, 48)  # size of a waveform in pixels
+_MAX_LETTERS = 80
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _LETTERS
+_SHORT.maxstring = _SHORT.maxother = _MAX_LETTERS
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 6
 
 
@@ -34,7 +34,7 @@ def text(value: Any) -> str:
         ('0.333333', 'uint8 (40, 60, 3)', '4 bytes')
     """
     if isinstance(value, np.ndarray) and value.ndim and value.dtype != object:
-        return f"{value.dtype} {value.shape}" + (f" {value.tolist()}" if value.size <= _LEAST else "")
+        return f"{value.dtype} {value.shape}" + (f" {value.tolist()}" if value.size <= _MIN_IMAGE_SIDE else "")
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value):,} bytes"
     if isinstance(value, (float, np.floating)):
@@ -43,8 +43,8 @@ def text(value: Any) -> str:
 
 
 def _cut(words: str) -> str:
-    line = " ".join(words[: 4 * _LETTERS].split())
-    return line if len(line) <= _LETTERS and len(words) <= 4 * _LETTERS else line[: _LETTERS - 3] + "..."
+    line = " ".join(words[: 4 * _MAX_LETTERS].split())
+    return line if len(line) <= _MAX_LETTERS and len(words) <= 4 * _MAX_LETTERS else line[: _MAX_LETTERS - 3] + "..."
 
 
 def markup(name: str, value: Any) -> str:
@@ -67,30 +67,30 @@ def _pixels(value: Any) -> npt.NDArray[Any] | None:
         if value.shape[2] in (1, 3, 4):
             return value
         return value.transpose(1, 2, 0) if value.shape[0] in (1, 3, 4) else None
-    if value.ndim == 2 and min(value.shape) >= _LEAST and max(value.shape) <= _FLAT * min(value.shape):
+    if value.ndim == 2 and min(value.shape) >= _MIN_IMAGE_SIDE and max(value.shape) <= _MAX_ASPECT * min(value.shape):
         return value
     return None
 
 
 def _thumbnail(name: str, value: npt.NDArray[Any], pixels: npt.NDArray[Any]) -> str:
-    said = text(value)
+    caption = text(value)
     if value.dtype.kind == "f":
-        said += f", {_ends(value)}"
+        caption += f", {_range_text(value)}"
     try:
         from PIL import Image
     except ImportError:
-        return f"{escape(said)} (no thumbnail: pip install pillow)"
-    down, right = (max(1, side // _LOOKED_AT) for side in pixels.shape[:2])
+        return f"{escape(caption)} (no thumbnail: pip install pillow)"
+    down, right = (max(1, side // _MAX_SAMPLED) for side in pixels.shape[:2])
     levels = _levels(pixels[::down, ::right])
     image = Image.fromarray(levels[:, :, 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels)
     image.thumbnail((_WIDE, _HIGH))
     file = io.BytesIO()
     image.save(file, format="PNG")
     data = base64.b64encode(file.getvalue()).decode()
-    times = max(1, _SEEN // max(image.size))
+    scale = max(1, _MIN_SHOWN // max(image.size))
     return (
-        f'<img src="data:image/png;base64,{data}" width="{times * image.width}" height="{times * image.height}" '
-        f'alt="{escape(name)}: an image, {escape(said)}"><small>{escape(said)}</small>'
+        f'<img src="data:image/png;base64,{data}" width="{scale * image.width}" height="{scale * image.height}" '
+        f'alt="{escape(name)}: an image, {escape(caption)}"><small>{escape(caption)}</small>'
     )
 
 
@@ -107,7 +107,7 @@ def _levels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(np.rint(255 * share).astype(np.uint8))
 
 
-def _ends(numbers: npt.NDArray[Any]) -> str:
+def _range_text(numbers: npt.NDArray[Any]) -> str:
     finite = numbers[np.isfinite(numbers)]
     return f"{finite.min():.3g} to {finite.max():.3g}" if finite.size else "no finite number"
 
@@ -117,19 +117,19 @@ def _ends(numbers: npt.NDArray[Any]) -> str:
 
 def _samples(value: Any) -> npt.NDArray[Any] | None:
     """Return a clip's samples, averaged over channels; None for other values."""
-    if isinstance(value, list) and len(value) >= _SAMPLES and all(type(number) is float for number in value):
+    if isinstance(value, list) and len(value) >= _MIN_SAMPLES and all(type(number) is float for number in value):
         return np.array(value)
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.ndim or len(value) < _SAMPLES:
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.ndim or len(value) < _MIN_SAMPLES:
         return None
-    if value.ndim == 2 and 0 < value.shape[1] < _LEAST:
+    if value.ndim == 2 and 0 < value.shape[1] < _MIN_IMAGE_SIDE:
         return np.asarray(value.mean(axis=1))
     return value if value.ndim == 1 else None
 
 
 def _waveform(name: str, samples: npt.NDArray[Any]) -> str:
     """Return the waveform as SVG: the minimum and maximum of each part of the clip."""
-    wide, high = _CURVE
-    said = f"{len(samples):,} samples, {_ends(samples)}"
+    wide, high = _WAVEFORM_SIZE
+    caption = f"{len(samples):,} samples, {_range_text(samples)}"
     numbers = np.nan_to_num(samples.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     parts = np.linspace(0, len(numbers), min(wide, len(numbers)) + 1).astype(np.int64)[:-1]
     reach = float(np.abs(numbers).max()) or 1.0
@@ -138,7 +138,7 @@ def _waveform(name: str, samples: npt.NDArray[Any]) -> str:
     corners = [*zip(at, ends[0], strict=True), *zip(at[::-1], ends[1][::-1], strict=True)]
     points = " ".join(f"{x:.1f},{high / 2 - y / reach * (high / 2 - 1):.1f}" for x, y in corners)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(name)}: a waveform, {said}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(name)}: a waveform, {caption}" '
         f'width="{wide}" height="{high}"><polygon points="{points}" fill="#1d4ed8" stroke="#1d4ed8"/></svg>'
-        f"<small>{said}</small>"
+        f"<small>{caption}</small>"
     )

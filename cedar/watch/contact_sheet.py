@@ -10,7 +10,7 @@ from typing import Any
 from cedar.core.printable import escape, one_line, printable
 from cedar.watch import cells
 
-_MOST = 16  # max columns shown in a cell
+_MAX_COLUMNS = 16  # max columns shown in a cell
 _STYLE = (
     ".sheet{font:13px/1.4 system-ui,sans-serif;color:#111;background:#fff}"
     ".sheet table{border-collapse:collapse}.sheet th,.sheet td{text-align:left;vertical-align:top;padding:6px 10px;"
@@ -105,15 +105,15 @@ class Sheet:
         )
 
 
-def _drew(cell: Cell) -> str:
+def _draws_text(cell: Cell) -> str:
     return ", ".join(f"{name} {cells.text(value)}" for name, value in cell.draws.items())
 
 
-def _beside(cell: Cell, before: Cell | None) -> list[str]:
+def _others(cell: Cell, before: Cell | None) -> list[str]:
     """Describe the columns that are not shown: unchanged, removed, or too many."""
     same = [name for name in cell.values if name not in cell.shown]
     gone = [name for name in before.values if name not in cell.values] if before is not None and not cell.end else []
-    more = len(cell.shown) - _MOST
+    more = len(cell.shown) - _MAX_COLUMNS
     return [
         *([f"{more} more columns"] if more > 0 else []),
         *([f"as before: {_listed(same)}"] if same else []),
@@ -122,33 +122,33 @@ def _beside(cell: Cell, before: Cell | None) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST
-    return ", ".join(map(one_line, names[:_MOST])) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_COLUMNS
+    return ", ".join(map(one_line, names[:_MAX_COLUMNS])) + (f" and {more} more" if more > 0 else "")
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
 def _line(cell: Cell, before: Cell | None) -> str:
-    reported = [f"{one_line(name)} {cells.text(cell.values[name])}" for name in cell.shown[:_MOST]]
-    parts = [*reported, *_beside(cell, before), *([cell.note] if cell.note else []), *([cell.end] if cell.end else [])]
-    return "; ".join(parts) + (f"  [{_drew(cell)}]" if cell.draws else "")
+    reported = [f"{one_line(name)} {cells.text(cell.values[name])}" for name in cell.shown[:_MAX_COLUMNS]]
+    parts = [*reported, *_others(cell, before), *([cell.note] if cell.note else []), *([cell.end] if cell.end else [])]
+    return "; ".join(parts) + (f"  [{_draws_text(cell)}]" if cell.draws else "")
 
 
 # ---- HTML ------------------------------------------------------------------------------------------------------------
 
 
 def _row(row: SheetRow, steps: int) -> str:
-    made = "".join(_cell(cell, before) for cell, before in zip(row.cells, (None, *row.cells), strict=False))
+    row_cells = "".join(_cell(cell, before) for cell, before in zip(row.cells, (None, *row.cells), strict=False))
     left = steps - len(row.cells)
     rest = f'<td colspan="{left}"></td>' if left else ""
-    return f'<tr><th scope="row"><p>{escape(row.place)}</p></th>{made}{rest}</tr>'
+    return f'<tr><th scope="row"><p>{escape(row.place)}</p></th>{row_cells}{rest}</tr>'
 
 
 def _cell(cell: Cell, before: Cell | None) -> str:
-    parts = [("drew", escape(f"drew: {_drew(cell)}"))] if cell.draws else []
-    shown = {one_line(name): cells.markup(one_line(name), cell.values[name]) for name in cell.shown[:_MOST]}
-    parts += [("is", f"<b>{escape(name)}</b> {said}") for name, said in shown.items()]
-    parts += [("was", escape(line)) for line in (*_beside(cell, before), cell.note) if line]
+    parts = [("drew", escape(f"drew: {_draws_text(cell)}"))] if cell.draws else []
+    shown = {one_line(name): cells.markup(one_line(name), cell.values[name]) for name in cell.shown[:_MAX_COLUMNS]}
+    parts += [("is", f"<b>{escape(name)}</b> {content}") for name, content in shown.items()]
+    parts += [("was", escape(line)) for line in (*_others(cell, before), cell.note) if line]
     parts += [("end", escape(cell.end))] if cell.end else []
-    return "<td>" + "".join(f'<div class="{kind}"><p>{said}</p></div>' for kind, said in parts) + "</td>"
+    return "<td>" + "".join(f'<div class="{kind}"><p>{content}</p></div>' for kind, content in parts) + "</td>"

@@ -16,10 +16,10 @@ from cedar.core.printable import one_line
 if TYPE_CHECKING:
     import polars as pl
 
-_SAMPLE = 100_000  # max sampled rows, for quantiles and top values
+_MAX_SAMPLE = 100_000  # max sampled rows, for quantiles and top values
 _QUANTILES = (0.25, 0.5, 0.75)
 _TOP = 3
-_CELL = 24  # max characters per cell
+_MAX_CELL = 24  # max characters per cell
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Description:
         """Return the figures as a table of strings, with one row per column."""
         import polars as pl
 
-        rows = [{"column": name, **_cells(figures, self.rows)} for name, figures in self.columns.items()]
+        rows = [{"column": name, **_table_cells(figures, self.rows)} for name, figures in self.columns.items()]
         return pl.DataFrame([{head: one_line(cell) for head, cell in row.items()} for row in rows])
 
     @property
@@ -92,8 +92,8 @@ def describe(blocks: Iterable[Block]) -> Description:
         values = pl.DataFrame({name: column.add(part[name]) for name, column in columns.items()})
         sample = pl.concat([sample, values], how="vertical_relaxed") if sample.height else values
         tickets = np.concatenate([tickets, drawn.random(part.height)])
-        if len(tickets) > _SAMPLE:
-            kept = np.sort(np.argpartition(tickets, _SAMPLE)[:_SAMPLE])
+        if len(tickets) > _MAX_SAMPLE:
+            kept = np.sort(np.argpartition(tickets, _MAX_SAMPLE)[:_MAX_SAMPLE])
             sample, tickets = sample[kept], tickets[kept]
     figures = {name: column.figures(sample[name]) for name, column in columns.items()}
     return Description(rows, sample.height, figures)
@@ -138,9 +138,9 @@ class _ColumnTotals:
         """Update mean and sum of squares with more values (Chan et al., 1979)."""
         mean: Any = part.mean()
         squares: Any = ((part - mean) ** 2).sum()
-        count, away = self.count + len(part), mean - self.mean
-        self.mean += away * len(part) / count
-        self.squares += squares + away * away * self.count * len(part) / count
+        count, shift = self.count + len(part), mean - self.mean
+        self.mean += shift * len(part) / count
+        self.squares += squares + shift * shift * self.count * len(part) / count
         self.count = count
 
     def figures(self, sample: pl.Series) -> ColumnFigures:
@@ -158,7 +158,7 @@ class _ColumnTotals:
         )  # fmt: skip
 
 
-def _cells(figures: ColumnFigures, rows: int) -> dict[str, str]:
+def _table_cells(figures: ColumnFigures, rows: int) -> dict[str, str]:
     quantiles = figures.quantiles or {}
     nulls = f"{figures.nulls:,} ({figures.nulls / rows:.1%})" if figures.nulls else "0"
     return {
@@ -174,4 +174,4 @@ def _shown(value: Any) -> str:
     if value is None:
         return ""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _CELL else text[: _CELL - 3] + "..."
+    return text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 3] + "..."

@@ -79,7 +79,7 @@ class _InspectPass:
         notes: list[str] = []
         for each in reversed(above):
             label = self._words[id(each)]
-            why = _ends(each)
+            why = _why_sheet_ends(each)
             if why:
                 notes.append(f"the sheet ends at {label}: {why}")
                 break
@@ -92,32 +92,32 @@ class _InspectPass:
     def _row(self, block: Block, path: list[Node]) -> SheetRow:
         place = redact(str(replace(self.account.named(block.keys.ref(0)), epoch=None)))
         values = _values(block)
-        made = [Cell(values, tuple(values))]
+        row_cells = [Cell(values, tuple(values))]
         for node in path:
             if isinstance(node.operator, StreamOperator):
                 block = block.within(0) if len(node.inputs) > 1 else block
                 continue
-            cell, block = self._applied(node, block, made[-1])
-            made.append(cell)
+            cell, block = self._apply(node, block, row_cells[-1])
+            row_cells.append(cell)
             if cell.end:
                 break
-        return SheetRow(place, tuple(made))
+        return SheetRow(place, tuple(row_cells))
 
-    def _applied(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
+    def _apply(self, node: Node, block: Block, before: Cell) -> tuple[Cell, Block]:
         """Apply an operator to a row; return the cell and the resulting block."""
         try:
             after = run_block(self._program(node), own_copy(block), self.env).blocks[0]
         except CedarError as error:
-            return Cell(draws=self._refused(node, block), end=error.what), block
+            return Cell(draws=self._draws_if_known(node, block), end=error.what), block
         if not len(after):
             if after.dead:
                 why = f"skipped: {next(iter(after.dead.values())).error}"
-                return Cell(draws=self._refused(node, block), end=why), block
-            return Cell(draws=self._draws(node, block), end=f"dropped by {self._words[id(node)]}"), block
+                return Cell(draws=self._draws_if_known(node, block), end=why), block
+            return Cell(draws=self._random_draws(node, block), end=f"dropped by {self._words[id(node)]}"), block
         note = f"{len(after):,} rows are made of it, and the first is followed" if len(after) > 1 else ""
         after = after.take(after.live_slots()[:1])
         values = _values(after)
-        return Cell(values, _changed(node, before.values, values), self._draws(node, block), note), after
+        return Cell(values, _changed(node, before.values, values), self._random_draws(node, block), note), after
 
     def _program(self, node: Node) -> Program:
         """Return a program of only this operator.
@@ -136,20 +136,20 @@ class _InspectPass:
             raise program
         return program
 
-    def _draws(self, node: Node, block: Block) -> dict[str, Any]:
+    def _random_draws(self, node: Node, block: Block) -> dict[str, Any]:
         """Return an operator's random draws for the row of a block, as its ``describe`` method reports them."""
         describe = getattr(self.binding.bound(node), "describe", None)
         drawn = describe(block, self.env) if describe is not None else []
         return drawn[0] if drawn else {}
 
-    def _refused(self, node: Node, block: Block) -> dict[str, Any]:
+    def _draws_if_known(self, node: Node, block: Block) -> dict[str, Any]:
         """Return the draws for a row without a result; empty if they cannot be determined."""
         with suppress(Exception):  # the transform may not accept the row's values
-            return self._draws(node, block)
+            return self._random_draws(node, block)
         return {}
 
 
-def _ends(node: Node) -> str:
+def _why_sheet_ends(node: Node) -> str:
     """Return why single rows cannot be followed through an operator; "" if they can."""
     operator = node.operator
     if node.batched:

@@ -13,22 +13,22 @@ from cedar.core.memory import resident
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
-from cedar.watch.otlp import Otlp, named
+from cedar.watch.otlp import Otlp, collector_variable
 from cedar.watch.progress import Progress
 from cedar.watch.serve import StatusServer
 from cedar.watch.status import status
 from cedar.watch.trace import TraceWriter
 
-_LOOK = 0.1  # min seconds between two updates of the observers
-_CALLBACK = 10.0  # min seconds between two calls of on_metrics
-_POINTS = 512  # max points in a run's history
+_UPDATE_SECONDS = 0.1  # min seconds between two updates of the observers
+_CALLBACK_SECONDS = 10.0  # min seconds between two calls of on_metrics
+_MAX_POINTS = 512  # max points in a run's history
 
 
 class History(Observer):
     """Records the progress of a run at intervals, which double whenever the history is full."""
 
     def __init__(self) -> None:
-        self._next, self._every = 0.0, _LOOK
+        self._next, self._every = 0.0, _UPDATE_SECONDS
 
     def update(self, metrics: Metrics) -> None:
         """Add a point if it is due."""
@@ -37,7 +37,7 @@ class History(Observer):
             return
         self._next = elapsed + self._every
         metrics.history.append((elapsed, metrics.rows, metrics.time.waited, resident()))
-        if len(metrics.history) >= _POINTS:
+        if len(metrics.history) >= _MAX_POINTS:
             del metrics.history[1::2]
             self._every *= 2
 
@@ -46,7 +46,7 @@ class Callback(Observer):
     """Calls ``on_metrics`` every ten seconds and at the end of an iteration."""
 
     def __init__(self, call: Callable[[dict[str, Any]], object]) -> None:
-        self._call, self._next = call, time.perf_counter() + _CALLBACK
+        self._call, self._next = call, time.perf_counter() + _CALLBACK_SECONDS
         self.loader: Loader | None = None
 
     def update(self, metrics: Metrics) -> None:
@@ -56,7 +56,7 @@ class Callback(Observer):
 
     def ended(self) -> None:
         """Call ``on_metrics``."""
-        self._next = time.perf_counter() + _CALLBACK
+        self._next = time.perf_counter() + _CALLBACK_SECONDS
         if self.loader is not None:
             self._call(status(self.loader))
 
@@ -78,7 +78,7 @@ class Observers(Observer):
         self._trace = None if trace is None else TraceWriter(os.fspath(trace))
         self._callback = None if on_metrics is None else Callback(on_metrics)
         self._server = None if serve is None else StatusServer(serve, site)
-        self._otlp = Otlp() if named() else None
+        self._otlp = Otlp() if collector_variable() else None
         self._metrics: Metrics | None = None
         some = [self._progress, self._trace, self._callback, self._server, self._otlp]
         self._all: list[Observer] = [each for each in some if each is not None]
@@ -113,7 +113,7 @@ class Observers(Observer):
         """Notify the observers of a delivery, at most every 0.1 seconds."""
         now = time.perf_counter()
         if now >= self._next:
-            self._next = now + _LOOK
+            self._next = now + _UPDATE_SECONDS
             for each in self._all:
                 each.update(metrics)
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cedar")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_ABSENT = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
+_NOT_INSTALLED = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
 
 
-def named() -> str:
+def collector_variable() -> str:
     """Return the variable that names a collector; "" if none is set or OpenTelemetry is disabled."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
@@ -40,15 +40,15 @@ class Loaders:
 
     def __init__(self, provider: Any) -> None:
         self.known: dict[int, Any] = {}  # weak references to loaders, by number
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._meter = provider.get_meter("cedar")
 
     def add(self, number: int, loader: Loader) -> None:
         """Start sending a loader's metrics."""
         self.known[number] = weakref.ref(loader)
         for each in figures(loader.report()):
-            if each.name not in self._made:
-                self._made.add(each.name)
+            if each.name not in self._created:
+                self._created.add(each.name)
                 make = self._meter.create_observable_counter if each.counts else self._meter.create_observable_gauge
                 make(f"cedar.{each.name}", [self._values(each.name)], unit=each.unit, description=each.description)
 
@@ -56,8 +56,8 @@ class Loaders:
         from opentelemetry.metrics import Observation
 
         def values(_options: Any) -> Iterator[Any]:
-            for number, asked in list(self.known.items()):
-                loader = asked()
+            for number, reference in list(self.known.items()):
+                loader = reference()
                 if loader is None:
                     continue
                 report = loader.report()
@@ -78,7 +78,7 @@ class Otlp(Observer):
     """
 
     def __init__(self) -> None:
-        self._own: Any = None  # its own meter provider, if any
+        self._own_provider: Any = None  # its own meter provider, if any
         self._number = next(_numbers)
         self._loaders: Loaders | None = None
 
@@ -88,20 +88,20 @@ class Otlp(Observer):
             from opentelemetry import metrics
             from opentelemetry.sdk.metrics import MeterProvider
         except ImportError:
-            _log.warning(_ABSENT, named())
+            _log.warning(_NOT_INSTALLED, collector_variable())
             return
-        given = metrics.get_meter_provider()
-        if isinstance(given, MeterProvider):
-            self._loaders = _sending.setdefault(given, Loaders(given))
+        program_provider = metrics.get_meter_provider()
+        if isinstance(program_provider, MeterProvider):
+            self._loaders = _sending.setdefault(program_provider, Loaders(program_provider))
         elif (own := _provider()) is not None:
-            self._own, self._loaders = own, Loaders(own)
+            self._own_provider, self._loaders = own, Loaders(own)
         if self._loaders is not None:
             self._loaders.add(self._number, loader)
 
     def close(self) -> None:
         """Stop sending; an own provider first sends the last metrics."""
-        if self._own is not None:
-            provider, self._own = self._own, None
+        if self._own_provider is not None:
+            provider, self._own_provider = self._own_provider, None
             provider.shutdown()
         if self._loaders is not None:
             self._loaders.known.pop(self._number, None)
@@ -112,7 +112,7 @@ def _provider() -> Any:
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError:
-        _log.warning(_ABSENT, named())
+        _log.warning(_NOT_INSTALLED, collector_variable())
         return None
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

@@ -22,7 +22,7 @@ _STYLE = (
     "#cedar-lanes{border:1px solid #666;max-height:70vh;overflow-y:auto}#cedar-lanes:focus{outline:3px solid #1d4ed8}"
 )
 _WIDE, _HIGH = 720, 120  # width and height of a chart in pixels
-_MOST = 100_000  # max spans on a page; the latest are shown
+_MAX_SPANS = 100_000  # max spans on a page; the latest are shown
 _RATE, _WAIT, _MEMORY = "#1d4ed8", "#b91c1c", "#15803d"
 
 
@@ -36,19 +36,19 @@ def page(report: Report, spans: Sequence[Shown] = ()) -> str:
         True
     """
     shown = view(report)
-    return _whole(f"cedar: {report.rows:,} rows", shown + (_timeline(spans) if spans else ""))
+    return _html_page(f"cedar: {report.rows:,} rows", shown + (_timeline(spans) if spans else ""))
 
 
 def live(report: Report) -> str:
     """Return the live page of a served run, which requests ``report`` every second."""
-    return _whole(
+    return _html_page(
         f"cedar: rank {report.rank} of {report.world}",
         f'<p class="cedar" role="status" id="cedar-state">running</p><div id="cedar-live">{view(report)}</div>'
         f"<script>{_script('live.js')}</script>",
     )
 
 
-def _whole(title: str, shown: str) -> str:
+def _html_page(title: str, shown: str) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>{escape(title)}</title><link rel="icon" href="data:,"><main>{shown}</main></html>'
@@ -65,9 +65,9 @@ def view(report: Report) -> str:
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     rest = Box(f"{others[0].label}{more} (no operators)" if others else "", ())
     seconds = report.operators | {rest.label: sum(line.seconds for line in others)}
-    busy = sum(seconds.values()) or 1.0
+    total = sum(seconds.values()) or 1.0
     graph = [*(Box(*each) for each in report.graph), *([rest] if others else [])]
-    picture = svg(graph, {label: part / busy for label, part in seconds.items()}) if report.graph else ""
+    picture = svg(graph, {label: part / total for label, part in seconds.items()}) if report.graph else ""
     workers = sum(line.seconds for line in report.workers_time) or 1.0
     where = (
         f"rank {report.rank} of {report.world}, epoch {report.epoch}, step {report.step}, executor {report.executor}, "
@@ -85,10 +85,10 @@ def view(report: Report) -> str:
     return (
         f'<div class="cedar"><style>{_STYLE}</style><h1>{report.rows:,} rows, {report.seconds:.2f} s</h1>'
         f"<p><b>{escape(report.summary)}</b></p><figure>{picture}"
-        f"<figcaption>Percentages are shares of the {busy:.2f} s in which workers worked; idle time is left out. What "
+        f"<figcaption>Percentages are shares of the {total:.2f} s in which workers worked; idle time is left out. What "
         "belongs to no operator, such as imports, is a box by itself. Operators that ran as one may have none."
         "</figcaption></figure>"
-        + _curves(report)
+        + _chart(report)
         + _table("The trainer and its loader", report.loader_time.items(), report.seconds or 1.0)
         + _table("The workers", ((str(line), line.seconds) for line in report.workers_time), workers)
         + f"<h2>What else</h2><ul>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul></div>"
@@ -104,7 +104,7 @@ def _table(title: str, rows: Iterable[tuple[str, float]], total: float) -> str:
     return f"<h2>{title}</h2><table><tr><th>what</th><th>time</th><th>share</th></tr>{cells}</table>"
 
 
-def _curves(report: Report) -> str:
+def _chart(report: Report) -> str:
     """Return a chart of rows per second, the trainer's share of waiting, and memory over time."""
     spans = [(a, b) for a, b in pairwise(report.history) if b[0] > a[0]]
     if not spans:
@@ -137,7 +137,7 @@ def _timeline(shown: Sequence[Shown]) -> str:
     lanes: dict[str, int] = {}
     zero = min(span[2] for span in shown)
     spans: list[tuple[int, int, int, int]] = []  # lane, start, name and duration; times in microseconds
-    for lane, name, start, seconds in sorted(shown, key=lambda span: span[2])[-_MOST:]:
+    for lane, name, start, seconds in sorted(shown, key=lambda span: span[2])[-_MAX_SPANS:]:
         numbers = lanes.setdefault(lane, len(lanes)), names.setdefault(name, len(names))
         spans.append((numbers[0], round((start - zero) * 1e6), numbers[1], round(seconds * 1e6)))
     spans.sort()

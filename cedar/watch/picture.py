@@ -15,7 +15,7 @@ from cedar.plan.graph import Node, labels, walk
 
 _WIDE, _HIGH, _GAP = 8, 30, 26  # pixels: width of a character, height of a box, gap between boxes
 _SMALL, _LINE = 6.7, 15  # pixels: width of a character and height of a line below the label
-_MOST = 60  # max characters per line in a box
+_MAX_CHARACTERS = 60  # max characters per line in a box
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def svg(shown: Sequence[Box], shares: Mapping[str, float] | None = None) -> str:
 
 
 def _cut(label: str) -> str:
-    return label if len(label) <= _MOST else label[: _MOST - 3] + "..."
+    return label if len(label) <= _MAX_CHARACTERS else label[: _MAX_CHARACTERS - 3] + "..."
 
 
 def html(root: Node, text: str) -> str:

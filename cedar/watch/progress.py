@@ -20,7 +20,7 @@ _PLAIN_SECONDS = 30.0
 _WIDTH = 78  # max characters of a line; a spinner and a space precede it in a terminal of 80 columns
 _BAR = 12  # characters of the bar
 _MIN_NAME = 8  # min characters for the bottleneck's name
-_LATELY = 5.0  # seconds over which a rate is averaged
+_RATE_SECONDS = 5.0  # seconds over which a rate is averaged
 
 
 class RecentRate:
@@ -32,7 +32,7 @@ class RecentRate:
     def of(self, metrics: Metrics) -> tuple[float, float]:
         """Return both figures; call this repeatedly."""
         now = metrics.time.elapsed, metrics.rows, metrics.time.waited
-        while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _LATELY:
+        while len(self._seen) > 1 and now[0] - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()
         since = self._seen[0] if self._seen else (0.0, 0, 0.0)
         if not self._seen or now[0] > self._seen[-1][0]:
@@ -86,19 +86,19 @@ class Progress(Observer):
         self._title = title
         self.position, self.epoch = position, epoch
         self._line: Any = None
-        self._looks = sys.stderr.isatty() or _in_notebook()
-        self._draws = self._looks or plain
-        self._next = time.perf_counter() + (_QUIET_SECONDS if self._looks else _PLAIN_SECONDS)
-        self._lately, self._left = RecentRate(), Remaining()
+        self._is_interactive = sys.stderr.isatty() or _in_notebook()
+        self._draws = self._is_interactive or plain
+        self._next = time.perf_counter() + (_QUIET_SECONDS if self._is_interactive else _PLAIN_SECONDS)
+        self._recent_rate, self._left = RecentRate(), Remaining()
 
     def update(self, metrics: Metrics) -> None:
         """Redraw the line if it is due."""
         now = time.perf_counter()
         if not self._draws or now < self._next:
             return
-        self._next = now + (_REDRAW_SECONDS if self._looks else _PLAIN_SECONDS)
+        self._next = now + (_REDRAW_SECONDS if self._is_interactive else _PLAIN_SECONDS)
         text = self.text(metrics)
-        if not self._looks:
+        if not self._is_interactive:
             sys.stderr.write(text + "\n")
             return
         if self._line is None:
@@ -107,7 +107,7 @@ class Progress(Observer):
 
     def text(self, metrics: Metrics) -> str:
         """Return the current line."""
-        rate, stall = self._lately.of(metrics)
+        rate, stall = self._recent_rate.of(metrics)
         epoch = 0 if self.epoch is None else self.epoch()
         done, total = (0, None) if self.position is None else self.position()
         left = self._left.of(metrics.time.elapsed, epoch, done, total)

@@ -21,14 +21,14 @@ def to_json(report: Report) -> dict[str, Any]:
     Examples:
         >>> import cedar
         >>> report = cedar.from_items([{"x": 1}]).loader(executor="inline").report()
-        >>> of_json(to_json(report)) == report
+        >>> from_json(to_json(report)) == report
         True
     """
     values = {each.name: getattr(report, each.name) for each in fields(report) if each.name != "metrics"}
     return values | {"workers_time": [[line.label, line.seconds, line.shares] for line in report.workers_time]}
 
 
-def of_json(saved: Any) -> Report:
+def from_json(saved: Any) -> Report:
     """Rebuild a report from the output of ``to_json``. The values may come from an untrusted file.
 
     Raises:

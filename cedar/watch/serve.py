@@ -19,11 +19,11 @@ from cedar.engine.delivery.options import Observer
 from cedar.engine.metrics import Metrics
 from cedar.watch import page, served
 from cedar.watch.status import Collector, status
-from cedar.watch.trace import MOST, TraceRecord
+from cedar.watch.trace import MAX_RECORDED, TraceRecord
 
 TOKEN = "CEDAR_SERVE_TOKEN"  # noqa: S105 - an environment variable's name
-_LONGEST = 60  # max seconds of a requested trace
-_ABSENT = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
+_MAX_TRACE_SECONDS = 60  # max seconds of a requested trace
+_NOT_INSTALLED = "prometheus-client is not installed: pip install 'cedar-data[metrics]'\n"
 
 
 class StatusServer(Observer):
@@ -37,7 +37,7 @@ class StatusServer(Observer):
     def __init__(self, address: str, site: Site | None) -> None:
         self._address, self._site = address, site
         self._server: listen.Server | None = None
-        self._noted: str | None = None
+        self._address_file: str | None = None
         self._loader: Any = lambda: None
 
     def start(self, loader: Loader, metrics: Metrics | None) -> str:
@@ -55,9 +55,9 @@ class StatusServer(Observer):
         self._loader = weakref.ref(loader)
         port = server.server_address[1]
         url = f"http://{self._address.rpartition(':')[0]}:{port}/status?token={token}"
-        self._noted = served.note(url, port)
+        self._address_file = served.note(url, port)
         weakref.finalize(loader, _stop, server, os.getpid()).atexit = False  # the server's thread ends with the process
-        weakref.finalize(loader, served.forget, self._noted, os.getpid())
+        weakref.finalize(loader, served.forget, self._address_file, os.getpid())
         return url
 
     def update(self, metrics: Metrics) -> None:
@@ -70,7 +70,7 @@ class StatusServer(Observer):
         """Stop listening."""
         if self._server is not None:
             _stop(self._server, os.getpid())
-            served.forget(self._noted, os.getpid())
+            served.forget(self._address_file, os.getpid())
             self._server = None
 
 
@@ -109,18 +109,18 @@ class _StatusHandler(listen.TokenHandler):
 
     def _trace(self, text: str) -> None:
         """Record the tasks of the next seconds, and answer with the trace."""
-        if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
-            self.answer(400, f"seconds: 1 to {_LONGEST}\n")
+        if not text.isdecimal() or not 1 <= int(text) <= _MAX_TRACE_SECONDS:
+            self.answer(400, f"seconds: 1 to {_MAX_TRACE_SECONDS}\n")
             return
-        since, kept = time.perf_counter(), self.metrics.time
+        since, time_used = time.perf_counter(), self.metrics.time
         with self.recording:  # one recording at a time
-            mine = kept.recording is None
-            if mine:
-                kept.recording = Recording(MOST)
+            own_recording = time_used.recording is None
+            if own_recording:
+                time_used.recording = Recording(MAX_RECORDED)
             time.sleep(int(text))
             recorded = TraceRecord.of(self.metrics, since)
-            if mine:
-                kept.recording = None
+            if own_recording:
+                time_used.recording = None
         loader = self.loader()
         self.answer(200, "".join(recorded.lines(None if loader is None else loader.report())), "application/json")
 
@@ -128,7 +128,7 @@ class _StatusHandler(listen.TokenHandler):
         try:
             from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         except ImportError:
-            self.answer(501, _ABSENT)
+            self.answer(501, _NOT_INSTALLED)
             return
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Collector(loader.report()))

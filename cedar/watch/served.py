@@ -17,8 +17,8 @@ def note(url: str, port: int) -> str | None:
     folder = private_folder(_FOLDER)
     if folder is None:
         return None
-    _forget_the_dead(folder)
-    path = os.path.join(folder, f"{_host()}.{os.getpid()}.{port}")
+    _remove_dead(folder)
+    path = os.path.join(folder, f"{_host_name()}.{os.getpid()}.{port}")
     with suppress(OSError):
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(url)
@@ -46,8 +46,8 @@ def served_by(pid: int) -> list[str]:
         True
     """
     folder, addresses = private_folder(_FOLDER), []
-    for host, process, port in _entries(folder) if folder else []:
-        if host == _host() and process == pid:
+    for host, process, port in _list_entries(folder) if folder else []:
+        if host == _host_name() and process == pid:
             with (
                 suppress(OSError),
                 open(os.path.join(str(folder), f"{host}.{process}.{port}"), encoding="utf-8") as file,
@@ -61,7 +61,7 @@ def served_by(pid: int) -> list[str]:
     return [url for _, url in sorted(addresses)]
 
 
-def _entries(folder: str) -> list[tuple[str, int, int]]:
+def _list_entries(folder: str) -> list[tuple[str, int, int]]:
     """Return host, process and port of each file name; skip other files."""
     entries = []
     for name in os.listdir(folder):
@@ -72,10 +72,10 @@ def _entries(folder: str) -> list[tuple[str, int, int]]:
     return entries
 
 
-def _forget_the_dead(folder: str) -> None:
+def _remove_dead(folder: str) -> None:
     """Remove the files of processes that were killed."""
-    for host, process, port in _entries(folder):
-        if host == _host():
+    for host, process, port in _list_entries(folder):
+        if host == _host_name():
             try:
                 os.kill(process, 0)
             except ProcessLookupError:
@@ -85,6 +85,6 @@ def _forget_the_dead(folder: str) -> None:
                 continue
 
 
-def _host() -> str:
+def _host_name() -> str:
     """Return the name of this machine, since machines may share the folder."""
     return socket.gethostname().replace(".", "-") or "localhost"

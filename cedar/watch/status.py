@@ -30,7 +30,7 @@ def status(loader: Loader) -> dict[str, Any]:
         "epoch": report.epoch, "step": step, "steps": steps,
         "seconds": report.seconds, "rows_per_second": report.rows_per_second, "stall": report.stall,
         "loader_seconds": report.loader_time,
-        "worker_seconds": _added((line.label, line.seconds) for line in report.workers_time),
+        "worker_seconds": _sum_by_label((line.label, line.seconds) for line in report.workers_time),
         "operator_seconds": report.operators,
         "bottleneck": report.bottleneck, "summary": report.summary, "plan": report.plan,
         "executor": report.executor, "workers": report.workers, "rank": report.rank, "world": report.world,
@@ -41,7 +41,7 @@ def status(loader: Loader) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _added(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
+def _sum_by_label(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for label, seconds in pairs:
         totals[label] = totals.get(label, 0.0) + seconds
@@ -80,7 +80,7 @@ def figures(report: Report) -> Iterator[Figure]:
         >>> {f.name: f.values for f in figures(loader.report())}["rows"]
         {'': 2}
     """
-    r, parts = report, _added((line.label, line.seconds) for line in report.workers_time)
+    r, parts = report, _sum_by_label((line.label, line.seconds) for line in report.workers_time)
     yield Figure("rows", "{row}", "Rows delivered.", {"": r.rows})
     yield Figure("rows_read", "{row}", "Rows decoded from the sources.", {"": r.rows_read})
     yield Figure("rows_cached", "{row}", "Rows that a cache gave.", {"": r.rows_cached})

@@ -19,9 +19,9 @@ from cedar.watch.report import Report
 from cedar.watch.saved import to_json
 
 _log = logging.getLogger("cedar")
-MOST = 200_000  # max recorded tasks, and max recorded waits; the latest are kept
+MAX_RECORDED = 200_000  # max recorded tasks, and max recorded waits; the latest are kept
 BASE = "baseTimeNanoseconds"
-_SHARE = 0.01  # max share of time spent writing during a run
+_MAX_WRITE_SHARE = 0.01  # max share of time spent writing during a run
 
 
 Shown: TypeAlias = tuple[str, str, float, float]  # lane, name, start and duration in seconds
@@ -59,15 +59,15 @@ class TraceRecord:
         head |= {} if report is None else {"cedar": to_json(report)}
         yield f'{json.dumps(head)[:-1]}, "traceEvents": [\n'
         yield from self._events()
-        yield _named("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n"
+        yield _metadata_event("process_name", os.getpid(), "trainer and threads").rstrip(",\n") + "]}\n"
 
     def _events(self) -> Iterator[str]:
         """Yield a line per event. A task's parts are drawn one after another, with the durations in the report."""
         own = os.getpid()
         threads = dict.fromkeys((span.process, span.thread) for span in self.tasks)
-        yield _named("thread_name", own, "loader")
+        yield _metadata_event("thread_name", own, "loader")
         for process in {process for process, _ in threads} - {own}:
-            yield _named("process_name", process, f"worker {process}")
+            yield _metadata_event("process_name", process, f"worker {process}")
         places = {each: f'"pid":{each[0]},"tid":{number}' for number, each in enumerate(threads, 1)}
         heads: dict[Part, str] = {}  # the JSON that names a part
         for span in self.tasks:
@@ -82,17 +82,17 @@ class TraceRecord:
             yield _span(_HEADS[name], began, seconds, at)
         for number, (span, wait) in enumerate(self.arrows(), 1):
             where, read = places[span.process, span.thread], min(span.began + span.took, wait.arrived)
-            yield _arrow("s", number, read - _INSIDE, where)
-            yield _arrow("f", number, wait.arrived - _INSIDE, at)
+            yield _arrow("s", number, read - _ARROW_INSET, where)
+            yield _arrow("f", number, wait.arrived - _ARROW_INSET, at)
 
     def _loader(self) -> Iterator[tuple[str, float, float]]:
         """Yield the trainer's waits and the work between them: name, start, seconds."""
-        given = None
+        delivered_at = None
         for wait in self.waits:
-            if given is not None and wait.asked > given:
-                yield TRAINER, given, wait.asked - given
+            if delivered_at is not None and wait.asked > delivered_at:
+                yield TRAINER, delivered_at, wait.asked - delivered_at
             yield DATA, wait.asked, wait.arrived - wait.asked
-            given = wait.arrived
+            delivered_at = wait.arrived
 
     def spans(self) -> Iterator[Shown]:
         """Yield what threads, workers and the trainer did, as spans to draw."""
@@ -117,22 +117,22 @@ class TraceRecord:
             spans.sort()
         for wait in self.waits:
             rows = wait.ends[:3], wait.ends[3:]
-            places = [self._read(tasks.get(row[:2], []), row[2], wait.arrived) for row in rows if row]
+            places = [self._reading_task(tasks.get(row[:2], []), row[2], wait.arrived) for row in rows if row]
             for place in dict.fromkeys(each for each in places if each is not None):
                 yield self.tasks[place], wait
 
-    def _read(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
+    def _reading_task(self, spans: list[tuple[int, int, int]], row: int, delivered: float) -> int | None:
         """Return the latest task before the delivery that read the row, which each epoch reads again."""
         upto = bisect_right(spans, row, key=lambda span: span[0])
         latest = None
-        for first, last, place in reversed(spans[max(upto - _EPOCHS, 0) : upto]):
+        for first, last, place in reversed(spans[max(upto - _MAX_SEARCHED, 0) : upto]):
             if first <= row <= last and self.tasks[place].began <= delivered:
                 latest = place if latest is None else max(latest, place)
         return latest
 
 
-_EPOCHS = 64  # max tasks to search for a row
-_INSIDE = 1e-7  # seconds between an arrow's end and the edge of its slice
+_MAX_SEARCHED = 64  # max tasks to search for a row
+_ARROW_INSET = 1e-7  # seconds between an arrow's end and the edge of its slice
 
 
 class TraceWriter(Observer):
@@ -151,7 +151,7 @@ class TraceWriter(Observer):
     def begin(self, metrics: Metrics) -> None:
         """Start recording the spans of a run."""
         self._metrics = metrics
-        metrics.time.recording = Recording(MOST)
+        metrics.time.recording = Recording(MAX_RECORDED)
 
     def ended(self) -> None:
         """Write the file if it is due."""
@@ -159,7 +159,7 @@ class TraceWriter(Observer):
         if began >= self._due:
             self.close()
             now = time.perf_counter()
-            self._due = now + (now - began) / _SHARE
+            self._due = now + (now - began) / _MAX_WRITE_SHARE
 
     def close(self) -> None:
         """Write the file unless it is up to date."""
@@ -220,5 +220,5 @@ def _arrow(phase: str, number: int, when: float, at: str) -> str:
     return f'{{"ph":"{phase}","bp":"e","name":"rows","cat":"rows","id":{number},"ts":{when * 1e6:.3f},{at}}},\n'
 
 
-def _named(kind: str, process: int, name: str) -> str:
+def _metadata_event(kind: str, process: int, name: str) -> str:
     return f'{{"ph":"M","name":"{kind}","pid":{process},"tid":0,"args":{{"name":"{name}"}}}},\n'

@@ -9,7 +9,7 @@ from typing import Any
 
 from cedar.core.errors import PipelineError, writing
 from cedar.watch.page import page
-from cedar.watch.saved import of_json
+from cedar.watch.saved import from_json
 from cedar.watch.trace import BASE, spans_of
 
 _WRITES = "loader(trace=FILE) writes one"
@@ -38,7 +38,7 @@ def view_trace(path: str | os.PathLike[str], out: str | os.PathLike[str] | None 
     path = os.fspath(path)
     trace = _read(path)
     try:
-        shown = page(of_json(trace.get("cedar")), spans_of(trace["traceEvents"]))
+        shown = page(from_json(trace.get("cedar")), spans_of(trace["traceEvents"]))
     except ValueError as error:
         raise PipelineError(f"{path} is not a trace of cedar: {error}", fix=_WRITES) from error
     out = f"{os.path.splitext(path)[0]}.html" if out is None else os.fspath(out)

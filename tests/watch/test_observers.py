@@ -17,12 +17,12 @@ from tests.watch.toy_runs import add_one, numbers
 
 
 def test_a_callback_gets_figures_when_an_iteration_ends_and_now_and_then(monkeypatch):
-    monkeypatch.setattr(observers, "_LOOK", 0.0)
+    monkeypatch.setattr(observers, "_UPDATE_SECONDS", 0.0)
     seen = []
     with numbers().loader(on_metrics=seen.append, executor="inline") as loader:
         list(loader)
         assert [(each["rows"], each["epoch"], each["step"]) for each in seen] == [(2000, 0, 40)]
-        monkeypatch.setattr(observers, "_CALLBACK", 0.0)
+        monkeypatch.setattr(observers, "_CALLBACK_SECONDS", 0.0)
         list(loader)
         list(loader)
     assert len(seen) > 40

@@ -11,7 +11,7 @@ from tests.watch.toy_runs import numbers
 
 
 def test_a_report_is_one_page_without_links(tmp_path, monkeypatch):
-    monkeypatch.setattr(observers, "_LOOK", 0.0)
+    monkeypatch.setattr(observers, "_UPDATE_SECONDS", 0.0)
     with numbers().loader(on_metrics=lambda figures: None, executor="threads") as loader:
         list(loader)
         report = loader.report()

@@ -116,7 +116,7 @@ def test_nothing_is_written_unless_asked_for(monkeypatch, capsys):
     with numbers().loader(executor="inline") as loader:
         list(loader)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(observers, "_LOOK", 0.0)
+    monkeypatch.setattr(observers, "_UPDATE_SECONDS", 0.0)
     with numbers().loader(executor="inline", progress=True) as loader:
         list(loader)
     assert "epoch 0 [------------] 2%" in capsys.readouterr().err

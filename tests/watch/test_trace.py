@@ -40,14 +40,14 @@ def test_the_sums_of_a_trace_are_those_of_the_report(tmp_path, executor):
 
 
 def test_a_trace_is_bounded_and_each_rank_has_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("cedar.watch.trace.MOST", 5)
+    monkeypatch.setattr("cedar.watch.trace.MAX_RECORDED", 5)
     with numbers().loader(trace=str(tmp_path / "run.json"), rank=1, world=2, executor="inline") as loader:
         list(loader)
     assert len([event for event in spans(tmp_path / "run.1.json") if event["name"] == "waiting for data"]) == 5
 
 
 def test_a_trace_of_many_short_iterations_is_whole_once_the_loader_is_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr("cedar.watch.trace._SHARE", 1e-9)  # written once, and at the end
+    monkeypatch.setattr("cedar.watch.trace._MAX_WRITE_SHARE", 1e-9)  # written once, and at the end
     path = tmp_path / "run.json"
     with numbers(100).loader(trace=path, executor="inline") as loader:
         for _ in range(20):

@@ -78,7 +78,7 @@ def reached(where: Any) -> Any:
     if not isinstance(where, str):
         return where
     while (client := _known(where)) is not None:
-        if _answers(client):
+        if _is_answering(client):
             return client
         _forget(where, client)
     made = connected(where)
@@ -122,7 +122,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
         ) from error
 
 
-def _answers(client: Any) -> bool:
+def _is_answering(client: Any) -> bool:
     """Return whether the client's scheduler still answers."""
     try:
         return client.status == "running" and ask(client, client.nthreads) is not None
@@ -148,7 +148,7 @@ def check(client: Any, address: str) -> None:
             site=user_site(),
             fix="make it in the process that uses it, or give the address of the scheduler",
         )
-    if not _answers(client):
+    if not _is_answering(client):
         raise WorkerError(
             f"the scheduler at {address} does not answer the Dask client, which is {client.status}",
             done="nothing was run",
@@ -281,7 +281,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 _PACKAGES = ("cedar", "cloudpickle", "pyarrow", "polars", "numpy")
-_ASKED = [name for name in _PACKAGES if name != "cloudpickle"]  # Dask reports cloudpickle's version itself
+_REQUESTED = [name for name in _PACKAGES if name != "cloudpickle"]  # Dask reports cloudpickle's version itself
 
 
 def check_versions(client: Any, where: str) -> None:
@@ -291,7 +291,7 @@ def check_versions(client: Any, where: str) -> None:
         WorkerError: versions differ; it names each process of the cluster and each library.
     """
     try:
-        named = {"check": False, "packages": _ASKED}
+        named = {"check": False, "packages": _REQUESTED}
         versions = client.sync(client.get_versions, **named, callback_timeout=seconds("scheduler-silent"))
     except Exception as error:
         raise WorkerError(
@@ -299,7 +299,7 @@ def check_versions(client: Any, where: str) -> None:
             done="nothing was run",
             fix="check the scheduler's log",
         ) from error
-    differences = list(differing(versions))
+    differences = list(version_differences(versions))
     if differences:
         raise WorkerError(
             f"the Dask cluster at {where} has other versions than this process: {'; '.join(differences[:8])}",
@@ -308,31 +308,31 @@ def check_versions(client: Any, where: str) -> None:
         )
 
 
-def differing(versions: Mapping[str, Any]) -> Iterator[str]:
+def version_differences(versions: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences in the result of ``Client.get_versions``, one per process and library.
 
     Examples:
         >>> def part(version):
         ...     return {"packages": {"cedar": version, "python": "3.11.7.final.0"}}
         >>> found = {"client": part("0.1.0"), "scheduler": part("0.1.0"), "workers": {"tcp://a:1": part(None)}}
-        >>> list(differing(found))
+        >>> list(version_differences(found))
         ['worker tcp://a:1: cedar is missing, here 0.1.0']
     """
-    ours = _of_interest(versions["client"])
+    ours = _relevant_versions(versions["client"])
     parts = {"scheduler": versions["scheduler"]} | {f"worker {at}": each for at, each in versions["workers"].items()}
     for name, part in parts.items():
-        theirs = _of_interest(part)
+        theirs = _relevant_versions(part)
         for package, version in ours.items():
             if theirs.get(package) != version:
-                yield f"{name}: {package} {_told(theirs.get(package))}, here {version}"
+                yield f"{name}: {package} {_describe_version(theirs.get(package))}, here {version}"
 
 
-def _of_interest(part: Mapping[str, Any]) -> dict[str, str]:
+def _relevant_versions(part: Mapping[str, Any]) -> dict[str, str]:
     """Return the relevant versions of one process; Python's without its patch number, which does not matter."""
     packages = part["packages"]
     kept = {name: packages[name] for name in _PACKAGES if packages.get(name)}
     return kept | {"Python": ".".join(str(packages["python"]).split(".")[:2])}
 
 
-def _told(version: str | None) -> str:
+def _describe_version(version: str | None) -> str:
     return "is missing" if version is None else version

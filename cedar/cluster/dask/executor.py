@@ -23,10 +23,10 @@ from functools import partial
 from typing import Any
 
 from cedar.cluster.dask.clients import client_again, end_clients
-from cedar.cluster.dask.kept import SharedResult, Unmade, code_of, read_shared, run_behind, run_shared, shared
+from cedar.cluster.dask.kept import SharedFailed, SharedResult, code_of, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.limits import seconds
-from cedar.cluster.dask.remote import Done, Wanted, keep, run, stamp
-from cedar.cluster.dask.signals import Signal, whose
+from cedar.cluster.dask.remote import Done, MissingCode, keep, run, stamp
+from cedar.cluster.dask.signals import Signal, job_and_rank
 from cedar.cluster.dask.tasks import ClusterTask, DaskCall, Meter, PackedCall, pack
 from cedar.cluster.dask.watch import Watch
 from cedar.core.errors import WorkerError
@@ -37,7 +37,7 @@ from cedar.tasks.code import Code
 _log = logging.getLogger("cedar")
 _LARGE = 1 << 20  # bytes; larger messages are unpickled outside the client's event loop
 _ROOM_SECONDS = 0.05  # seconds between two checks for room
-_HELD = 256 << 20  # max bytes of fetched results not taken yet; others stay on their workers
+_MAX_FETCHED_BYTES = 256 << 20  # max bytes of fetched results not taken yet; others stay on their workers
 
 
 class DaskExecutor(Executor):
@@ -56,7 +56,7 @@ class DaskExecutor(Executor):
         self.meter = Meter()
         self.lost: str | WorkerError = ""  # why the cluster is lost; "" while it is not
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self._asked = workers
+        self._workers = workers
         self._local = local
         self._run = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
@@ -66,10 +66,10 @@ class DaskExecutor(Executor):
         self._shut = threading.Event()
         self._limit = limit
         self._lock = threading.Lock()
-        self._returning = False  # waiting for a lost scheduler; new tasks wait too
+        self._reconnecting = False  # waiting for a lost scheduler; new tasks wait too
         _running.add(self)
         self._room = asyncio.Event()
-        self._makers: dict[int, tuple[Any, Code]] = {}  # readers of shared blocks and their code, by id of the reader
+        self._shared_code: dict[int, tuple[Any, Code]] = {}  # shared readers and their code, by id of the reader
         self._held_back: set[int] = set()  # numbers of the tasks whose results are not fetched for lack of room
         self._sent: tuple[float, float, float, int] | None = None  # time and figures of the last signal
         self.watch = Watch(self)
@@ -78,7 +78,7 @@ class DaskExecutor(Executor):
 
     @property
     def _max_workers(self) -> int:
-        return self._asked or max(1, self.watch.threads)
+        return self._workers or max(1, self.watch.threads)
 
     @property
     def ahead(self) -> int:
@@ -107,9 +107,9 @@ class DaskExecutor(Executor):
         made = code_of(reader) if self.watch.service else None
         if made is None:
             return None
-        if id(reader) not in self._makers:
-            self._makers[id(reader)] = (reader, Code.of(made))  # the reader is kept, so that no other gets its id
-        before = shared(reader, split, env, self._makers[id(reader)][1])
+        if id(reader) not in self._shared_code:
+            self._shared_code[id(reader)] = (reader, Code.of(made))  # the reader is kept, so that no other gets its id
+        before = shared(reader, split, env, self._shared_code[id(reader)][1])
         return None if before is None else self._submit(read_shared, (code, env, split, lap, first), {}, before)
 
     def _submit(
@@ -125,15 +125,15 @@ class DaskExecutor(Executor):
         if self.client.status not in ("running", "connecting"):
             self.lose("the connection to it is closed")
         if self.lost:
-            raise self.gone()
+            raise self.lost_error()
         folder = os.getcwd() if self._local else None
         delivery: Future[Any] = Future()
         task = ClusterTask(next(self._numbers), delivery, lambda: pack(fn, args, kwargs, folder), before, urgent)
         self._tasks[task.number] = task
-        delivery.add_done_callback(partial(self._over, task.number))  # by number: it must not keep the result alive
+        delivery.add_done_callback(partial(self._on_done, task.number))  # by number: it must not keep the result alive
         heavy = any(hasattr(argument, "blocks") for argument in args)
         with self._lock:
-            if not self._returning:
+            if not self._reconnecting:
                 self._in_loop(self._begin(task, heavy))
         return delivery
 
@@ -146,7 +146,7 @@ class DaskExecutor(Executor):
         if wait:
             wait_for_all(deliveries)
 
-    def gone(self) -> WorkerError:
+    def lost_error(self) -> WorkerError:
         """Return the error for a lost scheduler."""
         if isinstance(self.lost, WorkerError):
             return self.lost
@@ -163,26 +163,26 @@ class DaskExecutor(Executor):
     def lose(self, why: str) -> None:
         """Handle the loss of the cluster: calls in progress wait for it to return, or fail."""
         with self._lock:
-            if self._returning:
+            if self._reconnecting:
                 return
             if not self._limit or self._shut.is_set():
                 self.lost = self.lost or why
-            self._returning = not self.lost
-        if self._returning:
-            threading.Thread(target=self._return, args=(why,), name="cedar-reconnect", daemon=True).start()
+            self._reconnecting = not self.lost
+        if self._reconnecting:
+            threading.Thread(target=self._reconnect, args=(why,), name="cedar-reconnect", daemon=True).start()
         for task in self.pending() if self.lost else []:
-            _settle(task.delivery, error=self.gone())
+            _settle(task.delivery, error=self.lost_error())
 
     @property
     def waits(self) -> float:
         """Counts as progress while waiting for a lost scheduler, which has its own time limit."""
-        return time.monotonic() if self._returning else 0.0
+        return time.monotonic() if self._reconnecting else 0.0
 
-    def _return(self, why: str) -> None:
+    def _reconnect(self, why: str) -> None:
         """Reconnect, and submit the calls in progress to the new scheduler."""
-        gone = WorkerError(f"the Dask scheduler at {self.address} is gone: {why}")
+        lost_error = WorkerError(f"the Dask scheduler at {self.address} is gone: {why}")
         try:
-            client = client_again(self.address, gone, self._limit, self._shut)
+            client = client_again(self.address, lost_error, self._limit, self._shut)
             if client is None:
                 return
             for task in self.pending():
@@ -192,16 +192,16 @@ class DaskExecutor(Executor):
                 self._code.clear()
                 self._held_back.clear()
                 self.watch = Watch(self)
-                self._returning = False
+                self._reconnecting = False
         except Exception as error:  # noqa: BLE001 - no other code would report it
             self.lost = error if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
-            self._returning = False
+            self._reconnecting = False
             self.lose("")
             return
         for task in self.pending():
             self._in_loop(self._begin(task, heavy=True))
 
-    def desert(self, limit: float) -> None:
+    def fail_without_workers(self, limit: float) -> None:
         """Fail all calls in progress, because the cluster has no workers."""
         error = WorkerError(
             f"the Dask cluster at {self.address} has had no worker for {limit:g} s",
@@ -220,7 +220,7 @@ class DaskExecutor(Executor):
             return None
         span = max(now - before[0], 1e-6)
         return Signal(
-            self._run, *whose(), buffered=meter.buffered, ahead=self.ahead,
+            self._run, *job_and_rank(), buffered=meter.buffered, ahead=self.ahead,
             waiting=min(1.0, (meter.waiting - before[1]) / span), rows_per_second=(meter.rows - before[3]) / span,
             busy=(meter.busy - before[2]) / span,
         )  # fmt: skip
@@ -232,7 +232,7 @@ class DaskExecutor(Executor):
 
     async def _begin(self, task: ClusterTask, heavy: bool) -> None:
         try:
-            packed = await _aside(task.make) if heavy else task.make()
+            packed = await _offload(task.make) if heavy else task.make()
             await self._try(task, packed)
             self.watch.begin()
         except BaseException as error:  # noqa: BLE001 - the future reports any error
@@ -241,7 +241,7 @@ class DaskExecutor(Executor):
     async def again(self, task: ClusterTask) -> None:
         """Try a call once more, on a worker that is not silent. The earlier tries count too, if one finishes first."""
         try:
-            await self._try(task, await _aside(task.make))
+            await self._try(task, await _offload(task.make))
         except Exception:  # noqa: BLE001 - an earlier try may still succeed
             _log.warning("a second try of a task could not be submitted", exc_info=True)
 
@@ -253,43 +253,43 @@ class DaskExecutor(Executor):
     async def _try(self, task: ClusterTask, packed: PackedCall) -> None:
         for code in packed.code:
             if code.key not in self._code:
-                self._code[code.key] = asyncio.ensure_future(self._place(code, self.watch.loud()))
+                self._code[code.key] = asyncio.ensure_future(self._send_code(code, self.watch.live_workers()))
             await self._code[code.key]
         if task.over:
             return
-        loud = self.watch.loud()
+        live_workers = self.watch.live_workers()
         number, task.sent = task.sent, task.sent + 1  # so that each try has a new key
         key = (f"cedar-{self._run}", task.number, number)
-        how = {"pure": False, "retries": 0, "workers": loud, "allow_other_workers": bool(loud)}
-        how["priority"] = int(task.urgent or number > 0)
+        options = {"pure": False, "retries": 0, "workers": live_workers, "allow_other_workers": bool(live_workers)}
+        options["priority"] = int(task.urgent or number > 0)
         if task.before is None:
-            future = self.client.submit(run, stamp(), packed.parcel, key=key, **how)
+            future = self.client.submit(run, stamp(), packed.parcel, key=key, **options)
         else:
             shared_key = task.before.key + f"-{number}" * bool(number)
-            made = self.client.submit(run_shared, stamp(), task.before.call, key=shared_key, **how)
-            future = self.client.submit(run_behind, stamp(), packed.parcel, made, key=key, **how)
-        task.tries.append(DaskCall(future, asyncio.ensure_future(self._follow(task, future))))
+            made = self.client.submit(run_shared, stamp(), task.before.call, key=shared_key, **options)
+            future = self.client.submit(run_on_shared, stamp(), packed.parcel, made, key=key, **options)
+        task.tries.append(DaskCall(future, asyncio.ensure_future(self._await_try(task, future))))
 
-    async def _place(self, code: Code, workers: list[str] | None) -> None:
+    async def _send_code(self, code: Code, workers: list[str] | None) -> None:
         """Send code to workers, by default to all. A worker that misses it asks for it later."""
         with contextlib.suppress(TimeoutError, OSError):
             sent = self.client.run(keep, code.key, code.pickled, workers=workers, on_error="ignore")
             await asyncio.wait_for(sent, seconds("worker-silent"))
 
-    async def _give(self, task: ClusterTask, future: Any, wanted: Wanted) -> None:
+    async def _send_missing_code(self, task: ClusterTask, future: Any, wanted: MissingCode) -> None:
         """Send missing code to a worker, for example a new one, and retry the task instead of this try."""
         try:
-            packed = await _aside(task.make)
+            packed = await _offload(task.make)
             for code in packed.code:
                 if code.key == wanted.key:
-                    await self._place(code, [wanted.worker])
+                    await self._send_code(code, [wanted.worker])
             await self._try(task, packed)
             task.tries[:] = [one for one in task.tries if one.future is not future]  # this try is over
             future.release()
         except Exception as error:  # noqa: BLE001 - the future reports any error
             self._fail(task, error)
 
-    async def _follow(self, task: ClusterTask, future: Any) -> None:
+    async def _await_try(self, task: ClusterTask, future: Any) -> None:
         """Wait for one try and deliver its result, unless another try was faster."""
         try:
             await _finished(future)
@@ -297,22 +297,22 @@ class DaskExecutor(Executor):
             if task.over:
                 return
             try:
-                parcel = await self._fetched(future)
-            except Unmade as error:
+                parcel = await self._fetch(future)
+            except SharedFailed as error:
                 parcel = error.parcel
-            answer: Any = await _aside(parcel.open) if len(memoryview(parcel.parts[0])) > _LARGE else parcel.open()
+            answer: Any = await _offload(parcel.open) if len(memoryview(parcel.parts[0])) > _LARGE else parcel.open()
         except BaseException as error:  # noqa: BLE001 - distributed also raises errors that are not Exceptions
             self._failed(task, future, error)
             return
-        if isinstance(answer, Wanted):
-            await self._give(task, future, answer)
+        if isinstance(answer, MissingCode):
+            await self._send_missing_code(task, future, answer)
         elif isinstance(answer, Done):
             self.meter.arrived(answer.value, parcel.nbytes, answer.seconds)
             _settle(task.delivery, answer.value)
         else:
             _settle(task.delivery, error=answer.error)
 
-    async def _fetched(self, future: Any) -> Any:
+    async def _fetch(self, future: Any) -> Any:
         """Fetch a result directly from its worker, or through the scheduler if the worker cannot be reached.
 
         The client's own ``gather`` merges fetches, and canceling one can end the others, or all later ones:
@@ -330,7 +330,7 @@ class DaskExecutor(Executor):
                 return await future._result()  # raises the call's error
             places = await scheduler.who_has(keys=[future.key])
             fetch = asyncio.ensure_future(gather_from_workers(places, rpc=self.client.rpc))
-            fetch.add_done_callback(_heard)
+            fetch.add_done_callback(_ignore_error)
             found, *_ = await asyncio.shield(fetch)  # if canceled while it connects, it would leave its socket open
             if future.key not in found:
                 found = (await scheduler.gather(keys=[future.key])).get("data", {})
@@ -342,9 +342,9 @@ class DaskExecutor(Executor):
         """Apply backpressure: fetch a result once there is room, or if the consumer waits for this result."""
         patience = time.monotonic() + seconds("stuck")
         try:
-            while self.meter.bytes > _HELD and not task.over:
+            while self.meter.bytes > _MAX_FETCHED_BYTES and not task.over:
                 first = next(iter(self.pending()), task) is task
-                if first and (self.meter.hungry or time.monotonic() > patience):
+                if first and (self.meter.starving or time.monotonic() > patience):
                     break
                 self._held_back.add(task.number)
                 self._room.clear()
@@ -361,24 +361,24 @@ class DaskExecutor(Executor):
         if task.over or all(one.future is not future for one in task.tries):
             return
         others = any(one.future is not future and not one.following.done() for one in task.tries)
-        if others and isinstance(self._told(error), WorkerDied):
+        if others and isinstance(self._translate_error(error), WorkerDied):
             return  # another try is still in progress
         self._fail(task, error)
 
     def _fail(self, task: ClusterTask, error: BaseException) -> None:
-        reported = self._told(error)
+        reported = self._translate_error(error)
         if reported is not None:
             _settle(task.delivery, error=reported)
 
-    def _told(self, error: BaseException) -> BaseException | None:
+    def _translate_error(self, error: BaseException) -> BaseException | None:
         """Translate an error of the cluster for the run; None if the run waits for the cluster to return."""
         from distributed.scheduler import KilledWorker
 
         if isinstance(error, KilledWorker):
-            return WorkerDied(f"a worker of the Dask cluster died: {_where(error)}")
-        if self._returning or self.client.status != "running":
+            return WorkerDied(f"a worker of the Dask cluster died: {_worker_address(error)}")
+        if self._reconnecting or self.client.status != "running":
             self.lose("the connection to it is closed")
-            return self.gone() if self.lost else None
+            return self.lost_error() if self.lost else None
         if isinstance(error, WorkerError):
             return error
         if isinstance(error, (asyncio.CancelledError, OSError)) or type(error).__name__ == "FutureCancelledError":
@@ -389,15 +389,15 @@ class DaskExecutor(Executor):
             fix="check the log of the scheduler and of the workers",
         )
 
-    def _over(self, number: int, _delivery: Future[Any]) -> None:
+    def _on_done(self, number: int, _delivery: Future[Any]) -> None:
         """Release a call's tries once its future is done."""
         task = self._tasks.pop(number)
         if task.delivery.cancelled():
-            _begins(task.delivery)  # notifies waiters of the cancellation
+            _start_delivery(task.delivery)  # notifies waiters of the cancellation
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._drop, task)
+            self._loop.call_soon_threadsafe(self._release_task, task)
 
-    def _drop(self, task: ClusterTask) -> None:
+    def _release_task(self, task: ClusterTask) -> None:
         self._room.set()
         for one in task.tries:
             one.following.cancel()
@@ -450,20 +450,20 @@ async def _finished(future: Any) -> None:
     await future._state.wait()  # a callback would need distributed's thread pool, which ends first
 
 
-async def _aside(work: Callable[[], Any]) -> Any:
+async def _offload(work: Callable[[], Any]) -> Any:
     """Run work in Dask's offload thread, outside the event loop."""
     from distributed.utils import offload
 
     return await offload(work)
 
 
-def _heard(fetch: asyncio.Future[Any]) -> None:
+def _ignore_error(fetch: asyncio.Future[Any]) -> None:
     """Retrieve the error of a fetch that nothing waits for, so that asyncio does not log it."""
     if not fetch.cancelled():
         fetch.exception()
 
 
-def _begins(delivery: Future[Any]) -> bool:
+def _start_delivery(delivery: Future[Any]) -> bool:
     """Mark a future as running; return False if it was canceled, perhaps by another thread at this moment."""
     try:
         return delivery.set_running_or_notify_cancel()
@@ -473,7 +473,7 @@ def _begins(delivery: Future[Any]) -> bool:
 
 def _settle(delivery: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
     """Set a future's result or error, unless it is already done or canceled."""
-    if delivery.done() or not _begins(delivery):
+    if delivery.done() or not _start_delivery(delivery):
         return
     if error is not None:
         delivery.set_exception(error)
@@ -481,6 +481,6 @@ def _settle(delivery: Future[Any], value: Any = None, error: BaseException | Non
         delivery.set_result(value)
 
 
-def _where(error: Any) -> str:
+def _worker_address(error: Any) -> str:
     worker = getattr(error, "last_worker", None)
     return str(getattr(worker, "address", "") or error)

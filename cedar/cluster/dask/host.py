@@ -19,8 +19,8 @@ from cedar.store.ownership import remove_tree, temporary_folder
 
 LOOPBACK = "127.0.0.1"
 KIND = "dask"  # kind of the workers' temporary folder
-_LAST = 1.0  # max seconds for the workers to end by themselves
-_LOOK = 1.0  # seconds between checks that the parent is alive
+_END_SECONDS = 1.0  # max seconds for the workers to end by themselves
+_CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 _CONFIG: dict[str, Any] = {
     "distributed.deploy.lost-worker-timeout": "8s",  # then its nanny is dropped, and another can be started
     "distributed.scheduler.allowed-failures": 0,  # report a lost task at once; the run retries it
@@ -33,7 +33,7 @@ _CONFIG: dict[str, Any] = {
 }
 
 
-def main(text: str, parent: int, reported: int, begun: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
+def main(text: str, parent: int, reported: int, on_start: Callable[[Any, dict[str, Any]], None] | None = None) -> None:
     """Run a cluster until standard input is closed. Report its address, folder and keys as a line of JSON.
 
     Args:
@@ -46,26 +46,26 @@ def main(text: str, parent: int, reported: int, begun: Callable[[Any, dict[str, 
     """
     asked = json.loads(text)
     folder = temporary_folder(KIND)
-    left = _Left(folder)
-    threading.Thread(target=_end_with, args=(parent, left), daemon=True).start()
+    leftovers = _Leftovers(folder)
+    threading.Thread(target=_end_with_parent, args=(parent, leftovers), daemon=True).start()
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # it would warn if this process is killed
     keys = new_keys() if asked.get("host", LOOPBACK) == LOOPBACK else None
     cluster = _cluster(asked, folder, keys)
-    if begun is not None:
-        begun(cluster, asked)
+    if on_start is not None:
+        on_start(cluster, asked)
     else:
         threading.Thread(target=_restore, args=(cluster, asked["workers"]), daemon=True).start()
     if keys is not None and asked.get("publish"):
-        left.key_file, left.keys = publish(cluster.scheduler_address, keys), keys
-    facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys, "key_file": left.key_file}
+        leftovers.key_file, leftovers.keys = publish(cluster.scheduler_address, keys), keys
+    facts = {"address": cluster.scheduler_address, "folder": folder, "keys": keys, "key_file": leftovers.key_file}
     with open(reported, "w", encoding="utf-8") as pipe:
         pipe.write(json.dumps(facts) + "\n")
     sys.stdin.buffer.read()
-    threading.Timer(_LAST, _end, (left,)).start()
+    threading.Timer(_END_SECONDS, _end, (leftovers,)).start()
     with contextlib.suppress(Exception):
-        cluster.close(timeout=_LAST)
-    _end(left)
+        cluster.close(timeout=_END_SECONDS)
+    _end(leftovers)
 
 
 def _cluster(asked: dict[str, Any], folder: str, keys: dict[str, str] | None) -> Any:
@@ -114,13 +114,13 @@ def _quiet_worker() -> Any:
 def _restore(cluster: Any, workers: int) -> None:
     """Start new workers for missing ones, since a nanny gives up if its worker dies while starting."""
     while cluster.status.name == "running":
-        time.sleep(_LOOK)
+        time.sleep(_CHECK_SECONDS)
         if len(cluster.workers) < workers:
             cluster.scale(workers)
 
 
 @dataclass
-class _Left:
+class _Leftovers:
     """Files to remove when this process ends: its folder, and the file with the published keys."""
 
     folder: str
@@ -128,14 +128,14 @@ class _Left:
     keys: dict[str, str] | None = None
 
 
-def _end_with(parent: int, left: _Left) -> None:
+def _end_with_parent(parent: int, leftovers: _Leftovers) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK)
-    _end(left)
+        time.sleep(_CHECK_SECONDS)
+    _end(leftovers)
 
 
-def _end(left: _Left) -> None:
+def _end(leftovers: _Leftovers) -> None:
     """Exit at once, even if something hangs. The workers end with this process."""
-    withdraw(left.key_file, left.keys)
-    remove_tree(left.folder, KIND)
+    withdraw(leftovers.key_file, leftovers.keys)
+    remove_tree(leftovers.folder, KIND)
     os._exit(0)

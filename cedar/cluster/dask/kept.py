@@ -23,11 +23,11 @@ from cedar.tasks.code import Code
 from cedar.tasks.copying import own_copy
 from cedar.tasks.reading import Reader, read_split
 
-_LARGE_CODE = 1 << 18  # bytes; larger code is not sent with every split
+_MAX_CODE_BYTES = 1 << 18  # bytes; larger code is not sent with every split
 KEPT = "cedar-kept-"  # prefix of the keys of shared results
 
 
-class Unmade(Exception):
+class SharedFailed(Exception):
     """Computing a shared result failed. It is raised with the answer, so that Dask does not keep that as a result."""
 
     def __init__(self, parcel: Parcel) -> None:
@@ -35,7 +35,7 @@ class Unmade(Exception):
         self.parcel = parcel
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unmade, (self.parcel,)
+        return SharedFailed, (self.parcel,)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None
     if not isinstance(reader, KeptReader) or kind_of(reader.where) != "memory" or env.watch == "audit":
         return None
     identity = reader._plain.source.identity()
-    if identity is None or code.pickled is None or len(code.pickled) > _LARGE_CODE:
+    if identity is None or code.pickled is None or len(code.pickled) > _MAX_CODE_BYTES:
         return None
     policy = reader._plain.on_error
     steps = (*reader.program.steps, *(reader.program.written or ()), *getattr(reader.reader, "steps", ()))
@@ -66,11 +66,11 @@ def shared(reader: Any, split: Any, env: Env, code: Code) -> SharedResult | None
         reader.record.key(), list(reader.record.columns or ()), reader.record.several and reader._plain.ordinal,
         identity, repr(policy), ordinals, list(reader.branches), repr(split), str(env.numeric),
     ]  # fmt: skip
-    call = RemoteCall(_make, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
+    call = RemoteCall(_compute_blocks, (code.key, code.pickled, code.path, split, env.numeric), {}, None)
     return SharedResult(KEPT + graph.digest(parts), Parcel.of(call))
 
 
-def _make(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: Any) -> list[Block]:
+def _compute_blocks(key: str, pickled: bytes, path: tuple[str, ...], split: Any, numeric: Any) -> list[Block]:
     reader, program = Code(key, pickled, path).load()
     return read_split(program, reader, split, 0, Env(numeric=numeric)).blocks
 
@@ -79,35 +79,35 @@ def run_shared(theirs: str, call: Parcel) -> Parcel:
     """Compute a shared result.
 
     Raises:
-        Unmade: the computation failed.
+        SharedFailed: the computation failed.
     """
     answer = run(theirs, call)
     if isinstance(answer.open(), TaskFailed):
-        raise Unmade(answer)
+        raise SharedFailed(answer)
     return answer
 
 
-def run_behind(theirs: str, call: Parcel, made: Parcel) -> Parcel:
+def run_on_shared(theirs: str, call: Parcel, shared_result: Parcel) -> Parcel:
     """Run the rest of a task on a shared result."""
-    done: Done = made.open()
+    done: Done = shared_result.open()
     return run(theirs, call, done.value)
 
 
-def read_shared(made: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
+def read_shared(blocks: list[Block], code: Code, env: Env, split: Any, lap: int, first: int) -> Result:
     """Run a task's program on shared blocks, without changing them."""
     program, reader = code.load()
-    return read_split(program, _BlockReader(made, reader._plain), split, lap, code.env(env), first)
+    return read_split(program, _BlockReader(blocks, reader._plain), split, lap, code.env(env), first)
 
 
 @dataclass(frozen=True)
 class _BlockReader:
     """A reader that returns existing blocks."""
 
-    made: list[Block]
+    existing: list[Block]
     _plain: Reader
 
     def read_blocks(self, split: Any, lap: int, env: Env, timing: Timing) -> Iterator[Block]:
-        for block in relabeled(self.made, self._plain.ordinal, lap):
+        for block in relabeled(self.existing, self._plain.ordinal, lap):
             yield own_copy(block)
 
 

@@ -17,7 +17,7 @@ import cedar
 from cedar.cluster.dask.clients import close_client_at, end_clients
 from cedar.cluster.dask.host import KIND
 from cedar.cluster.dask.keys import forget, know
-from cedar.cluster.dask.remote import OURS
+from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE
 from cedar.core.errors import WorkerError
 from cedar.executors.processes.forkserver import thread_limits
 from cedar.store.ownership import remove_tree
@@ -55,7 +55,7 @@ class LocalHost:
         heard, reported = os.pipe()  # a separate pipe, since user functions print to stdout
         named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
-        added = thread_limits() | {OURS: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
+        added = thread_limits() | {LOCAL_CLUSTER_VARIABLE: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
         with open(heard, "rb") as pipe:
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself

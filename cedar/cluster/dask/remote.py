@@ -24,8 +24,8 @@ from cedar.executors.worker.main import TaskFailed, unsendable_error
 from cedar.executors.worker.wire import decode, encode
 from cedar.tasks.code import Code
 
-_MOST_CODE = 32  # max pieces of code that a worker keeps
-OURS = "CEDAR_LOCAL_CLUSTER"  # environment variable that marks workers of a cluster started by cedar
+_MAX_CODE = 32  # max pieces of code that a worker keeps
+LOCAL_CLUSTER_VARIABLE = "CEDAR_LOCAL_CLUSTER"  # environment variable that marks workers of a cluster started by cedar
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _parcel(*parts: Any) -> Parcel:
 
 
 @dataclass(frozen=True)
-class Slot:
+class CodeRef:
     """Placeholder for code in the arguments of a call; the worker looks the code up by its key."""
 
     key: str
@@ -91,7 +91,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MissingCode:
     """The worker lacks the code with this key: the client must send it and retry the call."""
 
     key: str
@@ -106,7 +106,7 @@ def stamp() -> str:
 
 def keep(key: str, pickled: bytes) -> None:
     """Store code for later calls. Dask would drop all but one replica of it, and fetch it repeatedly."""
-    while len(_code) >= _MOST_CODE:
+    while len(_code) >= _MAX_CODE:
         _code.pop(next(iter(_code)), None)
     _code[key] = pickled
 
@@ -122,24 +122,24 @@ def run(theirs: str, call: Parcel, *before: Any) -> Parcel:
         call: the parcel of a ``RemoteCall``.
         before: arguments to insert before the call's own.
     """
-    _begin()
+    _set_up_worker()
     start = time.perf_counter()
     if theirs != stamp():
         return Parcel.of(TaskFailed(_other_versions(theirs)))
     answer: Done | TaskFailed
     try:
         asked: RemoteCall = call.open()
-        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, Slot)}  # new code may evict it later
+        code = {a.key: _code.get(a.key) for a in asked.args if isinstance(a, CodeRef)}  # new code may evict it later
         missing = next((key for key, pickled in code.items() if pickled is None), None)
         if missing is not None:
-            return Parcel.of(Wanted(missing, _address()))
+            return Parcel.of(MissingCode(missing, _address()))
         if asked.folder is not None and asked.folder != os.getcwd():
             os.chdir(asked.folder)  # so that relative paths have the same meaning as in the caller
-        args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, Slot) else a for a in asked.args)
+        args = tuple(Code(a.key, code[a.key], a.path) if isinstance(a, CodeRef) else a for a in asked.args)
         answer = Done(asked.fn(*before, *args, **asked.kwargs), 0.0)
     except BaseException as error:  # noqa: BLE001 - any error is sent to the caller
         answer = TaskFailed(error if isinstance(error, CedarError) else portable(error))
-    return _sealed(answer, time.perf_counter() - start)
+    return _pack_answer(answer, time.perf_counter() - start)
 
 
 def _address() -> str:
@@ -148,7 +148,7 @@ def _address() -> str:
     return str(get_worker().address)
 
 
-def _sealed(answer: Done | TaskFailed, seconds: float) -> Parcel:
+def _pack_answer(answer: Done | TaskFailed, seconds: float) -> Parcel:
     try:
         return Parcel.of(Done(answer.value, seconds) if isinstance(answer, Done) else answer)
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
@@ -166,14 +166,14 @@ def _other_versions(theirs: str) -> WorkerError:
 
 
 @cache
-def _begin() -> None:
+def _set_up_worker() -> None:
     """Set up the worker process; runs once."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)  # a worker already runs one task per thread
-    if OURS in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
+    if LOCAL_CLUSTER_VARIABLE in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # so that no output is lost if this process is killed
-    if OURS in os.environ and sys.platform == "linux":
+    if LOCAL_CLUSTER_VARIABLE in os.environ and sys.platform == "linux":
         import ctypes
         import signal
 

@@ -45,7 +45,7 @@ def job_of_ranks() -> str:
     return str(dask.config.get("cedar.job", None) or _script())
 
 
-def whose() -> tuple[str, int]:
+def job_and_rank() -> tuple[str, int]:
     """Return this process's job and rank. The job is ``cedar.job`` in Dask's configuration, or script and machine."""
     import dask
 

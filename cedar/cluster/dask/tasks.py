@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cedar.cluster.dask.kept import SharedResult
-from cedar.cluster.dask.remote import Parcel, RemoteCall, Slot
+from cedar.cluster.dask.remote import CodeRef, Parcel, RemoteCall
 from cedar.executors.worker.main import unsendable_error
 from cedar.tasks.code import Code
 
@@ -23,7 +23,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._here: dict[int, tuple[weakref.ref[Any], int]] = {}  # live results and their bytes, by id
+        self._live_results: dict[int, tuple[weakref.ref[Any], int]] = {}  # live results and their bytes, by id
         self._waiters = 0
         self.waiting = 0.0  # seconds that the consumer waited
         self.busy = 0.0  # seconds that workers spent
@@ -43,31 +43,31 @@ class Meter:
                 self.waiting += time.perf_counter() - start
 
     @property
-    def hungry(self) -> bool:
+    def starving(self) -> bool:
         """Whether the consumer is waiting, or has no fetched results."""
-        return self._waiters > 0 or not self._here
+        return self._waiters > 0 or not self._live_results
 
     def arrived(self, result: Any, nbytes: int, seconds: float) -> None:
         """Count a fetched result and the worker's seconds. It counts as taken when the result object is collected."""
         number = id(result)
         try:
-            reference = weakref.ref(result, lambda _: self._here.pop(number, None))
+            reference = weakref.ref(result, lambda _: self._live_results.pop(number, None))
         except TypeError:  # numbers and strings have no weak references
             return
         with self._lock:
-            self._here[number] = (reference, nbytes)
+            self._live_results[number] = (reference, nbytes)
             self.busy += seconds
             self.rows += sum(block.slots for block in getattr(result, "blocks", ()))
 
     @property
     def buffered(self) -> int:
         """Number of fetched results not taken yet."""
-        return len(self._here)
+        return len(self._live_results)
 
     @property
     def bytes(self) -> int:
         """Total bytes of the fetched results not taken yet."""
-        return sum(nbytes for _, nbytes in list(self._here.values()))
+        return sum(nbytes for _, nbytes in list(self._live_results.values()))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], 
         WorkerError: the call cannot be pickled; the error names the column, if one is to blame.
     """
     code = tuple(a for a in args if isinstance(a, Code))
-    slots = tuple(Slot(a.key, a.path) if isinstance(a, Code) else a for a in args)
+    slots = tuple(CodeRef(a.key, a.path) if isinstance(a, Code) else a for a in args)
     try:
         return PackedCall(Parcel.of(RemoteCall(fn, slots, kwargs, folder)), code)
     except Exception as error:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cedar")
 _TICK = 1.0  # seconds between two checks
-_MOST_TRIES = 4
+_MAX_TRIES = 4
 
 
 @dataclass(frozen=True)
-class View:
+class ClusterView:
     """What the scheduler reports.
 
     Args:
@@ -37,7 +37,7 @@ class View:
     places: dict[Any, tuple[str, list[str]]]
 
 
-def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> View:
+def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> ClusterView:
     """Return the scheduler's view of the tries ``keys``, and pass ``signal`` to the service; runs in the scheduler."""
     service = dask_scheduler.extensions.get("cedar")
     if service is not None and signal is not None:
@@ -50,14 +50,14 @@ def look(keys: list[Any], signal: Any, dask_scheduler: Any) -> View:
         if state is not None:
             at = [w.address for w in state.who_has or ()] or [w.address for w in (state.processing_on,) if w]
             places[key] = (state.state, at)
-    return View(
+    return ClusterView(
         {at: now - each.last_seen for at, each in workers.items()},
         {at: each.nthreads for at, each in workers.items()},
         places,
     )
 
 
-def serves(dask_scheduler: Any) -> bool:
+def is_service(dask_scheduler: Any) -> bool:
     """Return whether the scheduler is a service; runs in the scheduler."""
     return "cedar" in dask_scheduler.extensions
 
@@ -68,7 +68,7 @@ class Watch:
     def __init__(self, executor: DaskExecutor) -> None:
         self._executor = executor
         self.threads = sum(ask(executor.client, executor.client.nthreads).values())  # of workers that are not silent
-        self.service: bool = ask(executor.client, executor.client.run_on_scheduler, serves)  # jobs share results
+        self.service: bool = ask(executor.client, executor.client.run_on_scheduler, is_service)  # jobs share results
         self._silent: set[str] = set()
         self._all: set[str] = set()
         self._still = StallTimer(time.monotonic, _TICK)
@@ -79,7 +79,7 @@ class Watch:
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
 
-    def loud(self) -> list[str] | None:
+    def live_workers(self) -> list[str] | None:
         """Return the workers that are not silent, if any are silent; otherwise None."""
         return sorted(self._all - self._silent) or None if self._silent else None
 
@@ -91,40 +91,40 @@ class Watch:
                 executor.lose("the connection to it is lost")
                 return
             try:
-                if await self._look_after(executor.pending()):
+                if await self._check(executor.pending()):
                     return
             except OSError as error:
                 _log.info("the Dask scheduler could not be asked: %s", error)
             except Exception:  # noqa: BLE001 - checking must continue
                 _log.warning("checking the Dask cluster failed", exc_info=True)
 
-    async def _look_after(self, tasks: list[ClusterTask]) -> bool:
+    async def _check(self, tasks: list[ClusterTask]) -> bool:
         """Check once; return True if all tasks have failed and checking can stop."""
         executor, limit = self._executor, seconds("scheduler-silent")
         try:
-            view = await asyncio.wait_for(self._look(tasks), limit)
+            view = await asyncio.wait_for(self._ask_scheduler(tasks), limit)
         except TimeoutError:
             executor.lose(f"it has not answered for {limit:g} s")
             return True
-        self._heed(view)
-        needy = self._in_need(tasks, view)
+        self._note_silent_workers(view)
+        needy = self._tasks_in_need(tasks, view)
         if needy is None:
-            executor.desert(seconds("workers"))
+            executor.fail_without_workers(seconds("workers"))
             return True
         for task in needy:
-            if len(task.tries) < _MOST_TRIES:
+            if len(task.tries) < _MAX_TRIES:
                 _log.warning("a task is computed once more: its worker is silent, or its result does not arrive")
                 await executor.again(task)
             else:
                 executor.give_up(task)
         return False
 
-    async def _look(self, tasks: list[ClusterTask]) -> View:
+    async def _ask_scheduler(self, tasks: list[ClusterTask]) -> ClusterView:
         keys = [one.future.key for task in tasks for one in task.tries]
-        view: View = await self._executor.client.run_on_scheduler(look, keys, self._executor.signal())
+        view: ClusterView = await self._executor.client.run_on_scheduler(look, keys, self._executor.signal())
         return view
 
-    def _heed(self, view: View) -> None:
+    def _note_silent_workers(self, view: ClusterView) -> None:
         limit = seconds("worker-silent")
         silent = {at for at, silence in view.silent.items() if silence > limit}
         for at in sorted(silent - self._silent):
@@ -134,32 +134,32 @@ class Watch:
         self._silent, self._all = silent, set(view.silent)
         self.threads = sum(n for at, n in view.threads.items() if at not in silent) or self.threads
 
-    def _in_need(self, tasks: list[ClusterTask], view: View) -> list[ClusterTask] | None:
+    def _tasks_in_need(self, tasks: list[ClusterTask], view: ClusterView) -> list[ClusterTask] | None:
         """Return the tasks that need another try; None if there have been no workers for too long.
 
         A try on a worker that is not silent has no time limit. A result may take a while to arrive: each further try
         waits twice as long as the last, and all are still fetched.
         """
         heard = bool(self._all - self._silent)
-        tried = {task.number: self._tries(task, view) for task in tasks}
-        states: dict[Hashable, object] = {
+        tried = {task.number: self._states_if_stuck(task, view) for task in tasks}
+        seen_now: dict[Hashable, object] = {
             task.number: (heard, tried[task.number] != [], len(task.tries)) for task in tasks
         }
-        still = self._still.look(states | {"workers": heard})
+        still = self._still.look(seen_now | {"workers": heard})
         if not heard:  # without any live worker, another try cannot help
             return None if still["workers"] > seconds("workers") else []
-        return [task for task in tasks if self._is_late(task, tried[task.number], still[task.number])]
+        return [task for task in tasks if self._needs_another_try(task, tried[task.number], still[task.number])]
 
-    def _is_late(self, task: ClusterTask, ways: list[str], still: float) -> bool:
-        at_once = set(ways) == {"silent"} and len(task.tries) < _MOST_TRIES
-        return bool(ways) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
+    def _needs_another_try(self, task: ClusterTask, states: list[str], still: float) -> bool:
+        at_once = set(states) == {"silent"} and len(task.tries) < _MAX_TRIES
+        return bool(states) and (at_once or still >= seconds("stuck") * 2 ** (len(task.tries) - 1))
 
-    def _tries(self, task: ClusterTask, view: View) -> list[str]:
+    def _states_if_stuck(self, task: ClusterTask, view: ClusterView) -> list[str]:
         """Return the state of each try ("silent" worker, or "done") if no try makes progress; otherwise nothing."""
         tries = [one for one in task.tries if not one.following.done()]
         places = [view.places[one.future.key] for one in tries if one.future.key in view.places]
-        ways = [
+        states = [
             "silent" if at and self._silent.issuperset(at) else "done" if state == "memory" else ""
             for state, at in places
         ]
-        return ways if all(ways) and not task.over and not self._executor.waits_for_room(task) else []
+        return states if all(states) and not task.over and not self._executor.waits_for_room(task) else []

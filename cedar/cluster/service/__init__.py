@@ -56,13 +56,13 @@ class Service:
     ) -> None:
         from cedar.cluster.dask.local import LocalHost
 
-        most = _bounds(workers, max_workers)
+        max_count = _checked_max(workers, max_workers)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
             raise PipelineError(f"port={port!r}: an integer from 0 to 65535", site=user_site())
         if host not in _LOOPBACK:
             _check_tls(host)
         asked = {
-            "workers": workers, "most": most, "host": "127.0.0.1" if host in _LOOPBACK else host, "port": port,
+            "workers": workers, "most": max_count, "host": "127.0.0.1" if host in _LOOPBACK else host, "port": port,
             "keep_bytes": parse_bytes(keep, "keep") if isinstance(keep, str) else keep, "patience": patience,
             "dashboard": None, "publish": True,
         }  # fmt: skip
@@ -84,15 +84,15 @@ class Service:
         from cedar.cluster.service.policy import Policy
         from cedar.cluster.service.scaling import ServiceScaling
 
-        most = _bounds(workers, max_workers)
+        max_count = _checked_max(workers, max_workers)
         size = parse_bytes(keep, "keep") if isinstance(keep, str) else keep
-        plugin = ServicePlugin(Policy(workers, most), size)
+        plugin = ServicePlugin(Policy(workers, max_count), size)
         if isinstance(cluster, Client):
             cluster.register_plugin(plugin)
             return
         with Client(cluster, set_as_default=False) as client:  # type: ignore[no-untyped-call]
             client.register_plugin(plugin)
-        cluster.adapt(Adaptive=ServiceScaling, minimum=workers, maximum=most, interval="1s", wait_count=1)
+        cluster.adapt(Adaptive=ServiceScaling, minimum=workers, maximum=max_count, interval="1s", wait_count=1)
 
     @staticmethod
     def at(address: str) -> ServiceStatus:
@@ -138,16 +138,16 @@ class Service:
         self.close()
 
 
-def _bounds(workers: int, max_workers: int | None) -> int:
+def _checked_max(workers: int, max_workers: int | None) -> int:
     """Check both numbers and return the max number of workers."""
-    most = workers if max_workers is None else max_workers
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, most))
-    if not whole or not 1 <= workers <= most:
+    max_count = workers if max_workers is None else max_workers
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (workers, max_count))
+    if not whole or not 1 <= workers <= max_count:
         raise PipelineError(
             f"workers={workers!r}, max_workers={max_workers!r}: expected integers, 1 <= workers <= max_workers",
             site=user_site(),
         )
-    return most
+    return max_count
 
 
 def _check_tls(host: str) -> None:

@@ -17,8 +17,8 @@ from cedar.cluster.service.ranks import keep_alive, listening
 from cedar.core.errors import PipelineError
 
 _CHUNK = 1 << 16
-_WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_found: dict[str, tuple[str, int]] = {}  # host and port where each service accepts ranks, by the scheduler's address
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_addresses: dict[str, tuple[str, int]] = {}  # where each service accepts ranks, by scheduler address
 
 
 class ServiceLine:
@@ -37,7 +37,7 @@ class ServiceLine:
         self._socket = _connected(service)
         self._socket.settimeout(0)
         self._limit = seconds("scheduler-silent")
-        self._rest = b""
+        self._incomplete = b""
         self._heard: deque[Any] = deque()
         self.close = weakref.finalize(self, self._socket.close)
 
@@ -46,7 +46,7 @@ class ServiceLine:
         data = json.dumps(message).encode() + b"\n"
         try:
             sent = self._socket.send(data)
-        except _WAITS:
+        except _WOULD_BLOCK:
             sent = 0
         if sent < len(data):
             with self._waiting():
@@ -89,11 +89,11 @@ class ServiceLine:
     def _receive(self) -> None:
         try:
             data = self._socket.recv(_CHUNK)
-        except _WAITS:
+        except _WOULD_BLOCK:
             return
         if not data:
             raise ConnectionError("the service has closed the connection")
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
             if "error" in message:
@@ -108,40 +108,40 @@ def is_service(where: Any) -> bool:
         WorkerError: the scheduler does not answer.
     """
     try:
-        _place(where)
+        _rank_address(where)
     except PipelineError:
         return False
     return True
 
 
-def _place(where: Any) -> tuple[str, int]:
+def _rank_address(where: Any) -> tuple[str, int]:
     client = reached(where)
     address = client.scheduler.address
-    if address not in _found:
+    if address not in _addresses:
         listener = ask(client, client.run_on_scheduler, listening)
         if listener is None:
             raise PipelineError(
                 f"the Dask scheduler at {address} is not a service, and ranks cannot meet there",
                 fix="start one with `cedar service start`, or turn it into one with cedar.Service.on(client)",
             )
-        _found[address] = tuple(listener)
-    return _found[address]
+        _addresses[address] = tuple(listener)
+    return _addresses[address]
 
 
 def _connected(where: Any) -> socket.socket:
     limit = seconds("connect")
-    place, client = _place(where), reached(where)
+    place, client = _rank_address(where), reached(where)
     try:
         plain = socket.create_connection(place, limit)
     except OSError:  # the service may have been replaced
-        _found.pop(client.scheduler.address, None)
-        plain = socket.create_connection(_place(where), limit)
+        _addresses.pop(client.scheduler.address, None)
+        plain = socket.create_connection(_rank_address(where), limit)
     keep_alive(plain)
     if not client.scheduler.address.startswith("tls://"):
         return plain
     try:
         return client.security.get_connection_args("client")["ssl_context"].wrap_socket(plain)  # type: ignore[no-any-return]
     except OSError:  # another program may use the port now: look it up next time
-        _found.pop(client.scheduler.address, None)
+        _addresses.pop(client.scheduler.address, None)
         plain.close()
         raise

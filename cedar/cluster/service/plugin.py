@@ -14,8 +14,8 @@ from cedar.cluster.service.policy import Policy
 from cedar.cluster.service.ranks import Listener
 from cedar.cluster.service.status import JobStatus, ServiceStatus, WorkerStatus
 
-_HOLDER = "cedar-service"  # the name of the client for which the scheduler keeps shared results
-_EXPIRES = 10.0  # seconds after which a loader that sends no signal counts as gone
+_HOLDING_CLIENT = "cedar-service"  # the name of the client for which the scheduler keeps shared results
+_EXPIRY_SECONDS = 10.0  # seconds after which a loader that sends no signal counts as gone
 
 
 class ServicePlugin(SchedulerPlugin):
@@ -59,7 +59,7 @@ class ServicePlugin(SchedulerPlugin):
     def signals(self) -> list[Signal]:
         """Return the latest signal of each running loader."""
         now = time.monotonic()
-        self._signals = {run: each for run, each in self._signals.items() if now - each[0] < _EXPIRES}
+        self._signals = {run: each for run, each in self._signals.items() if now - each[0] < _EXPIRY_SECONDS}
         return [signal for _, signal in self._signals.values()]
 
     async def target(self) -> int:
@@ -74,7 +74,7 @@ class ServicePlugin(SchedulerPlugin):
             if isinstance(key, str) and key.startswith(KEPT):
                 self.asked += 1
                 self._kept[key] = self._kept.pop(key, 0)
-                scheduler.client_desires_keys(keys=[key], client=_HOLDER)
+                scheduler.client_desires_keys(keys=[key], client=_HOLDING_CLIENT)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Track shared results that are computed, fail, or are lost with their worker."""
@@ -84,11 +84,11 @@ class ServicePlugin(SchedulerPlugin):
             self.made += 1
             state = self.scheduler.tasks.get(key)
             self._kept[key] = state.nbytes if state is not None and state.nbytes > 0 else 0
-            self._later(self._make_room)
+            self._schedule(self._make_room)
         elif finish == "erred" or start == "memory":
-            self._later(lambda: self._release(key))
+            self._schedule(lambda: self._release(key))
 
-    def _later(self, work: Any) -> None:
+    def _schedule(self, work: Any) -> None:
         """Run work after the scheduler's current change."""
         self.scheduler.loop.add_callback(work)
 
@@ -100,7 +100,7 @@ class ServicePlugin(SchedulerPlugin):
 
     def _release(self, key: str) -> None:
         if self._kept.pop(key, None) is not None:
-            self.scheduler.client_releases_keys(keys=[key], client=_HOLDER, stimulus_id=f"cedar-{time.time()}")
+            self.scheduler.client_releases_keys(keys=[key], client=_HOLDING_CLIENT, stimulus_id=f"cedar-{time.time()}")
 
     # ---- status ------------------------------------------------------------------------------------------------------
 

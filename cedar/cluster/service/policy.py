@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from cedar.cluster.dask.signals import Signal
 
-WAITS = 0.05  # min share of time spent waiting for a trainer to count as stalled
-_SATURATED = 0.25  # min share of busy workers; below it, something else is the bottleneck and more workers do not help
-_GROWTH = 1.5
+STALL_SHARE = 0.05  # min share of time spent waiting for a trainer to count as stalled
+_MIN_BUSY_SHARE = 0.25  # min share of busy workers; below it, more workers do not help
+_GROWTH_FACTOR = 1.5
 _HEADROOM = 1.25  # workers per busy worker
 
 
@@ -31,7 +31,7 @@ class Policy:
     least: int = 1
     most: int = 1
     patience: int = 5
-    _lower: list[int] = field(default_factory=list)
+    _lower_targets: list[int] = field(default_factory=list)
 
     def wanted(self, signals: Sequence[Signal], have: int) -> int:
         """Return how many workers there should be.
@@ -46,15 +46,15 @@ class Policy:
             3
         """
         busy = sum(signal.busy for signal in signals)
-        if any(starves(signal) for signal in signals) and busy >= _SATURATED * have:
-            self._lower.clear()
-            return self._bounded(max(have + 1, math.floor(have * _GROWTH)))
+        if any(starves(signal) for signal in signals) and busy >= _MIN_BUSY_SHARE * have:
+            self._lower_targets.clear()
+            return self._bounded(max(have + 1, math.floor(have * _GROWTH_FACTOR)))
         needed = self._bounded(math.ceil(busy * _HEADROOM))
         if needed >= have or any(starves(signal) for signal in signals):
-            self._lower.clear()
+            self._lower_targets.clear()
             return self._bounded(have)
-        self._lower = [*self._lower, needed][-self.patience :]
-        return max(self._lower) if len(self._lower) >= self.patience else self._bounded(have)
+        self._lower_targets = [*self._lower_targets, needed][-self.patience :]
+        return max(self._lower_targets) if len(self._lower_targets) >= self.patience else self._bounded(have)
 
     def _bounded(self, workers: int) -> int:
         return min(max(workers, self.least), self.most)
@@ -62,4 +62,4 @@ class Policy:
 
 def starves(signal: Signal) -> bool:
     """Return whether a trainer waits for its next result; results of other stages may already be buffered."""
-    return signal.waiting > WAITS
+    return signal.waiting > STALL_SHARE

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 MEMBERS = 4096  # max connections at a time
-_AHEAD = 4  # max blocks by which a rank may be ahead of the last one that all have reported
+_MAX_BLOCKS_AHEAD = 4  # max blocks by which a rank may be ahead of the last one that all have reported
 _LINE = 1 << 20  # max bytes of a message
 _UNREAD = 64 << 20  # max bytes of incomplete messages of all connections
 _WORDS = 64 << 20  # max bytes of stored values and their names; the least recently used are evicted
@@ -55,7 +55,7 @@ class Run:
         self.session, self.begun = 0, False
         self.complete = -1  # the last block that all ranks have reported
         self.at: dict[int, int] = {}  # the last block that each rank has reported
-        self._said: dict[int, dict[int, int | None]] = {}
+        self._reports: dict[int, dict[int, int | None]] = {}
 
     def changed(self) -> None:
         """Start a new session after a rank joined or left. All ranks repeat their reports once all have joined."""
@@ -63,7 +63,7 @@ class Run:
             return
         self.session += 1
         self.at.clear()
-        self._said.clear()
+        self._reports.clear()
 
     def open(self) -> None:
         """Announce the session if all ranks have joined, so that they can report; called when it is this run's turn."""
@@ -75,16 +75,16 @@ class Run:
         """Record that a rank has all batches of a block, or that its epoch ends after ``end`` of the block's steps."""
         if session != self.session:
             return
-        if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _AHEAD:
+        if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _MAX_BLOCKS_AHEAD:
             raise RefusedMessage(f"rank {member.rank} spoke of block {block}, which is not its next")
         self.at[member.rank] = block
-        spoken = self._said.setdefault(block, {})
-        spoken[member.rank] = end
-        if len(spoken) < self.world:
+        reports = self._reports.setdefault(block, {})
+        reports[member.rank] = end
+        if len(reports) < self.world:
             return
-        del self._said[block]
+        del self._reports[block]
         self.begun, self.complete = True, block
-        ends = [each for each in spoken.values() if each is not None]
+        ends = [each for each in reports.values() if each is not None]
         for other in self.members.values():
             other.send({"block": block, "ends": ends})
 

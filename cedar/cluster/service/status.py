@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cedar.cluster.service.policy import WAITS
+from cedar.cluster.service.policy import STALL_SHARE
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class JobStatus:
     @property
     def stalls(self) -> bool:
         """Whether the trainer waits for data."""
-        return self.waiting > WAITS
+        return self.waiting > STALL_SHARE
 
 
 @dataclass(frozen=True)

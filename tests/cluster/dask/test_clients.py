@@ -74,7 +74,7 @@ def test_a_scheduler_that_stands_still_is_one_that_does_not_answer(host: LocalHo
 
 def test_one_scheduler_that_stands_still_holds_up_no_other(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     client, begun, go = reached(host.address), Event(), Event()
-    monkeypatch.setattr(clients, "_answers", lambda _: begun.set() or go.wait(60))
+    monkeypatch.setattr(clients, "_is_answering", lambda _: begun.set() or go.wait(60))
     with ThreadPoolExecutor(1) as threads:
         asks = threads.submit(reached, host.address)
         try:

@@ -29,7 +29,7 @@ from cedar.cluster.dask.executor import DaskExecutor
 from cedar.cluster.dask.kept import KEPT, SharedResult
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.local import LocalHost, local_address
-from cedar.cluster.dask.remote import OURS, Parcel, RemoteCall
+from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE, Parcel, RemoteCall
 from cedar.executors.processes.process import WorkerDied
 from cedar.plan import graph
 from cedar.tasks.code import Code
@@ -157,7 +157,7 @@ def test_the_tasks_of_a_silent_worker_are_done_elsewhere(
 def test_a_try_that_is_given_up_for_another_is_no_death(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, fetched = executor._fetched, []
+    fetch, fetched = executor._fetch, []
 
     async def hangs_once(future: Any) -> Any:
         fetched.append(future)
@@ -165,7 +165,7 @@ def test_a_try_that_is_given_up_for_another_is_no_death(
             await asyncio.sleep(600)
         return await fetch(future)
 
-    monkeypatch.setattr(executor, "_fetched", hangs_once)
+    monkeypatch.setattr(executor, "_fetch", hangs_once)
     result = executor.submit(abs, -5)
     assert eventually(lambda: fetched)
     (task,) = executor.pending()
@@ -176,7 +176,7 @@ def test_a_try_that_is_given_up_for_another_is_no_death(
 def test_a_result_that_is_slow_to_come_counts_though_others_were_asked_for(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, begun = executor._fetched, asyncio.Event()
+    fetch, begun = executor._fetch, asyncio.Event()
     fetches: list[Any] = []
 
     async def slow(future: Any) -> Any:
@@ -187,7 +187,7 @@ def test_a_result_that_is_slow_to_come_counts_though_others_were_asked_for(
         await begun.wait()
         return await fetch(future)
 
-    monkeypatch.setattr(executor, "_fetched", slow)
+    monkeypatch.setattr(executor, "_fetch", slow)
     result = executor.submit(abs, -5)
     assert eventually(lambda: fetches)
     (task,) = executor.pending()
@@ -238,7 +238,7 @@ class OfWorkers(Exception):
 
 
 def made_in_workers(*args: Any) -> OfWorkers:
-    if OURS not in os.environ:
+    if LOCAL_CLUSTER_VARIABLE not in os.environ:
         raise ModuleNotFoundError("no module named 'decoder'")
     return OfWorkers(*args)
 
@@ -260,11 +260,11 @@ def test_a_fetch_that_is_given_up_at_any_moment_holds_up_no_other(executor: Dask
         for future in futures:
             await future._state.wait()
         for turns, future in enumerate(futures):  # of the loop, until it is given up
-            given_up = asyncio.ensure_future(executor._fetched(future))
+            given_up = asyncio.ensure_future(executor._fetch(future))
             for _ in range(turns):
                 await asyncio.sleep(0)
             given_up.cancel()
-        return [await asyncio.wait_for(executor._fetched(future), 20) for future in futures]
+        return [await asyncio.wait_for(executor._fetch(future), 20) for future in futures]
 
     assert client.sync(fetches) == list(range(40, 0, -1))
 
@@ -332,7 +332,7 @@ def test_results_that_nobody_takes_wait_on_their_workers(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert eventually(lambda: len(executor.client.nthreads()) == WORKERS)  # an earlier test ended one
-    monkeypatch.setattr(executor_module, "_HELD", 3000)
+    monkeypatch.setattr(executor_module, "_MAX_FETCHED_BYTES", 3000)
 
     def later(length: int) -> Any:
         time.sleep(0.02)  # one after the other: what is reported at once is fetched at once
@@ -348,7 +348,7 @@ def test_results_that_nobody_takes_wait_on_their_workers(
 def test_a_result_that_is_let_go_of_as_it_waits_for_room_waits_no_more(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_module, "_HELD", -1)
+    monkeypatch.setattr(executor_module, "_MAX_FETCHED_BYTES", -1)
     monkeypatch.setattr(executor, "pending", lambda: ["another one, which is the first"])
     task: Any = types.SimpleNamespace(number=-1, over=False)
 

@@ -19,7 +19,7 @@ def test_workers_whose_nannies_gave_up_are_started_again(monkeypatch: pytest.Mon
             self.workers.update(dict.fromkeys(range(n)))
             self.status = SimpleNamespace(name="closing")
 
-    monkeypatch.setattr(host, "_LOOK", 0.01)
+    monkeypatch.setattr(host, "_CHECK_SECONDS", 0.01)
     cluster = Cluster()
     host._restore(cluster, 2)
     assert sorted(cluster.workers) == [0, 1]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cedar.cluster.dask import remote
-from cedar.cluster.dask.kept import Unmade, code_of, read_shared, run_behind, run_shared, shared
+from cedar.cluster.dask.kept import SharedFailed, code_of, read_shared, run_on_shared, run_shared, shared
 from cedar.cluster.dask.remote import Parcel, RemoteCall, stamp
 from cedar.core.block import Block
 from cedar.datasets.arrow import from_arrow
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.waits]
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_begin", lambda: None)  # what it changes is this process's
+    monkeypatch.setattr(remote, "_set_up_worker", lambda: None)  # what it changes is this process's
 
 
 def call(fn: Any, *args: Any) -> Parcel:
@@ -35,12 +35,12 @@ def call(fn: Any, *args: Any) -> Parcel:
 
 def test_the_rest_of_a_task_works_on_what_was_made() -> None:
     made = run_shared(stamp(), call(list, range(3)))
-    answer = run_behind(stamp(), call(lambda made, more: [*made, more], 7), made).open()
+    answer = run_on_shared(stamp(), call(lambda made, more: [*made, more], 7), made).open()
     assert answer.value == [0, 1, 2, 7]
 
 
 def test_what_cannot_be_made_is_no_result() -> None:
-    with pytest.raises(Unmade) as caught:
+    with pytest.raises(SharedFailed) as caught:
         run_shared(stamp(), call(lambda: 1 // 0))
     failed = pickle.loads(pickle.dumps(caught.value)).parcel.open()
     assert isinstance(failed.error, ZeroDivisionError)

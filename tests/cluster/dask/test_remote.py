@@ -33,9 +33,9 @@ def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch:
     assert code.pickled is not None
     monkeypatch.setattr(remote, "_code", {code.key: code.pickled})
     monkeypatch.setattr(os, "getcwd", forget)
-    monkeypatch.setattr(remote, "_begin", lambda: None)
+    monkeypatch.setattr(remote, "_set_up_worker", lambda: None)
     call = Parcel.of(
-        remote.RemoteCall(lambda code: code.load()[0] + 1, (remote.Slot(code.key, code.path),), {}, os.path.sep)
+        remote.RemoteCall(lambda code: code.load()[0] + 1, (remote.CodeRef(code.key, code.path),), {}, os.path.sep)
     )
     answer = run(stamp(), call).open()
     assert isinstance(answer, remote.Done)

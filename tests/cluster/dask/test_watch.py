@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dask import config
 
-from cedar.cluster.dask.watch import View, Watch, look, serves
+from cedar.cluster.dask.watch import ClusterView, Watch, is_service, look
 from cedar.executors.recovery.patience import StallTimer
 from tests.executors.recovery.clock import Clock
 
@@ -48,7 +48,7 @@ def test_a_look_tells_where_tasks_are_and_since_when_workers_are_silent() -> Non
 def test_a_service_hears_how_a_run_does() -> None:
     heard: list[str] = []
     plain, service = scheduler(), scheduler(cedar=SimpleNamespace(hear=heard.append))
-    assert [serves(plain), serves(service)] == [False, True]
+    assert [is_service(plain), is_service(service)] == [False, True]
     look([], "a signal", plain)
     look([], None, service)
     look([], "a signal", service)
@@ -59,22 +59,22 @@ def test_silent_workers_are_avoided_and_named_once(caplog: pytest.LogCaptureFixt
     client = SimpleNamespace(nthreads=lambda: {"a": 1, "b": 2}, run_on_scheduler=lambda fn: fn(scheduler()), sync=asked)
     executor: Any = SimpleNamespace(client=client)
     watch = Watch(executor)
-    assert (watch.threads, watch.service, watch.loud()) == (3, False, None)
+    assert (watch.threads, watch.service, watch.live_workers()) == (3, False, None)
     with caplog.at_level(logging.WARNING, "cedar"):
         for _ in range(2):
-            watch._heed(View({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 2}, {}))
-    assert (watch.threads, watch.loud()) == (1, ["a"])
+            watch._note_silent_workers(ClusterView({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 2}, {}))
+    assert (watch.threads, watch.live_workers()) == (1, ["a"])
     (record,) = caplog.records
     assert "the Dask worker b has been silent for 1000.0 s: other workers run its tasks" in record.getMessage()
-    watch._heed(View({"a": 0.1, "b": 0.1}, {"a": 1, "b": 2}, {}))
-    assert (watch.threads, watch.loud()) == (3, None)
+    watch._note_silent_workers(ClusterView({"a": 0.1, "b": 0.1}, {"a": 1, "b": 2}, {}))
+    assert (watch.threads, watch.live_workers()) == (3, None)
 
 
 _numbers = itertools.count()
 
 
-def needs_help(watch: Watch, task: Any, view: View) -> bool:
-    return task in (watch._in_need([task], view) or [])
+def needs_help(watch: Watch, task: Any, view: ClusterView) -> bool:
+    return task in (watch._tasks_in_need([task], view) or [])
 
 
 def a_try(key: int, over: bool = False) -> Any:
@@ -94,17 +94,17 @@ def watch() -> Watch:
     return Watch(executor)
 
 
-def seen(silent: set[str], *places: tuple[str, str]) -> View:
+def seen(silent: set[str], *places: tuple[str, str]) -> ClusterView:
     """Two workers, and where tries are."""
     known = {number: (state, [at]) for number, (state, at) in enumerate(places)}
-    return View({at: 1000.0 * (at in silent) for at in "ab"}, {"a": 1, "b": 1}, known)
+    return ClusterView({at: 1000.0 * (at in silent) for at in "ab"}, {"a": 1, "b": 1}, known)
 
 
 def test_where_no_worker_is_heard_of_no_task_is_done_again(watch: Watch) -> None:
     one, all_of_them = seen({"b"}, ("processing", "b")), seen({"a", "b"}, ("processing", "b"))
-    watch._heed(all_of_them)
+    watch._note_silent_workers(all_of_them)
     assert not needs_help(watch, helped(a_try(0)), all_of_them), "a call that holds the interpreter's lock, maybe"
-    watch._heed(one)
+    watch._note_silent_workers(one)
     assert needs_help(watch, helped(a_try(0)), one)
 
 
@@ -113,7 +113,7 @@ def test_a_result_that_is_long_on_its_way_is_waited_for_longer_with_each_try(
 ) -> None:
     clock, task, asked = Clock(), helped(a_try(0)), []
     monkeypatch.setattr(watch, "_still", StallTimer(clock, 1.0))
-    watch._heed(seen(set()))
+    watch._note_silent_workers(seen(set()))
     for clock.now in range(1, 1000):
         if needs_help(watch, task, seen(set(), *[("memory", "a")] * 4)):
             asked.append(clock.now)
@@ -126,17 +126,17 @@ def test_a_result_that_is_long_on_its_way_is_waited_for_longer_with_each_try(
 def test_a_cluster_without_workers_is_given_up_but_not_for_a_pause_of_the_trainer(watch: Watch) -> None:
     clock = Clock()
     watch._still = StallTimer(clock, 1.0)
-    nobody = View({}, {}, {})
-    watch._heed(nobody)
+    nobody = ClusterView({}, {}, {})
+    watch._note_silent_workers(nobody)
     given_up = []
     for clock.now in (1.0, 2.0, 5000.0, 5001.0, *range(5002, 5060)):
-        if watch._in_need([], nobody) is None:
+        if watch._tasks_in_need([], nobody) is None:
             given_up.append(clock.now)
     assert given_up[0] == 5028, "30 seconds that were seen to pass, and those of the pause that a look may miss"
 
 
 def test_a_try_that_a_worker_works_on_is_waited_for(watch: Watch) -> None:
-    watch._heed(seen({"b"}))
+    watch._note_silent_workers(seen({"b"}))
     both = [a_try(0), a_try(1)]
     with config.set({"cedar.dask.stuck": "0s"}):
         assert not needs_help(watch, helped(*both), seen({"b"}, ("memory", "a"), ("processing", "a")))
@@ -150,7 +150,7 @@ def test_a_look_that_fails_is_not_the_last_one(
 ) -> None:
     looks: list[Any] = []
 
-    async def look(tasks: list[Any]) -> View:
+    async def look(tasks: list[Any]) -> ClusterView:
         looks.append(tasks)
         if len(looks) == 1:
             raise ValueError("the process group has not been initialized")
@@ -160,7 +160,7 @@ def test_a_look_that_fails_is_not_the_last_one(
     executor.client.status = "running"
     executor.pending = lambda: [helped()] * (len(looks) < 3)
     monkeypatch.setattr("cedar.cluster.dask.watch._TICK", 0.0)
-    monkeypatch.setattr(watch, "_look", look)
+    monkeypatch.setattr(watch, "_ask_scheduler", look)
     asyncio.run(asyncio.wait_for(watch._watch(), 20))
     assert len(looks) == 3
     assert "checking the Dask cluster failed" in caplog.text
@@ -189,14 +189,14 @@ def test_a_task_whose_tries_are_all_silent_is_tried_elsewhere_and_then_given_up(
         def waits_for_room(self, _: Any) -> bool:
             return False
 
-    async def look(_: Any) -> View:
+    async def look(_: Any) -> ClusterView:
         places = {one.future.key: ("processing", ["b"]) for one in task.tries}
-        return View({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 1}, places)
+        return ClusterView({"a": 0.1, "b": 1000.0}, {"a": 1, "b": 1}, places)
 
     monkeypatch.setattr("cedar.cluster.dask.watch._TICK", 0.0)
     executor: Any = Executor()
     watch = Watch(executor)
-    monkeypatch.setattr(watch, "_look", look)
+    monkeypatch.setattr(watch, "_ask_scheduler", look)
     asyncio.run(executor.again(task))
     with config.set({"cedar.dask.stuck": "0s"}):
         asyncio.run(asyncio.wait_for(watch._watch(), 20))

@@ -26,7 +26,7 @@ def test_a_scheduler_that_is_no_service_says_so() -> None:
 def test_where_another_program_has_the_port_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     here = local_address(1)
     with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor(1) as thread:
-        monkeypatch.setitem(line._found, here, other.getsockname())
+        monkeypatch.setitem(line._addresses, here, other.getsockname())
         thread.submit(lambda: other.accept()[0].close())  # it knows nothing of TLS
         with pytest.raises(OSError):
             ServiceLine(here)
@@ -36,10 +36,10 @@ def test_where_another_program_has_the_port_it_is_asked_for_again(monkeypatch: p
 
 def test_two_that_find_a_port_left_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     here = local_address(1)
-    monkeypatch.setitem(line._found, here, ("127.0.0.1", 1))
+    monkeypatch.setitem(line._addresses, here, ("127.0.0.1", 1))
 
     def refused(*_: Any) -> Any:
-        line._found.clear()  # by the other one
+        line._addresses.clear()  # by the other one
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket, "create_connection", refused)
