@@ -133,9 +133,9 @@ def check_executor(executor: Any) -> None:
         _check_start_method(executor)
     if isinstance(executor, ThreadPoolExecutor) and any(not thread.is_alive() for thread in executor._threads):
         raise PlanError(
-            "the executor's threads are those of the process that this one was forked from",
+            "the executor was created before this process was forked, and its threads do not exist here",
             site=user_site(),
-            fix=f"make the executor in this process, or leave executor= out; or {forks.START}",
+            fix=f"create the executor in this process, or leave executor= out; or {forks.START}",
         )
     known = isinstance(executor, str) and executor in ("auto", *EXECUTORS)
     if known or isinstance(executor, Executor) or names_cluster(executor):

@@ -110,10 +110,10 @@ def apart_for(
 
 def _crash_error(call: Call, how: str) -> WorkerError:
     return WorkerError(
-        f"{call.blame.label} ends worker after worker on the first rows ({how})",
+        f"{call.blame.label} crashes every worker on the first rows ({how})",
         site=call.blame.site,
         done="nothing was run",
-        fix="look for what ends the process in the function, or in the constructor of its class",
+        fix="check what crashes the process in the function, or in the constructor of its class",
     )
 
 

@@ -136,7 +136,7 @@ class Profile:
         """Describe the first operator that differs."""
         for i, figures in sorted(self.operators.items()):
             if i not in subject.labels:
-                return f"it has an operator {i}, {figures.label}, which is not there"
+                return f"it has an operator {i}, {figures.label}, which this pipeline lacks"
             if subject.labels[i] != figures.label:
                 return f"operator {i} is {figures.label} there and {subject.labels[i]} here"
         return "operators were added or connected in another way, or have other parameters"
@@ -196,9 +196,9 @@ class Profile:
             raise PlanError(f"{name}: the profile cannot be read: {error}", site=user_site()) from error
         except (ValueError, TypeError, RecursionError) as error:
             raise PlanError(
-                f"{name} is not a profile that this version reads: {error}",
+                f"{name} is not a valid profile: {error}",
                 site=user_site(),
-                fix="make it again: p.profile().save(path)",
+                fix="create it again: p.profile().save(path)",
             ) from error
         if pipeline is not None:
             profile.check(pipeline)

@@ -31,7 +31,7 @@ def read(name: str) -> dict[str, Any]:
         raise ValueError(f'it does not begin with "format": "{_FORMAT}"')
     version = document.pop("version", None)
     if version != VERSION:
-        raise ValueError(f"it is of version {version!r}, and this is version {VERSION}")
+        raise ValueError(f"it has version {version!r}, but this cedar reads version {VERSION}")
     machine = checked(Machine, document.get("machine"), "machine")
     return {**document, "machine": machine, "operators": _operators(document.get("operators"))}
 
@@ -43,7 +43,7 @@ def _operators(listed: Any) -> dict[int, OperatorProfile]:
     for item in listed:
         ordinal = item.pop("ordinal", None) if isinstance(item, dict) else None
         if isinstance(ordinal, bool) or not isinstance(ordinal, int) or ordinal < 0 or ordinal in operators:
-            raise ValueError(f"operators: ordinal {ordinal!r} is none, or is there twice")
+            raise ValueError(f"operators: ordinal {ordinal!r} is invalid or repeated")
         operators[ordinal] = checked(OperatorProfile, item, f"operator {ordinal}")
     return operators
 
@@ -66,7 +66,7 @@ def checked(kind: Any, entry: Any, label: str) -> Any:
         ValueError: a value is wrong; the message starts with ``label``.
     """
     if not isinstance(entry, dict):
-        raise ValueError(f"{label} is not there")  # noqa: TRY004 - the file is wrong, not the caller
+        raise ValueError(f"{label} is missing")  # noqa: TRY004 - the file is wrong, not the caller
     known = {f.name: str(f.type) for f in fields(kind)}
     for name in sorted({*entry, *known}):
         if name not in known or name not in entry:
@@ -97,4 +97,4 @@ def _rounded(value: Any) -> Any:
 
 
 def _reject_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a figure")
+    raise ValueError(f"{text} is not a valid number")

@@ -240,5 +240,5 @@ def guarded(source: Any, split: Any, read: Any = None) -> Any:
         raise SourceError(
             f"{url} cannot be read: {type(error).__name__}: {error}",
             done="reading stopped; no row of this split was delivered",
-            fix="check that the file is there, complete and of the right format",
+            fix="check that the file exists, is complete and has the right format",
         ) from error

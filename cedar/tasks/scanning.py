@@ -225,10 +225,10 @@ class ScanReader:
                 return
         url = self.source.url(getattr(split, "file", 0))
         raise SourceError(
-            f"{url}: {start} rows where there were {int(places[-1]) + 1} before",
+            f"{url}: read {start} rows, but the first read had at least {int(places[-1]) + 1}",
             site=self.plain.site,
             done="reading stopped; no row of this split was delivered",
-            fix="do not write to the data while they are read",
+            fix="do not change the data while they are being read",
         )
 
     def _empty_block(self) -> Iterator[Block]:

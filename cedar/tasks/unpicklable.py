@@ -16,10 +16,10 @@ _MAX_PARTS = 256  # max parts of one container to try
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
-_IN_INIT = "make it in the __init__ of a class and give map the class: it is made once in every worker"
+_IN_INIT = "create it in the __init__ of a class and pass the class to map: each worker creates one instance"
 _ADVICE = (  # substrings of a type's name, and advice for such objects
     (("Lock", "Condition", "Semaphore", "Event", "local"), "locks and threads belong to one process: " + _IN_INIT),
-    (("generator", "coroutine", "async_generator"), "a generator is used up once: make a list of it, or a function"),
+    (("generator", "coroutine", "async_generator"), "a generator can be used only once: pass a list or a function"),
     (("IO", "Buffered", "TextIO", "FileIO"), "keep the path, and open the file where it is read; or " + _IN_INIT),
     (("socket", "SSL", "Connection", "Cursor", "Client", "Session", "Engine"), "connections stay here: " + _IN_INIT),
     (("module",), "import the module inside the function"),

@@ -66,12 +66,12 @@ def first_difference(expected: Sequence[Any], got: Iterable[Any], unit: str = "b
     number = 0
     for number, value in enumerate(got, 1):
         if number > len(expected):
-            return f"{unit} {number - 1}: there are more of them, not {len(expected)}"
+            return f"{unit} {number - 1}: unexpected; expected {len(expected)} in all"
         difference = _difference(expected[number - 1], value)
         if difference is not None:
             return f"{unit} {number - 1}, {difference}"
     if number < len(expected):
-        return f"{unit} {number}: there are no more of them, not {len(expected)}"
+        return f"{unit} {number}: missing; expected {len(expected)} in all"
     return None
 
 
@@ -86,7 +86,7 @@ def _difference(expected: Any, got: Any) -> str | None:
         difference = _column_difference(expected[name], got[name])
         if difference is not None:
             return f"column {name!r}{difference}"
-    return "the columns are of another kind"
+    return "the columns have another type"
 
 
 def _column_difference(expected: Any, got: Any) -> str | None:

@@ -60,7 +60,7 @@ def kill_workers(rate: float, seed: int = 0, most: int | None = None) -> Iterato
         499500
     """
     if not rate > 0:
-        raise PipelineError(f"kill_workers(rate={rate}): a number of kills per second, above 0", site=user_site())
+        raise PipelineError(f"kill_workers(rate={rate}): expected kills per second, above 0", site=user_site())
     kills, stop = Kills(), threading.Event()
     thread = threading.Thread(target=_kill, args=(rate, seed, most, kills, stop), name="cedar-killer", daemon=True)
     thread.start()
@@ -139,9 +139,7 @@ def crash(how: How = "segfault") -> NoReturn:
     elif how == "memory":
         _take_all_memory()
     elif how != "kill":
-        raise PipelineError(
-            f"crash({how!r}): there is no such way", site=user_site(), fix="segfault, exit, kill or memory"
-        )
+        raise PipelineError(f"crash({how!r}): unknown way", site=user_site(), fix="segfault, exit, kill or memory")
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a process does not live on")
 
@@ -158,7 +156,7 @@ def hang(how: Literal["sleep", "spin", "lock"] = "sleep") -> NoReturn:
     if how == "lock":
         ctypes.PyDLL(None).pause()  # a PyDLL call does not release the GIL
     if how not in ("sleep", "spin", "lock"):
-        raise PipelineError(f"hang({how!r}): there is no such way", site=user_site(), fix="sleep, spin or lock")
+        raise PipelineError(f"hang({how!r}): unknown way", site=user_site(), fix="sleep, spin or lock")
     while True:
         if how == "sleep":
             time.sleep(1000)

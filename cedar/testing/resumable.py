@@ -106,10 +106,10 @@ def _check_worlds(
     repeated, lost = got - expected, expected - got
     if repeated:
         raise AssertionError(
-            f"{reported}: {repeated.total()} of {got.total()} deliveries came twice, or are others{where}"
+            f"{reported}: {repeated.total()} of {got.total()} deliveries were repeated or differ{where}"
         )
     if lost.total() > (worlds[-1] - 1 if last in (None, "drop") else 0):
-        raise AssertionError(f"{reported}: {lost.total()} of {expected.total()} deliveries never came{where}")
+        raise AssertionError(f"{reported}: {lost.total()} of {expected.total()} deliveries are missing{where}")
 
 
 def _rows(deliveries: Sequence[Any]) -> list[Any]:

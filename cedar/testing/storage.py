@@ -266,7 +266,7 @@ def _parse_host(host: str) -> dict[str, Any]:
         elif name == "log":
             arguments[name] = unquote(value)
         else:
-            raise ValueError(f"flaky://{host}: there is no {name!r}; see cedar.testing.storage.flaky")
+            raise ValueError(f"flaky://{host}: unknown option {name!r}; see cedar.testing.storage.flaky")
     return arguments
 
 

@@ -62,7 +62,7 @@ class _InspectPass:
         source, path, notes = self._path()
         block = self.binding.rows_behind(source, rows)
         if block.slots < rows:
-            notes.append(f"no more than {block.slots:,} row{'' if block.slots == 1 else 's'} came from the source")
+            notes.append(f"the source has only {block.slots:,} row{'' if block.slots == 1 else 's'}")
         rows_shown = tuple(self._row(block.slice(i, i + 1), path) for i in range(block.slots))
         steps = [source, *(node for node in path if isinstance(node.operator, RowOperator))]
         labels = tuple(self._words[id(node)] for node in steps)
@@ -84,8 +84,8 @@ class _InspectPass:
                 notes.append(f"the sheet ends at {label}: {why}")
                 break
             if isinstance(each.operator, StreamOperator):
-                several = ", and its first input is followed" if len(each.inputs) > 1 else ""
-                notes.append(f"{label} is left out: it decides which rows come, and when{several}")
+                several = ", and only its first input is shown" if len(each.inputs) > 1 else ""
+                notes.append(f"{label} is left out: it decides which rows come next{several}")
             path.append(each)
         return node, path, notes
 
@@ -114,7 +114,7 @@ class _InspectPass:
                 why = f"skipped: {next(iter(after.dead.values())).error}"
                 return Cell(draws=self._draws_if_known(node, block), end=why), block
             return Cell(draws=self._random_draws(node, block), end=f"dropped by {self._words[id(node)]}"), block
-        note = f"{len(after):,} rows are made of it, and the first is followed" if len(after) > 1 else ""
+        note = f"{len(after):,} rows result from it; the first is shown" if len(after) > 1 else ""
         after = after.take(after.live_slots()[:1])
         values = _values(after)
         return Cell(values, _changed(node, before.values, values), self._random_draws(node, block), note), after
@@ -158,9 +158,9 @@ def _why_sheet_ends(node: Node) -> str:
         return f"it sees {operator.exact_rows:,} rows at a time"
     if isinstance(operator, StreamOperator):
         if operator.paired:
-            return "it makes one row of a row of each input"
+            return "it combines a row of each input"
         if operator.recounts or operator.effects().writes != frozenset():
-            return "it is not work on single rows"
+            return "it does not work on single rows"
     return ""
 
 
@@ -172,7 +172,7 @@ def _value(column: Column) -> Any:
     try:
         return python_values(column)[0]
     except (pa.ArrowException, ValueError, OverflowError):
-        return f"a value of {type_of(column)} that Python has no type for"
+        return f"a {type_of(column)} value without a Python equivalent"
 
 
 def _changed(node: Node, before: Any, after: dict[str, Any]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cedar")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_NOT_INSTALLED = "%s is set, and nothing is sent: pip install 'cedar-data[otlp]'"
+_NOT_INSTALLED = "%s is set, but nothing is sent: pip install 'cedar-data[otlp]'"
 
 
 def collector_variable() -> str:

@@ -47,7 +47,7 @@ def from_json(saved: Any) -> Report:
             **_plain(saved),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no report: {type(error).__name__}: {error}") from error
+        raise ValueError(f"invalid report: {type(error).__name__}: {error}") from error
 
 
 def _plain(saved: Any) -> dict[str, Any]:
@@ -64,5 +64,5 @@ def _shares(saved: Any) -> dict[str, Any]:
 def _graph(saved: Any) -> tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...]:
     graph = tuple((str(label), tuple(map(int, inputs)), tuple(map(str, notes))) for label, inputs, notes in saved)
     if any(not 0 <= i < at for at, (_, inputs, _) in enumerate(graph) for i in inputs):
-        raise ValueError("an operator that draws from one after it")
+        raise ValueError("an operator has an input after itself")
     return graph

@@ -55,8 +55,8 @@ def served_by(pid: int) -> list[str]:
                 addresses.append((port, file.read()))
     if not addresses:
         raise PipelineError(
-            f"process {pid} serves no run of yours",
-            fix='make its loader with serve="127.0.0.1:0"; on another machine, give loader.url',
+            f"process {pid} serves none of your runs",
+            fix='create its loader with serve="127.0.0.1:0"; for another machine, use loader.url',
         )
     return [url for _, url in sorted(addresses)]
 

@@ -70,7 +70,7 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
         trace = _read(path)
         began = trace.get(BASE)
         if not isinstance(began, int):
-            raise PipelineError(f"{path} does not say when its clock began", fix=f"a trace with {BASE!r}")
+            raise PipelineError(f"{path} has no base time", fix=f"use a trace that has {BASE!r}")
         base = began if base is None else base
         try:
             later = (began - base) / 1000
@@ -78,7 +78,7 @@ def merge_traces(out: str | os.PathLike[str], paths: Sequence[str | os.PathLike[
                 event | {"ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]
             ]
         except (TypeError, OverflowError) as error:
-            raise PipelineError(f"{path} has an event at no time: {error}", fix="its ts is a number") from error
+            raise PipelineError(f"{path} has an event with no time: {error}", fix="ts must be a number") from error
     with writing(os.fspath(out)), open(out, "w", encoding="utf-8") as file:
         json.dump({"displayTimeUnit": "ms", BASE: base, "traceEvents": events}, file)
 
@@ -88,7 +88,7 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             trace = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise PipelineError(f"{path} cannot be read: {error}", fix="a trace is a file of JSON") from error
+        raise PipelineError(f"{path} cannot be read: {error}", fix="expected a JSON file") from error
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise PipelineError(f"{path} is not a trace", fix=_WRITES)

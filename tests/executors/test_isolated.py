@@ -52,7 +52,7 @@ def test_a_function_that_always_ends_its_process_is_named(monkeypatch: pytest.Mo
     def ends(x: int):
         os._exit(3)
 
-    with pytest.raises(cedar.WorkerError, match=r"map\(ends\) ends worker after worker on the first rows"):
+    with pytest.raises(cedar.WorkerError, match=r"map\(ends\) crashes every worker on the first rows"):
         run(numbers(ends, on_error=cedar.Skip()))
 
 
@@ -126,5 +126,5 @@ def test_a_constructor_that_ends_its_process_is_no_rows_fault() -> None:
         def __call__(self, x: int):
             return x
 
-    with pytest.raises(cedar.WorkerError, match=r"map\(Ends\) ends worker after worker on the first rows"):
+    with pytest.raises(cedar.WorkerError, match=r"map\(Ends\) crashes every worker on the first rows"):
         run(numbers(Ends, on_error=cedar.Skip()), plan="off")

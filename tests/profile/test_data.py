@@ -34,7 +34,7 @@ def test_a_profile_of_another_pipeline_is_refused_and_says_what_differs(tmp_path
     assert Profile.load(tmp_path / "p.json", same).operators == operators  # the data may be others
     for other, said in [
         (rows.map(repr, "x"), re.escape("operator 1 is map(str) there and map(repr) here")),
-        (rows, re.escape("it has an operator 1, map(str), which is not there")),
+        (rows, re.escape("it has an operator 1, map(str), which this pipeline lacks")),
         (here.batch(2), "operators were added"),
     ]:
         with pytest.raises(PlanError, match=said):

@@ -42,18 +42,18 @@ def changed(tmp_path, change):
     [
         (lambda d: [1, 2], "it does not begin with"),
         (lambda d: d.update(format="yaml"), "it does not begin with"),
-        (lambda d: d.update(version=99), "it is of version 99, and this is version 2"),
-        (lambda d: d.pop("machine") and None, "machine is not there"),
+        (lambda d: d.update(version=99), "it has version 99, but this cedar reads version 2"),
+        (lambda d: d.pop("machine") and None, "machine is missing"),
         (lambda d: d["machine"].update(cores="two"), "machine: cores is 'two'"),
         (lambda d: d["machine"].update(memory=-1), "machine: memory is -1"),
         (lambda d: d.update(operators={}), "operators is not a list"),
-        (lambda d: d.update(operators=[3]), "ordinal None is none"),
-        (lambda d: d["operators"].append(dict(d["operators"][0])), "ordinal 0 is none, or is there twice"),
+        (lambda d: d.update(operators=[3]), "ordinal None is invalid"),
+        (lambda d: d["operators"].append(dict(d["operators"][0])), "ordinal 0 is invalid or repeated"),
         (lambda d: d["operators"][0].update(wall=None), "operator 0: wall is None"),
         (lambda d: d["operators"][0].update(rows=True), "operator 0: rows is True"),
         (lambda d: d["operators"][0].update(columns={"x": "large"}), "operator 0: columns is"),
         (lambda d: d["operators"][0].update(gil=1.5), "operator 0: gil is 1.5"),
-        (lambda d: d["operators"][0].update(wall=float("nan")), "NaN is not a figure"),
+        (lambda d: d["operators"][0].update(wall=float("nan")), "NaN is not a valid number"),
         (lambda d: d["operators"][0].pop("label") and None, "operator 0 has no 'label'"),
         (lambda d: d.update(color="red"), "the profile has an unknown 'color'"),
     ],
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path, change, said):
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"not json", b"{" * 100_000])
 def test_garbage_is_refused(tmp_path, content):
     (tmp_path / "p.json").write_bytes(content)
-    with pytest.raises(PlanError, match="is not a profile"):
+    with pytest.raises(PlanError, match="is not a valid profile"):
         Profile.load(tmp_path / "p.json")
 
 

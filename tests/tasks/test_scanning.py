@@ -276,7 +276,7 @@ def test_data_that_change_between_the_two_reads():
 
     source = Shrinking(from_arrow(table()))
     scan = scan_reader(Reader(source, 0), None, steps_of([n >= 0]), [n >= 0], ALWAYS)
-    with pytest.raises(SourceError, match="rows where there were"):
+    with pytest.raises(SourceError, match="rows, but the first read had"):
         list(scan.read_blocks(source.splits()[0], 0, Env()))
 
 

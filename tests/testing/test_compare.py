@@ -32,8 +32,8 @@ def test_the_first_difference_is_named(one: Any, other: Any, says: str | None) -
 
 def test_lengths_that_differ_are_named() -> None:
     batch = {"x": np.arange(2)}
-    assert first_difference([batch] * 2, [batch] * 3, "row") == "row 2: there are more of them, not 2"
-    assert first_difference([batch] * 2, [batch]) == "batch 1: there are no more of them, not 2"
+    assert first_difference([batch] * 2, [batch] * 3, "row") == "row 2: unexpected; expected 2 in all"
+    assert first_difference([batch] * 2, [batch]) == "batch 1: missing; expected 2 in all"
     assert first_difference([], []) is None
 
 

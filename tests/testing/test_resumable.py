@@ -51,6 +51,6 @@ class Forgets:
 def test_batches_that_other_ranks_do_not_have_are_counted() -> None:
     p = cedar.from_source(Forgets()).batch(5)
     with pytest.raises(
-        AssertionError, match=r"with 2, then 3, then 2 rank\(s\): \d+ of \d+ deliveries came twice, or are"
+        AssertionError, match=r"with 2, then 3, then 2 rank\(s\): \d+ of \d+ deliveries were repeated or differ"
     ):
         cedar.testing.assert_resumable(p, executors=["inline"], stops=[], worlds=(2, 3, 2))

@@ -74,7 +74,7 @@ def test_a_url_holds_the_faults_and_names_the_files_behind(memory: Any, tmp_path
 def test_what_no_request_would_outlive_is_refused() -> None:
     with pytest.raises(ValueError, match="no request would ever succeed"):
         flaky("memory://a", status=0.5, reset=0.5)
-    with pytest.raises(ValueError, match="there is no 'stats'"):
+    with pytest.raises(ValueError, match="unknown option 'stats'"):
         fsspec.url_to_fs("flaky://memory;stats=0.5/a")
 
 

@@ -210,7 +210,7 @@ def test_rows_below_a_concat_and_a_repeat_keep_the_draws_of_a_run():
     run = of_run(p, "image")
     sheet = p.inspect(4)
     assert all(np.array_equal(last(row).values["image"], run[last(row).values["id"]]) for row in sheet.rows)
-    assert "its first input is followed" in sheet.notes[0]
+    assert "only its first input is shown" in sheet.notes[0]
     twice = one.repeat(2).map(image.random_resized_crop(8), "image")
     with twice.loader() as loader:
         first = [row["image"] for row in loader][:4]
@@ -254,7 +254,7 @@ def test_a_row_that_becomes_several_is_followed_by_its_first():
     sheet = cedar.from_items([{"x": 0}, {"x": 3}]).flat_map(parts).map(lambda y: -y, "y").inspect()
     none, three = sheet.rows
     assert last(none).end.startswith("dropped by flat_map(")
-    assert three.cells[1].note == "3 rows are made of it, and the first is followed"
+    assert three.cells[1].note == "3 rows result from it; the first is shown"
     assert last(three).values == {"y": -3}
     assert "gone: x" in str(sheet)
 

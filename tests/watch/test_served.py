@@ -17,7 +17,7 @@ from tests.watch.toy_runs import files
 def test_a_process_is_asked_by_its_id(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pipeline, me = files(tmp_path).batch(100), os.getpid()
-    with pytest.raises(cedar.PipelineError, match=f"process {me} serves no run"):
+    with pytest.raises(cedar.PipelineError, match=f"process {me} serves none of your runs"):
         cedar.served_by(me)
     with subprocess.Popen([sys.executable, "-c", "pass"]) as killed:
         pass

@@ -47,5 +47,5 @@ def test_an_event_at_no_time_is_an_error_that_names_the_file(tmp_path):
     bad = tmp_path / "bad.json"
     for ts in ('"abc"', "null", "1" + "0" * 400):
         bad.write_text(f'{{"baseTimeNanoseconds": 5, "traceEvents": [{{"ts": {ts}}}]}}')
-        with pytest.raises(cedar.PipelineError, match="bad.json has an event at no time"):
+        with pytest.raises(cedar.PipelineError, match="bad.json has an event with no time"):
             cedar.merge_traces(tmp_path / "both.json", [bad])

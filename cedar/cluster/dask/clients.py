@@ -59,8 +59,8 @@ def client_again(
                 raise WorkerError(
                     f"the Dask scheduler at {address} is gone and did not return within {limit:g} s: {error.what}",
                     done="the epoch was stopped; the state is that of the last batch received",
-                    fix="start it again at that address, then load the state into a new loader; loader(timeout=) says "
-                    "how long to wait",
+                    fix="start it again at that address, then load the state into a new loader; loader(timeout=) sets "
+                    "the time limit",
                 ) from error
             stop.wait(1.0)
         else:
@@ -118,7 +118,7 @@ def ask(client: Any, question: Callable[..., Any], *args: Any, **named: Any) -> 
             f"the Dask scheduler does not answer: {str(error) or type(error).__name__}",
             done="nothing was run",
             fix="check that its process runs, and the network; cedar.dask.scheduler-silent in Dask's "
-            "configuration is how long to wait",
+            "configuration sets the time limit",
         ) from error
 
 
@@ -139,14 +139,14 @@ def check(client: Any, address: str) -> None:
     """
     if client.asynchronous:
         raise PipelineError(
-            "the Dask client is asynchronous", site=user_site(), fix="make it without asynchronous=True"
+            "the Dask client is asynchronous", site=user_site(), fix="create it without asynchronous=True"
         )
     if any(client is each for each in _parents):
         forget(address)
         raise PipelineError(
-            "the Dask client was made before this process was forked, and does not work here",
+            "the Dask client was created before this process was forked, and does not work here",
             site=user_site(),
-            fix="make it in the process that uses it, or give the address of the scheduler",
+            fix="create it in the process that uses it, or give the address of the scheduler",
         )
     if not _is_answering(client):
         raise WorkerError(
@@ -182,7 +182,7 @@ def connected(address: str, name: str = "cedar") -> Any:
         raise WorkerError(
             f"no Dask scheduler answers at {address} within {limit:g} s: {str(error) or type(error).__name__}",
             done="nothing was run",
-            fix="start one with `cedar service start` or `dask scheduler`, and look at address, port, firewall and "
+            fix="start one with `cedar service start` or `dask scheduler`, and check address, port, firewall and "
             'TLS: the keys of a service are found by the user who started it; for other clusters at "tls://", Dask\'s '
             "configuration names the certificates under distributed.comm.tls",
         ) from error

@@ -207,7 +207,7 @@ class DaskExecutor(Executor):
             f"the Dask cluster at {self.address} has had no worker for {limit:g} s",
             done="the epoch was stopped; the state is that of the last batch received",
             fix="start workers, then load the state into a new loader; cedar.dask.workers in Dask's configuration "
-            "is how long to wait",
+            "sets the time limit",
         )
         for task in self.pending():
             _settle(task.delivery, error=error)
@@ -247,7 +247,7 @@ class DaskExecutor(Executor):
 
     def give_up(self, task: ClusterTask) -> None:
         """Fail a call of which no try gives a result; the run then retries it."""
-        why = "no worker of the Dask cluster brings the result of a task"
+        why = "no worker of the Dask cluster returned the result of a task"
         _settle(task.delivery, error=WorkerDied(why, ended=False))
 
     async def _try(self, task: ClusterTask, packed: PackedCall) -> None:

@@ -31,7 +31,7 @@ class SharedFailed(Exception):
     """Computing a shared result failed. It is raised with the answer, so that Dask does not keep that as a result."""
 
     def __init__(self, parcel: Parcel) -> None:
-        super().__init__("a shared result could not be made")
+        super().__init__("a shared result could not be computed")
         self.parcel = parcel
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -109,7 +109,7 @@ def _published(address: str) -> dict[str, str] | None:
         others = facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         if facts.st_uid != os.geteuid() or others:
             raise WorkerError(
-                f"the keys of the service at {address} are in a file that others can reach: {path}",
+                f"the keys of the service at {address} are in a file that other users can access: {path}",
                 done="nothing was run", fix="start the service again; only you should have its key",
             )  # fmt: skip
         try:

@@ -77,7 +77,7 @@ class LocalHost:
             ended = f"it ended with exit code {self._process.returncode}"
             why = f"it did not start within {_PATIENCE:g} s" if line is None else ended
             raise WorkerError(
-                f"no Dask cluster can be started on this machine: {why}",
+                f"the local Dask cluster could not be started: {why}",
                 done="nothing was run",
                 fix='check the lines above, if any, or use executor="processes"',
             ) from error

@@ -154,12 +154,12 @@ def _pack_answer(answer: Done | TaskFailed, seconds: float) -> Parcel:
     except Exception as error:  # noqa: BLE001 - pickling an object may raise anything
         if isinstance(answer, TaskFailed):
             return Parcel.of(TaskFailed(WorkerError(f"a task failed: {type(answer.error).__name__}: {answer.error}")))
-        return Parcel.of(TaskFailed(unsendable_error(answer.value, "what a task made", error)))
+        return Parcel.of(TaskFailed(unsendable_error(answer.value, "the result of a task", error)))
 
 
 def _other_versions(theirs: str) -> WorkerError:
     return WorkerError(
-        f"a worker of the Dask cluster has {stamp()}, and the client {theirs}",
+        f"a worker of the Dask cluster has {stamp()}, but the client has {theirs}",
         done="nothing was run there",
         fix="install the same versions everywhere, then start the worker again",
     )

@@ -94,7 +94,7 @@ class Watch:
                 if await self._check(executor.pending()):
                     return
             except OSError as error:
-                _log.info("the Dask scheduler could not be asked: %s", error)
+                _log.info("the Dask scheduler could not be reached: %s", error)
             except Exception:  # noqa: BLE001 - checking must continue
                 _log.warning("checking the Dask cluster failed", exc_info=True)
 
@@ -113,7 +113,7 @@ class Watch:
             return True
         for task in needy:
             if len(task.tries) < _MAX_TRIES:
-                _log.warning("a task is computed once more: its worker is silent, or its result does not arrive")
+                _log.warning("a task is retried, because its worker is silent or its result does not arrive")
                 await executor.again(task)
             else:
                 executor.give_up(task)

@@ -76,7 +76,7 @@ class Run:
         if session != self.session:
             return
         if block != self.at.get(member.rank, -1) + 1 or block > self.complete + _MAX_BLOCKS_AHEAD:
-            raise RefusedMessage(f"rank {member.rank} spoke of block {block}, which is not its next")
+            raise RefusedMessage(f"rank {member.rank} reported block {block}, which is not its next")
         self.at[member.rank] = block
         reports = self._reports.setdefault(block, {})
         reports[member.rank] = end
@@ -133,7 +133,7 @@ class Hub:
                 self._drop(name)
                 member.send({"got": None})
             case _:
-                raise RefusedMessage("an invalid message")
+                raise RefusedMessage("the message is invalid")
 
     def leave(self, member: Member) -> None:
         """Remove a rank whose connection is closed."""
@@ -154,7 +154,7 @@ class Hub:
 
     def _join(self, member: Member, name: str, rank: int, world: int) -> None:
         if member.run is not None:
-            raise RefusedMessage("a rank that joined before")
+            raise RefusedMessage("this rank has already joined")
         waiting = self.runs.setdefault(name, [Run(name, world)])
         if waiting[-1].begun:
             waiting.append(Run(name, world))
@@ -201,7 +201,7 @@ class Hub:
 
 def _run_of(member: Member) -> Run:
     if member.run is None:
-        raise RefusedMessage("a rank that has not joined")
+        raise RefusedMessage("this rank has not joined")
     return member.run
 
 
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
             keep_alive(connected)
         self._hub.connections += 1
         if self._hub.connections > MEMBERS:
-            self._end(f"{MEMBERS} ranks are connected, and more are not taken")
+            self._end(f"{MEMBERS} ranks are connected, which is the limit")
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
@@ -236,11 +236,11 @@ class Connection(asyncio.Protocol):
             for line in lines:
                 self._hub.hear(self._member, json.loads(line))
             if len(rest) > _LINE or self._hub.unread > _UNREAD:
-                raise RefusedMessage("a message that is too long")
+                raise RefusedMessage("the message is too long")
         except RefusedMessage as error:
             self._end(str(error))
         except (ValueError, RecursionError):
-            self._end("a message that is not JSON")
+            self._end("the message is not valid JSON")
 
     def pause_writing(self) -> None:
         """See ``asyncio.Protocol``. Stop reading from a rank that does not read its own messages."""

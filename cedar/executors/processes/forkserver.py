@@ -145,7 +145,7 @@ class ForkServer:
         try:
             return ending(self._process.wait(_END_SECONDS), None)
         except subprocess.TimeoutExpired:
-            return "the process that forks workers does not answer any more"
+            return "the process that forks workers no longer answers"
 
     def _receive_message(self, seconds: float) -> bool:
         """Receive one message from the server; return False if none arrived within ``seconds``."""

@@ -157,7 +157,7 @@ class Keeper(threading.Thread):
         try:
             answer = decode(parts)
         except Exception as error:  # noqa: BLE001 - a class that cannot be unpickled here may raise anything
-            answer = TaskFailed(unsendable_error(None, "what a task made", error))
+            answer = TaskFailed(unsendable_error(None, "the result of a task", error))
         if isinstance(answer, LogLine):
             _log_record(answer.record())
             return
@@ -191,7 +191,7 @@ def _log_record(record: logging.LogRecord) -> None:
         if type(error) not in _reported_errors:
             _reported_errors.add(type(error))
             with suppress(Exception):  # the handler may fail on this record too
-                _log.warning("a handler or filter of the log failed on a line of a worker's", exc_info=True)
+                _log.warning("a logging handler or filter failed on a worker's log record", exc_info=True)
 
 
 _log = logging.getLogger("cedar")

@@ -68,7 +68,7 @@ class WorkerProcess:
             try:
                 code = self._process.wait(_KILL_SECONDS)
             except TimeoutError:  # even SIGKILL has to wait for the kernel
-                return f"{self._kill_reason or 'killed by SIGKILL'}, and still there: it waits in the kernel"
+                return f"{self._kill_reason or 'killed by SIGKILL'}, but still waiting in the kernel"
         if self._kill_reason:
             return f"{self._kill_reason}, ended by SIGKILL"
         return ending(code, self._kills_before)

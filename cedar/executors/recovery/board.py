@@ -43,7 +43,7 @@ class AttemptBoard:
         except OSError as error:  # a file size limit or a full disk: run without marks
             self._free.clear()
             self._page = mmap.mmap(-1, size)
-            _log.warning("no page can be shared with workers (%s): a row that ends one is not named", error)
+            _log.warning("cannot share memory with workers (%s): rows that crash workers will not be named", error)
         self._page[:TOKEN] = self._token
 
     def _shared(self, size: int) -> mmap.mmap:

@@ -102,7 +102,7 @@ class Recovery:
         for task, place in tasks:
             seen = board.read(place) if place is not None else None
             if seen is None:
-                sent.append(RunningTask(task.work.named(None), "no mark of it is to be seen", task.sent))
+                sent.append(RunningTask(task.work.named(None), "its progress is not visible", task.sent))
                 continue
             row = self._row_ref(task, seen.mark) if seen.mark.rows or task.work.reads else None
             running.append(RunningTask(task.work.named(seen.mark), f"process {seen.pid}", seen.began, row))
@@ -262,7 +262,7 @@ class Recovery:
         task.survived()
         if task.trial is None and trial is not None:
             at = f"{task.work.named(trial.suspect)}, {self._row_ref(task, trial.suspect)}"
-            _log.warning("a worker died at %s, and neither that row nor its block ends a fresh one: run again", at)
+            _log.warning("a worker died at %s, but neither row nor block crashes a new worker: retrying", at)
             stop = self._why_stop(task, trial.suspect, "trials in fresh processes found nothing")
             if stop is not None:
                 raise stop
@@ -284,11 +284,11 @@ class Recovery:
             return WorkersDied(
                 f"worker processes do not start: {how}",
                 done=_STOPPED,
-                fix="run python -c 'import cedar' in a shell: what fails there, or the lack of memory, is the cause",
+                fix="run python -c 'import cedar' in a shell: the error there, or a lack of memory, is the cause",
             )
         if task.hopeless and mark is not None and mark.operator == READING:
             return SourceError(
-                f"reading {task.work.reads or 'a split'} ended the worker {task.deaths} times: {how}",
+                f"reading {task.work.reads or 'a split'} crashed the worker {task.deaths} times: {how}",
                 row=mark.ref,
                 done=_STOPPED,
                 fix="check whether the file is damaged, or too large for the memory; leave it out to continue",
@@ -296,10 +296,10 @@ class Recovery:
         if task.hopeless or task.deaths >= _MAX_DEATHS_OF_TASK or self._deaths.in_a_row >= _MAX_DEATHS_IN_A_ROW:
             times = f"{task.deaths} times" if task.deaths > 1 else f"{self._deaths.in_a_row + 1} times in a row"
             return WorkersDied(
-                f"workers died {times} at work on {task.work.named(mark)}, and no single row is to blame: {how}",
+                f"workers died {times} while running {task.work.named(mark)}, and no single row is to blame: {how}",
                 row=mark.ref if mark is not None and mark.rows else None,
                 done=_STOPPED,
-                fix="look for too little memory, or for a library that crashes; then resume from a checkpoint",
+                fix="check for too little memory or a library that crashes; then resume from a checkpoint",
             )
         return None
 
@@ -310,7 +310,7 @@ class Recovery:
             self._check_workers()
         except Exception:  # noqa: BLE001 - lost tasks must still be retried
             if not self._check_has_failed:
-                _log.warning("it could not be seen whether workers stand still", exc_info=True)
+                _log.warning("checking for stuck workers failed", exc_info=True)
             self._check_has_failed = True
 
     def _check_workers(self) -> None:
@@ -336,7 +336,7 @@ def refused(error: BaseException) -> WorkerError:
         return WorkerError(
             f"a worker died, and the executor takes no more tasks: {error}",
             done=_STOPPED,
-            fix='use executor="processes", which starts another worker and finds the row; or make a new executor',
+            fix='use executor="processes", which starts another worker and finds the row; or create a new executor',
         )
     return WorkerError(
         f"the executor takes no more tasks: {error}",

@@ -80,7 +80,7 @@ class Waiting:
         timeout = self.patience.timeout
         if seconds >= self.patience.warn and not self._warned:
             self._warned = True
-            _log.warning("%s; loader(timeout=) limits such waits", self._stall_message(seconds, awaited))
+            _log.warning("%s; loader(timeout=) limits the wait", self._stall_message(seconds, awaited))
         limit = None if timeout is None else 2 * timeout + _GRACE_SECONDS if self._recovers() else timeout
         if limit is not None and seconds >= limit:
             raise WorkerError(
@@ -94,7 +94,7 @@ class Waiting:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
         now = time.monotonic()
         tasks = sorted(self._at_work(), key=lambda task: task.since)
-        work = "; ".join(task.describe(now) for task in tasks[:4]) or "no task has begun"
+        work = "; ".join(task.describe(now) for task in tasks[:4]) or "no task has started"
         return f"no progress for {seconds:.0f} s, since {since}: the loop waits for {awaited}; at work: {work}"
 
 

@@ -242,7 +242,7 @@ def _limit_threads() -> None:
 def _unsendable_reply_error(reply: Any, error: Exception) -> WorkerError:
     if isinstance(reply, TaskFailed):
         return WorkerError(f"a task failed: {type(reply.error).__name__}: {reply.error}")
-    return unsendable_error(reply.value, "what a task made", error)
+    return unsendable_error(reply.value, "the result of a task", error)
 
 
 def unsendable_error(value: Any, label: str, error: Exception) -> WorkerError:
@@ -255,5 +255,5 @@ def unsendable_error(value: Any, label: str, error: Exception) -> WorkerError:
                 label = f"column {name!r}"
     return WorkerError(
         f"{label} cannot be sent to another process: {type(error).__name__}: {error}",
-        fix='make values that can be pickled, or use executor="threads"',
+        fix='return values that can be pickled, or use executor="threads"',
     )

@@ -200,7 +200,7 @@ def test_a_task_that_is_given_up_is_lost_without_a_death(executor: DaskExecutor)
     future = executor.submit(time.sleep, 2.0)
     (task,) = executor.pending()
     executor.give_up(task)
-    with pytest.raises(WorkerDied, match="no worker of the Dask cluster brings the result") as caught:
+    with pytest.raises(WorkerDied, match="no worker of the Dask cluster returned the result") as caught:
         future.result(30)
     assert not caught.value.ended
 

@@ -161,7 +161,7 @@ def test_a_key_file_that_a_stranger_could_have_written_is_not_used(
     else:
         path.write_text('{"certificate": 3}')
     if change in ("readable", "not mine"):
-        with pytest.raises(cedar.WorkerError, match="others can reach") as caught:
+        with pytest.raises(cedar.WorkerError, match="other users can access") as caught:
             security_at(address)
         assert str(path) in str(caught.value)
     else:

@@ -45,4 +45,4 @@ def test_code_that_is_pushed_out_while_a_task_begins_is_still_there(monkeypatch:
 def test_a_worker_of_another_version_that_came_late_refuses_the_task() -> None:
     answer = run("cedar 0.0.1, Python 3.9", Parcel((b"whatever",))).open()
     assert isinstance(answer.error, cedar.WorkerError)
-    assert f"has {stamp()}, and the client cedar 0.0.1, Python 3.9" in str(answer.error)
+    assert f"has {stamp()}, but the client has cedar 0.0.1, Python 3.9" in str(answer.error)

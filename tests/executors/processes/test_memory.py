@@ -27,5 +27,5 @@ def test_one_kill_for_memory_explains_one_death(monkeypatch: pytest.MonkeyPatch,
 def test_how_a_process_ended_is_told_in_words() -> None:
     assert memory.ending(3, None) == "exit code 3"
     assert memory.ending(-11, 0) == "killed by SIGSEGV"
-    assert memory.ending(-9, None) == "killed by SIGKILL (by the kernel, out of memory?)"
+    assert memory.ending(-9, None) == "killed by SIGKILL (perhaps because memory ran out)"
     assert memory.ending(-1000, None) == "killed by signal 1000"

@@ -151,7 +151,7 @@ def test_a_file_that_ends_every_reader_is_named(monkeypatch: pytest.MonkeyPatch)
         def url(self, file: int) -> str:
             return f"file-{file}.bin"
 
-    with pytest.raises(cedar.SourceError, match=r"reading file-1.bin ended the worker 3 times: exit code 3"):
+    with pytest.raises(cedar.SourceError, match=r"reading file-1.bin crashed the worker 3 times: exit code 3"):
         rows(loader(cedar.from_source(Bad()).map(abs, "x", dtype=int).batch(10)))
 
 

@@ -195,7 +195,7 @@ def test_what_neither_a_row_nor_a_block_is_to_blame_for_ends_the_run(tmp_path: P
                 os.abort()
         return x
 
-    with pytest.raises(cedar.WorkerError, match=r"workers died \d+ times at work on map\(unlucky\), and no single row"):
+    with pytest.raises(cedar.WorkerError, match=r"workers died \d+ times while running map\(unlucky\), and no"):
         run(numbers().map(unlucky, "x", dtype=int, on_error=cedar.Skip(blocks=True)))
 
 
