@@ -65,7 +65,7 @@ def ending(code: int, before: int | None) -> str:
         return f"exit code {code}"
     if code == -signal.SIGKILL:
         if was_killed(before):
-            return "killed by SIGKILL: the kernel reports that memory ran out"
+            return "killed by SIGKILL: out of memory, as the kernel reports"
         return "killed by SIGKILL" if before is not None else "killed by SIGKILL (perhaps because memory ran out)"
     try:
         return f"killed by {signal.Signals(-code).name}"
