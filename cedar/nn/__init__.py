@@ -1,4 +1,4 @@
-"""Modules for models of your own: embeddings of rows that repeat, mixtures of experts that follow popularity."""
+"""Modules for your own models: embeddings that deduplicate rows, and mixtures of experts placed by popularity."""
 
 from cedar.trainers.dlrm.embeddings import DedupEmbeddings
 from cedar.trainers.dlrm.hot import Frequency, frequencies

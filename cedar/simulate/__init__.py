@@ -1,8 +1,8 @@
-"""Simulate schedules and failures, for grids of any size, against other ways to live with failures. Imports no torch.
+"""Simulate pipeline schedules and failures for grids of any size, and compare fault-tolerance methods. Needs no torch.
 
-``SYSTEMS`` tells what a step takes for those who are dead; ``read_trace``, ``random_trace`` and ``replay`` what that
-makes of hours in which machines come and go; ``predict`` what a real run should take, given what its instructions take.
-Everything that comes out of here is *simulated*: say so next to every figure.
+``SYSTEMS`` maps each method to a function that returns the time of a step for a given set of dead workers.
+``read_trace``, ``random_trace`` and ``replay`` simulate hours of training in which machines fail and are repaired.
+``predict`` estimates the step times of a real run from measured instruction times. All results are *simulated*.
 """
 
 from cedar.simulate.baselines import one_f_one_b, zero_bubble

@@ -1,4 +1,4 @@
-"""Schedules that others work by, to compare with: 1F1B, and zero-bubble with its memory."""
+"""Published pipeline schedules to compare with: 1F1B, and zero-bubble with the memory of 1F1B."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cedar.trainers.resilient.schedule import Schedule
 
 
 def one_f_one_b(problem: Problem) -> Schedule:
-    """1F1B (Narayanan et al., PipeDream-Flush): a stage is ``stages - stage`` micro-batches ahead, then does a fused B
-    and an F in turn; every worker steps together.
+    """Return the 1F1B schedule (Narayanan et al., PipeDream-Flush). All workers step together.
 
-    With dead workers their micro-batches go to live ones, and nothing else changes: what re-routing costs by itself.
-    With less memory than 1F1B needs, a stage gets less far ahead.
+    A stage runs up to ``stages - stage`` micro-batches ahead, then alternates a fused backward and a forward. If memory
+    does not allow this, a stage runs fewer micro-batches ahead. The micro-batches of dead workers go to live ones and
+    nothing else changes, so the result shows the cost of re-routing alone.
     """
     return _strict(replace(problem, mode="sync"), fused=True)
 
 
 def zero_bubble(problem: Problem) -> Schedule:
-    """Zero-bubble with the memory of 1F1B (Qi et al., ZB-H1): B_INPUT first, and B_WEIGHT where a stage would wait.
+    """Return the zero-bubble schedule with the memory of 1F1B (Qi et al., ZB-H1).
 
-    Stages step on their own if the problem's mode is ``staggered``, together if it is ``sync``. A problem without a
-    limit of memory gets that of 1F1B.
+    B_INPUT runs first, and B_WEIGHT fills the time in which a stage would wait. Stages step separately if the problem's
+    mode is ``staggered``, together if it is ``sync``. A problem without a memory limit gets the limit of 1F1B.
     """
     return _strict(replace(problem, memory="1f1b") if problem.memory is None else problem, fused=False)
 

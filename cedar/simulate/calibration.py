@@ -1,4 +1,4 @@
-"""From what a real executor took to what the simulator says it should take: the check of the one by the other."""
+"""Predict the step times of a real run from measured instruction times, and compare prediction with measurement."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from cedar.trainers.resilient.schedule import Durations, Schedule, Timeline, tim
 
 
 def predict(schedule: Schedule, durations: Durations, iterations: int = 1) -> Timeline:
-    """When each step of a real run should end, given what its instructions take."""
+    """Return when each step of a real run should end, given the measured time of each instruction."""
     return timeline(schedule, durations, iterations=iterations, transfer=durations.transfer)
 
 
 def error(predicted: float, measured: float) -> float:
-    """How far a prediction is off, as a share of what was measured.
+    """Return the absolute error of a prediction, as a fraction of the measured value.
 
     Examples:
         >>> error(0.95, 1.0)

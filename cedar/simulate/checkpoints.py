@@ -1,10 +1,10 @@
-"""Effective training time under failures: what ways to save state leave of a job's time. Imports no torch.
+"""Effective training time under failures: the fraction that each checkpointing scheme preserves. Imports no torch.
 
-``dense`` stops for each checkpoint, as often as is best (Young, 1974). ``checkfreq`` (FAST '21) copies to the host
-next to the next iteration, writes in the background, and saves as often as costs 3.5% at most. ``gemini`` (SOSP '23)
+``dense`` stops for each checkpoint, at the optimal interval (Young, 1974). ``checkfreq`` (FAST '21) copies to the host
+during the next iteration, writes in the background, and saves as often as a cost of 3.5% allows. ``gemini`` (SOSP '23)
 copies to the memory of peers while the network is idle, and restores from there. ``moevement`` (arXiv 2412.15411) saves
-a part in every iteration, in a window that fits the links; after a failure the workers of the failed stage alone replay
-from the window before the last, and the others lose nothing. Each is as published, and otherwise ideal.
+a part in each iteration, in a window that fits the links. After a failure, only the failed stage's workers replay, from
+the window before the last; the others lose nothing. Each scheme is modeled as published, without other overhead.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from cedar.trainers.common.config import not_negative, positive
 from cedar.trainers.common.windows import plan_window, step_bytes
 
-_OVERHEAD = 0.035  # of CheckFreq: the most that it lets checkpoints cost
-_STATE = 12  # bytes of a value's master weight and moments
-_FROZEN = 1 / 6  # of a window's replay: half of all operators wait for their state, and need no gradient of weights
+_OVERHEAD = 0.035  # CheckFreq: the largest fraction of training time that checkpoints may cost
+_STATE = 12  # bytes of a value's master weight and two moments
+_FROZEN = 1 / 6  # fraction of a replay saved: on average half of the operators are frozen and need no weight gradient
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """State that has to be saved, and the ways that it can take."""
+    """The size of the state to save, and the bandwidth of the links that can carry it."""
 
-    values: float  # parameters that one worker holds
-    operators: int = 64  # that they belong to, experts and others, of one size
-    host: float = 12.0  # gigabytes per second from a worker to the memory of its machine
-    network: float = 12.0  # gigabytes per second from a worker to the memory of another machine
-    idle: float = 0.5  # share of an iteration in which the network is free
-    storage: float = 0.5  # gigabytes per second that a worker has of the storage
-    copies: int = 2  # in the memory of other machines
+    values: float  # parameters on one worker
+    operators: int = 64  # equally large operators (experts and others) that these parameters belong to
+    host: float = 12.0  # gigabytes per second from a worker to its machine's memory
+    network: float = 12.0  # gigabytes per second from a worker to another machine's memory
+    idle: float = 0.5  # fraction of an iteration in which the network is free
+    storage: float = 0.5  # gigabytes per second of storage bandwidth per worker
+    copies: int = 2  # copies in the memory of other machines
     restart: float = 60.0  # seconds from a failure until new workers can load
 
     def __post_init__(self) -> None:
@@ -43,30 +43,30 @@ class CheckpointOptions:
 
     @property
     def state(self) -> float:
-        """Gigabytes of a worker."""
+        """Return the gigabytes of state on one worker."""
         return _STATE * self.values / 1e9
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How state is saved; times are in seconds."""
+    """A checkpointing scheme; times are in seconds."""
 
     name: str
-    every: int  # iterations between two checkpoints; of a window
-    stall: float = 0.0  # that a checkpoint holds the training up
-    lag: float = 0.0  # from a checkpoint's iteration until it can be restored
-    load: float = 0.0  # after a restart
-    replay: float | None = None  # of an iteration that the failed stage does again; None: all go back, and do it again
+    every: int  # iterations between two checkpoints, or iterations in a window
+    stall: float = 0.0  # time for which a checkpoint stops training
+    lag: float = 0.0  # from a checkpoint's iteration until the checkpoint can be restored
+    load: float = 0.0  # time to load the state after a restart
+    replay: float | None = None  # time in which the failed stage redoes an iteration; None: all stages roll back
 
 
 def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: float = 1.0) -> list[Scheme]:
-    """The four for a job with a failure each ``mtbf`` seconds on the average.
+    """Return the four schemes for a job that fails every ``mtbf`` seconds on average.
 
     Args:
-        options: state and links.
-        iteration: seconds of one.
-        mtbf: seconds between failures.
-        alone: what one stage takes for an iteration without waiting for others, over ``iteration``.
+        options: size of the state, and bandwidths.
+        iteration: seconds of an iteration.
+        mtbf: mean seconds between failures.
+        alone: seconds of an iteration of one stage that never waits for others, as a fraction of ``iteration``.
 
     Examples:
         >>> [scheme.every for scheme in schemes(CheckpointOptions(1e9, storage=1.0), 3.0, 600.0)]
@@ -90,7 +90,7 @@ def schemes(options: CheckpointOptions, iteration: float, mtbf: float, alone: fl
 
 
 def smallest_window(options: CheckpointOptions, iteration: float) -> int:
-    """Iterations of the shortest window whose largest part leaves a worker within one of them, to host and peers."""
+    """Return the min window, in iterations, whose largest part can be copied to host and peers in one iteration."""
     sizes = [max(1, round(options.values / options.operators))] * options.operators
     limit = 1e9 * iteration * min(options.host, options.network * options.idle / options.copies)
     for steps in range(1, options.operators):
@@ -101,15 +101,15 @@ def smallest_window(options: CheckpointOptions, iteration: float) -> int:
 
 
 def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, seconds: float, seed: int = 0) -> float:
-    """Effective training time ratio: seconds of iterations that count, over all seconds; failures are drawn.
+    """Return the effective training time ratio: seconds of iterations that count, over all seconds.
 
     Args:
         scheme: how state is saved.
-        iteration: seconds of one, without checkpoints.
-        restart: seconds from a failure until new workers can load.
-        mtbf: mean seconds between failures, which are exponentially distributed.
-        seconds: of the job.
-        seed: of the draws.
+        iteration: seconds of an iteration without checkpoints.
+        restart: seconds from a failure until new workers can load the state.
+        mtbf: mean seconds between failures; the intervals are drawn from an exponential distribution.
+        seconds: length of the job.
+        seed: seed of the random draws.
 
     Examples:
         >>> effective(Scheme("none", every=1), 1.0, 0.0, mtbf=1e12, seconds=1000)
@@ -118,7 +118,7 @@ def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, sec
     draw = random.Random(seed)
     period = iteration + scheme.stall / scheme.every
     now = recovery = 0.0
-    done = durable = 0  # iterations; those that a failure leaves
+    done = durable = 0  # iterations done, and iterations that survive a failure
     while now < seconds:
         span = min(draw.expovariate(1 / mtbf), seconds - now)
         now += span
@@ -126,7 +126,7 @@ def effective(scheme: Scheme, iteration: float, restart: float, mtbf: float, sec
         done += count
         whole = math.floor(max(0.0, done - scheme.lag / period) / scheme.every + 1e-9) * scheme.every
         recovery = restart + scheme.load
-        if scheme.replay is not None:  # from the first iteration of the last window that is whole
+        if scheme.replay is not None:  # replay starts at the first iteration of the last complete window
             again = done - max(0, whole - scheme.every)
             recovery += (again - min(again, scheme.every) * _FROZEN) * scheme.replay
         elif now < seconds:

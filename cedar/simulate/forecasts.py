@@ -1,4 +1,4 @@
-"""``cedar simulate``: what the simulator says of a model and a cluster that a file describes. Imports no torch."""
+"""``cedar simulate``: forecasts for a model and a cluster that a TOML file describes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from cedar.trainers.common import config
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is to be expected; all of it is simulated, but for the measured side of comparisons."""
+    """The results of a simulation. Only the measured side of ``comparisons`` is not simulated."""
 
-    period: float  # seconds of a step whose instructions take their means
+    period: float  # seconds of a step in which each instruction takes its mean time
     step: DrawnQuantiles  # seconds of a step without failures
-    rows: int  # of a step; 0: unknown
+    rows: int  # rows in a step; 0: unknown
     survivals: list[Survival]
-    rates: list[tuple[float, str, float]]  # share of workers that are dead, system, throughput that is left
-    # MTBF in seconds, way to save state, iterations between checkpoints, effective training time ratio
+    rates: list[tuple[float, str, float]]  # fraction of workers that are dead, system, remaining fraction of throughput
+    # MTBF in seconds, checkpointing scheme, iterations between checkpoints, effective training time ratio
     effective: list[tuple[float, str, int, float]]
     comparisons: list[Comparison]
 
 
 def forecast(path: str, changes: Sequence[str] = (), against: str | None = None) -> Forecast:
-    """Simulate.
+    """Run the simulation that a TOML file describes.
 
     Args:
         path: a TOML file with the tables of ``cedar.simulate.job.SimulationOptions``.
-        changes: ``"failures.repair=600"``: settings in place of those in the file.
-        against: report.json of a run on the same grid.
+        changes: settings that override those in the file, such as ``"failures.repair=600"``.
+        against: path of the report.json of a run on the same grid, to compare with.
 
     Raises:
         CedarError: the file, the report or a trace cannot be read, or a setting is wrong.

@@ -1,7 +1,7 @@
-"""A model and a cluster as data, and what is to be expected of them: steps, throughput under failures, what counts.
+"""Simulate a described model and cluster: step times, throughput under failures, and effective training time.
 
-``cedar simulate`` reads the data from a TOML file. Times of instructions may be distributions, as in PRISM: steps are
-drawn from them, one instruction at a time, and have quantiles.
+``cedar simulate`` reads the description from a TOML file. Instruction times may be distributions, as in PRISM: the
+simulator then draws a time for each instruction of each step, and reports quantiles of the step times.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
 from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
 
-_MOST = 500_000  # instructions that are drawn
-_PLACED = 10_000  # tasks that are placed in search of a plan: hundreds of plans are asked for
+_MOST = 500_000  # max instructions to draw
+_PLACED = 10_000  # max tasks placed per search for a plan, since a simulation searches for hundreds of plans
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds that differ from time to time."""
+    """The distribution of a time, in seconds."""
 
-    mean: float = 0.0  # of a lognormal distribution
+    mean: float = 0.0  # mean of a lognormal distribution
     deviation: float = 0.0  # its standard deviation
-    samples: tuple[float, ...] = ()  # measured seconds, in place of both: each as likely as the others
+    samples: tuple[float, ...] = ()  # measured seconds to draw from with equal probability, instead
 
     def __post_init__(self) -> None:
         not_negative(self, "mean", "deviation", "samples")
@@ -47,7 +47,7 @@ class Spread:
             raise ValueError(f"deviation is {self.deviation}, of a mean of 0")
 
     def draw(self, random: random.Random) -> float:
-        """One of them."""
+        """Draw one value, in seconds."""
         if self.samples:
             return random.choice(self.samples)
         if not self.deviation:
@@ -61,17 +61,17 @@ Time: TypeAlias = float | Spread | tuple[float | Spread, ...]
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The grid, as of ``cedar train resilient``."""
+    """The grid of workers, with the same settings as in ``cedar train resilient``."""
 
-    stages: int  # of the pipeline
-    replicas: int  # how many pipelines there are
-    micro_batches: int  # of each pipeline in one step
+    stages: int  # stages in a pipeline
+    replicas: int  # number of pipelines
+    micro_batches: int  # micro-batches per pipeline and step
     # activations that a worker may keep: ``"1f1b"``, ``"stage 1f1b"``, a number, or ``"all"``
     memory: str | int = "1f1b"
     mode: Literal["sync", "staggered"] = "staggered"  # ``sync`` or ``staggered``
     tied: bool = False  # the first and the last stage share weights
-    exact: float = 0.0  # seconds of CP-SAT for the plan whose steps are drawn; 0: list scheduling
-    rows: int = 0  # of a micro-batch, for rows per second; 0: unknown
+    exact: float = 0.0  # seconds CP-SAT may spend on the plan to draw steps from; 0: list scheduling
+    rows: int = 0  # rows in a micro-batch, to report rows per second; 0: unknown
 
     def __post_init__(self) -> None:
         not_negative(self, "exact")
@@ -79,26 +79,26 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class TimeOptions:
-    """Seconds of instructions: a number, a table with ``mean`` and ``deviation`` or ``samples``, or a list of one of
-    these for each stage.
+    """Instruction times, in seconds: a number, a table with ``mean`` and ``deviation`` or ``samples``, or a list of
+    those with one entry per stage.
     """
 
-    forward: Time = 0.0  # F of a micro-batch
-    backward_input: Time = 0.0  # the backward of it, for the stage's input
-    backward_weight: Time = 0.0  # the backward of it, for the weights
-    reduce: float | Spread = 0.0  # ALL_REDUCE, once workers have met
-    step: float | Spread = 0.0  # of the optimizer
-    report: str = ""  # report.json of a run, whose measured seconds take the place of all these, and of the links'
+    forward: Time = 0.0  # forward (F) of a micro-batch
+    backward_input: Time = 0.0  # backward of a micro-batch for the stage's input
+    backward_weight: Time = 0.0  # backward of a micro-batch for the weights
+    reduce: float | Spread = 0.0  # ALL_REDUCE, counted from when all workers have arrived
+    step: float | Spread = 0.0  # the optimizer's step
+    report: str = ""  # report.json of a run; its measured seconds replace all of these times and the links'
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Between the workers of neighboring stages."""
+    """The network links between workers of neighboring stages."""
 
-    message: float = 0.0  # megabytes of a micro-batch's activations at a boundary
+    message: float = 0.0  # megabytes of activations that a micro-batch sends across a stage boundary
     bandwidth: float = 10.0  # gigabytes per second
     latency: float = 0.0  # seconds
-    deviation: float = 0.0  # standard deviation of a message's seconds, as a share of their mean
+    deviation: float = 0.0  # standard deviation of a message's time, as a fraction of its mean
 
     def __post_init__(self) -> None:
         not_negative(self, "message", "latency", "deviation")
@@ -107,21 +107,21 @@ class LinkOptions:
 
     @property
     def spread(self) -> Spread:
-        """Seconds of a message."""
+        """Return the distribution of a message's time."""
         mean = self.latency + self.message / 1000 / self.bandwidth
         return Spread(mean, self.deviation * mean)
 
 
 @dataclass(frozen=True)
 class FailureOptions:
-    """How workers fail."""
+    """When workers fail, and what failures cost."""
 
-    # mean seconds between two failures anywhere in the cluster; or several, one after the other
+    # mean seconds between two failures anywhere in the cluster; several values are simulated in turn
     mtbf: tuple[float, ...] = ()
-    repair: float = 3600.0  # mean seconds until a worker is back
-    trace: str = ""  # a CSV of ``milliseconds,add|remove,node``, in place of both
-    pause: float = 1.0  # seconds that a change of workers costs, next to half a step
-    rates: tuple[float, ...] = ()  # shares of workers that are dead at once, to compare systems at
+    repair: float = 3600.0  # mean seconds until a failed worker is back
+    trace: str = ""  # CSV of ``milliseconds,add|remove,node`` that replaces ``mtbf`` and ``repair``
+    pause: float = 1.0  # seconds that a change of workers costs, in addition to half a step
+    rates: tuple[float, ...] = ()  # fractions of workers dead at the same time, at which systems are compared
 
     def __post_init__(self) -> None:
         not_negative(self, "pause", "rates")
@@ -132,13 +132,13 @@ class FailureOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is simulated."""
+    """The extent of the simulation."""
 
-    steps: int = 200  # that are drawn, for quantiles; fewer where a step has many instructions
-    hours: float = 24.0  # of training under failures
-    draws: int = 10  # how often these hours are drawn
-    seed: int = 0  # of all draws
-    # that are compared: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``
+    steps: int = 200  # steps to draw for quantiles; fewer are drawn if a step has many instructions
+    hours: float = 24.0  # hours of training under failures
+    draws: int = 10  # how many times these hours are simulated
+    seed: int = 0  # seed of all random draws
+    # systems to compare: ``resilient``, ``oobleck``, ``bamboo``, ``drop a replica``
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """All of it: one table of the file each."""
+    """The settings of a simulation; each field is a table of the TOML file."""
 
     pipeline: PipelineOptions
     times: TimeOptions = field(default_factory=TimeOptions)
@@ -162,15 +162,16 @@ class SimulationOptions:
 
 
 class DrawnQuantiles(NamedTuple):
-    """Of what was drawn."""
+    """Quantiles of drawn values."""
 
     low: float  # the 5th percentile
     middle: float
-    high: float  # the 95th
+    high: float  # the 95th percentile
 
     @classmethod
     def of(cls, values: Sequence[float]) -> DrawnQuantiles:
-        """
+        """Return the quantiles of some values.
+
         Examples:
             >>> DrawnQuantiles.of([3.0, 1.0, 2.0])
             DrawnQuantiles(low=1.0, middle=2.0, high=3.0)
@@ -182,17 +183,17 @@ class DrawnQuantiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Survival:
-    """A system under failures; each has quantiles over the draws."""
+    """The throughput of one system under failures, as quantiles over the draws."""
 
     system: str
-    mtbf: float  # seconds; 0: those of a trace
+    mtbf: float  # mean seconds between failures; 0: failures come from a trace
     rate: DrawnQuantiles  # steps per hour
-    ratio: DrawnQuantiles  # of the steps that the same system does without failures: effective training time
+    ratio: DrawnQuantiles  # steps as a fraction of the system's own steps without failures: effective training time
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Steps of a run against the simulated ones; seconds."""
+    """Measured and simulated seconds of a run's steps while a given set of workers was dead."""
 
     dead: frozenset[Worker]
     steps: int
@@ -201,12 +202,12 @@ class Comparison:
 
     @property
     def off(self) -> float:
-        """How far the median is off, as a share of what was measured."""
+        """Return the relative error of the simulated median, as a fraction of the measured median."""
         return error(self.simulated.middle, self.measured.middle)
 
 
 class SimulatedJob:
-    """A model on a cluster."""
+    """A model on a cluster, with the simulations that can be run on it."""
 
     def __init__(self, options: SimulationOptions) -> None:
         self.options, chosen, times = options, options.pipeline, options.times
@@ -244,7 +245,7 @@ class SimulatedJob:
         return costs
 
     def _costs(self) -> Costs:
-        """The means."""
+        """Return the mean instruction times as costs."""
 
         def each(kind: str) -> tuple[float, ...]:
             return tuple(self.spreads.get((kind, s), Spread()).mean for s in range(self.options.pipeline.stages))
@@ -255,16 +256,16 @@ class SimulatedJob:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def plan(self, dead: frozenset[Worker] = frozenset()) -> Plan:
-        """The plan whose steps are drawn."""
+        """Return the plan that steps are drawn from."""
         if dead not in self._plans:
             problem, seconds = replace(self.problem, dead=dead), self.options.pipeline.exact
             self._plans[dead] = exact(problem, seconds) if seconds else plan(problem)
         return self._plans[dead]
 
     def period(self, dead: frozenset[Worker] = frozenset()) -> float:
-        """Seconds of a step by a plan of ours that is looked for briefly, where all instructions take their means.
+        """Return the seconds of a step when each instruction takes its mean time, from a short search for a plan.
 
-        Workers of a stage are alike, and so are stages that take as long: what counts is how many are dead of each.
+        Plans are cached by each stage's cost and number of dead workers; workers of a stage are interchangeable.
         """
         counts = Counter(worker.stage for worker in dead)
         key = tuple(sorted((sum(self.problem.costs.stage(s)), counts[s]) for s in range(self.problem.stages)))
@@ -274,7 +275,7 @@ class SimulatedJob:
         return self._known[key]
 
     def steps(self, dead: frozenset[Worker] = frozenset()) -> list[float]:
-        """Seconds of steps that were drawn."""
+        """Return the seconds of drawn steps."""
         if dead in self._drawn:
             return self._drawn[dead]
         schedule = self.plan(dead).schedule
@@ -292,23 +293,23 @@ class SimulatedJob:
 
     @cached_property
     def step(self) -> DrawnQuantiles:
-        """Seconds of a step without failures."""
+        """Return the quantiles of a step's seconds without failures."""
         return DrawnQuantiles.of(self.steps())
 
     @cached_property
     def slower(self) -> float:
-        """What the spread of times makes of a step whose instructions take their means: a factor."""
+        """Return how many times longer a step takes with varying instruction times than with their means."""
         return statistics.fmean(self.steps()) / self.mean
 
     @cached_property
     def mean(self) -> float:
-        """Seconds of a step without failures, where all instructions take their means."""
+        """Return the seconds of a step without failures when each instruction takes its mean time."""
         return self.plan().period
 
     # ---- failures ----------------------------------------------------------------------------------------------------
 
     def survivals(self) -> Iterator[Survival]:
-        """Each system under each of the failures."""
+        """Yield the throughput of each system at each failure rate."""
         failures, run = self.options.failures, self.options.run
         seconds, size = 3600 * run.hours, self.problem.stages * self.problem.replicas
         for mtbf in failures.mtbf or ((0.0,) if failures.trace else ()):
@@ -335,7 +336,7 @@ class SimulatedJob:
         return (lambda problem: self.period(problem.dead)) if system == "resilient" else SYSTEMS[system]
 
     def at_rates(self) -> Iterator[tuple[float, str, float]]:
-        """(share of workers that are dead, system, steps over those that it does when all are alive)."""
+        """Yield (fraction of workers dead, system, its throughput as a fraction of that with all workers alive)."""
         run = self.options.run
         for rate in self.options.failures.rates:
             dead = [random_dead(self.problem, rate, run.seed + draw) for draw in range(min(run.draws, 5))]
@@ -345,7 +346,7 @@ class SimulatedJob:
                 yield rate, system, statistics.median(whole / time_of(replace(self.problem, dead=d)) for d in dead)
 
     def effective(self) -> Iterator[tuple[float, Scheme, float]]:
-        """(mtbf, a way to save state, effective training time ratio: the mean over the draws)."""
+        """Yield (mean seconds between failures, scheme, effective training time ratio averaged over the draws)."""
         chosen, run = self.options.checkpoints, self.options.run
         if chosen is None:
             return
@@ -360,8 +361,8 @@ class SimulatedJob:
     # ---- against runs ------------------------------------------------------------------------------------------------
 
     def against(self, path: str) -> list[Comparison]:
-        """Steps of a run between failures, against what is simulated for those who were dead then. ``path``:
-        report.json of the run, on the same grid.
+        """Compare the steps that a run took between failures with simulated steps for the workers dead at that time.
+        ``path`` is the report.json of the run, which must have used the same grid.
         """
         comparisons = []
         for dead, seconds in _intervals(_read(path)):
@@ -373,11 +374,11 @@ class SimulatedJob:
         return comparisons
 
 
-_SETTLED = 2  # steps after a change of workers that are left out: they contain it
+_SETTLED = 2  # steps left out after a change of workers, because their times include the change
 
 
 def _intervals(report: Mapping[str, Any]) -> Iterator[tuple[frozenset[Worker], list[float]]]:
-    """Who was dead, and the seconds of the steps meanwhile."""
+    """Yield each set of dead workers, and the seconds of the steps taken while it lasted."""
     dead: frozenset[Worker] = frozenset()
     changes = [e for e in report["events"] if e["what"] in ("failure", "join") and e["worker"]]
     begins = [0.0, *(event["decided"] for event in changes), math.inf]

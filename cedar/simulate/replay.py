@@ -1,8 +1,8 @@
-"""How long a step takes under failures, and what that makes of hours in which machines come and go.
+"""Step times under failures, and the throughput over hours in which machines fail and are repaired.
 
-Every system works the same global batch, ``replicas`` x ``micro_batches``. The others are idealised: the batch is split
-among their pipelines as suits them best, and they pay nothing for reconfiguration. Their times are those of 1F1B,
-(micro_batches + stages - 1) slots for each pipeline, as published; so is their activation memory, that of 1F1B.
+Every system processes the same global batch, ``replicas`` x ``micro_batches``. The other systems are idealized: the
+batch is split optimally among their pipelines, and reconfiguration is free. As published, their step times are those
+of 1F1B, (micro_batches + stages - 1) slots for each pipeline, and their activation memory is also that of 1F1B.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cedar.trainers.resilient.schedule import ScheduleError, Worker, grid, timel
 
 
 class Event(NamedTuple):
-    """A machine comes or goes, so many seconds after the trace's beginning."""
+    """A machine joins or leaves, ``seconds`` after the trace begins."""
 
     seconds: float
     kind: Literal["add", "remove"]
@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """Events in the order of time."""
+    """Events in chronological order."""
 
     events: tuple[Event, ...]
     name: str = "the trace"
@@ -54,12 +54,12 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """When the last event happens."""
+        """Return the time of the last event, in seconds."""
         return self.events[-1].seconds if self.events else 0.0
 
 
 def read_trace(path: str) -> Trace:
-    """A trace in the format of Bamboo's published spot traces: lines of ``milliseconds,add|remove,node``."""
+    """Read a trace in the format of Bamboo's published spot traces: lines of ``milliseconds,add|remove,node``."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -84,14 +84,14 @@ def _bad(name: str, number: int, problem: str) -> ScheduleError:
 
 
 def random_trace(machines: int, failure: float, repair: float, seconds: float, seed: int = 0) -> Trace:
-    """Machines that fail and are repaired, each on its own, with exponentially distributed times.
+    """Draw a trace of machines that fail and are repaired independently, with exponentially distributed times.
 
     Args:
-        machines: all there at second 0.
+        machines: number of machines; all are running at second 0.
         failure: mean seconds from start or repair to failure.
         repair: mean seconds from failure to repair.
-        seconds: the trace's length.
-        seed: of the draws.
+        seconds: length of the trace.
+        seed: seed of the random draws.
 
     Examples:
         >>> random_trace(2, failure=100, repair=10, seconds=0).events
@@ -109,7 +109,7 @@ def random_trace(machines: int, failure: float, repair: float, seconds: float, s
 
 
 def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worker]:
-    """So many dead workers, at random, at least one where the rate is more than 0; each stage keeps one.
+    """Draw dead workers at random: a fraction ``rate``, at least one if it is positive. Each stage keeps one alive.
 
     Examples:
         >>> len(random_dead(Problem(4, 8, 8), 0.1))
@@ -128,7 +128,7 @@ def random_dead(problem: Problem, rate: float, seed: int = 0) -> frozenset[Worke
 
 
 def _spared(places: Iterable[Worker], problem: Problem) -> list[Worker]:
-    """The places without the last of each stage."""
+    """Return the workers in order, without the last one of each stage."""
     left = dict.fromkeys(range(problem.stages), problem.replicas)
     spared = []
     for place in places:
@@ -138,32 +138,32 @@ def _spared(places: Iterable[Worker], problem: Problem) -> list[Worker]:
     return spared
 
 
-REDUNDANCY = 0.15  # what Bamboo's redundant forwards cost a healthy pipeline: an assumption, not a figure of the paper
+REDUNDANCY = 0.15  # assumed cost of Bamboo's redundant forwards for a healthy pipeline; the paper gives no number
 
 
 def one_f_one_b_time(problem: Problem) -> float:
-    """A step of 1F1B without failures: what the others are measured by."""
+    """Return the time of a 1F1B step without failures, the baseline of the other systems."""
     return _batch([problem.stages], problem.micro_batches, [problem.costs.slot(problem.stages)]) + _after(problem)
 
 
 def zero_bubble_time(problem: Problem) -> float:
-    """A step of zero-bubble without failures, within the problem's memory."""
+    """Return the time of a zero-bubble step without failures, within the problem's memory."""
     schedule = zero_bubble(replace(problem, dead=frozenset(), replicas=1))
     return timeline(schedule, problem.costs, iterations=6).period
 
 
 def fault_free_time(problem: Problem) -> float:
-    """A step of our own plan without failures."""
+    """Return the time of a step of cedar's own plan without failures."""
     return plan(replace(problem, dead=frozenset(), replicas=1), thorough=True).period
 
 
 def resilient_time(problem: Problem) -> float:
-    """A step of our plan for those who are alive."""
+    """Return the time of a step of cedar's own plan for the workers that are alive."""
     return plan(problem, thorough=True).period
 
 
 def drop_replica_time(problem: Problem) -> float:
-    """A dead worker takes its whole pipeline out; the others share its micro-batches (torchft's unit of failure).
+    """Return the step time when the other pipelines share the work of each pipeline with a dead worker, as in torchft.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -176,9 +176,10 @@ def drop_replica_time(problem: Problem) -> float:
 
 
 def oobleck_time(problem: Problem) -> float:
-    """A damaged pipeline spreads its layers over the workers it has left (Oobleck's templates, idealised).
+    """Return the step time when a damaged pipeline spreads its layers over its live workers (Oobleck, idealized).
 
-    Layers can be split at will, pipelines of half the workers or more continue, and micro-batches go where they suit.
+    A pipeline may split its layers anywhere, continues with half of its workers or more, and gets an optimal share of
+    the micro-batches.
     """
     dead = Counter(worker.replica for worker in problem.dead)
     lengths = [problem.stages - dead[replica] for replica in range(problem.replicas)]
@@ -188,10 +189,10 @@ def oobleck_time(problem: Problem) -> float:
 
 
 def bamboo_time(problem: Problem) -> float:
-    """The worker before a dead one does both stages, with the redundant copy it keeps (Bamboo, idealised).
+    """Return the step time when a dead worker's predecessor also runs its stage, from a redundant copy (Bamboo).
 
-    Redundant forwards cost a healthy pipeline ``REDUNDANCY``; a pipeline with two neighbors dead is lost. The memory
-    of the copies is not counted.
+    Redundant forwards cost a healthy pipeline ``REDUNDANCY``. A pipeline with two dead neighbors is lost. The model is
+    idealized: it ignores the memory of the copies.
     """
     slots = []
     for replica in range(problem.replicas):
@@ -203,11 +204,10 @@ def bamboo_time(problem: Problem) -> float:
 
 
 def throughput_bound(problem: Problem) -> float:
-    """What re-routing can keep of the throughput of 1F1B: min(1, (DP - f) / DP * (M + PP - 1) / M), f being the most
-    dead of one stage.
+    """Return the fraction of 1F1B throughput that re-routing can preserve, from the stage with the most dead workers.
 
-    The work of the stage with f dead takes at least that long. The 1 leaves out what a split backward wins without
-    failures, too: a plan may be above it, and stands next to its own fault-free plan for that reason.
+    The formula is min(1, (DP - f) / DP * (M + PP - 1) / M), with f dead workers in that stage. It ignores the gain
+    of a split backward without failures. A plan can exceed it, so compare plans with their own fault-free plan, too.
 
     Examples:
         >>> from cedar.trainers.resilient.schedule import Worker
@@ -235,9 +235,9 @@ def _shared(lengths: Sequence[int], problem: Problem, slots: Sequence[float]) ->
 
 
 def _batch(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -> float:
-    """The time of the slowest of some pipelines, which share the micro-batches as well as whole ones can be shared."""
+    """Return the time of the slowest pipeline when pipelines share integer numbers of micro-batches optimally."""
     ends = [(length * slot, at) for at, (length, slot) in enumerate(zip(lengths, slots, strict=True))]
-    heapq.heapify(ends)  # when each would be done with one more
+    heapq.heapify(ends)  # when each pipeline would finish if it got one more micro-batch
     last = 0.0
     for _ in range(micro_batches):
         last, at = ends[0]
@@ -246,7 +246,7 @@ def _batch(lengths: Sequence[int], micro_batches: int, slots: Sequence[float]) -
 
 
 class Phase(NamedTuple):
-    """A time in which the same workers are dead; ``dead`` is None while a stage has no live worker."""
+    """A period in which the same workers are dead; ``dead`` is None while a stage has no live worker."""
 
     start: float
     end: float
@@ -254,11 +254,10 @@ class Phase(NamedTuple):
 
 
 def phases(problem: Problem, trace: Trace, seconds: float | None = None) -> Iterator[Phase]:
-    """Who is dead when, from the trace's beginning.
+    """Yield the periods between changes of the dead workers, from the beginning of the trace.
 
-    A machine that comes takes a free place of the stage with the fewest live workers, or waits as a spare; the place of
-    one that goes is taken by a spare, if there is one. Before machines come, all places are free. ``seconds``: when to
-    end; by default with the last event.
+    A new machine takes a free place in the stage with the fewest live workers, or becomes a spare. A spare replaces a
+    machine that leaves. All places are free at the start. ``seconds`` is when to end; default: the last event.
     """
     end = trace.seconds if seconds is None else seconds
     places = list(grid(problem.stages, problem.replicas))
@@ -297,16 +296,16 @@ def _dead(problem: Problem, at: dict[str, Worker]) -> frozenset[Worker] | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a system makes of a trace."""
+    """The result of replaying a trace with one system."""
 
-    steps: float  # done in the whole time
-    changes: int  # how many times the set of the dead changed
-    idle: float  # seconds in which no step could be done
-    seconds: float  # the whole time
+    steps: float  # steps done over the whole trace
+    changes: int  # number of changes of the set of dead workers
+    idle: float  # seconds in which no step made progress
+    seconds: float  # length of the whole trace
 
     @property
     def rate(self) -> float:
-        """Steps per second, over the whole time."""
+        """Return the steps per second over the whole trace."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 
@@ -314,15 +313,15 @@ def replay(
     problem: Problem, trace: Trace, system: str | Callable[[Problem], float] = "resilient", *, slot: float = 1.0,
     pause: float = 0.0, seconds: float | None = None,
 ) -> Outcome:  # fmt: skip
-    """How many steps a system does while machines come and go.
+    """Count the steps that a system does while machines join and leave.
 
     Args:
-        problem: the grid, memory, costs; its dead are those of the trace.
-        trace: who comes and goes.
-        system: a name of ``SYSTEMS``, or a function from a problem to the time of a step.
-        slot: seconds for a unit of the problem's costs.
-        pause: seconds that each change costs; the current step is lost, too: half of one, on average.
-        seconds: when to end; by default with the last event.
+        problem: grid, memory and costs; the trace determines its dead workers.
+        trace: when machines join and leave.
+        system: a name in ``SYSTEMS``, or a function from a problem to the time of a step.
+        slot: seconds per unit of the problem's costs.
+        pause: seconds that each change of workers costs, in addition to the lost step (half a step on average).
+        seconds: when to end; default: the last event.
 
     Examples:
         >>> from cedar.simulate import random_trace

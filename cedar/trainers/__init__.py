@@ -1,4 +1,4 @@
-"""Trainers, and the parts of them that take any model; ``cedar.nn`` has the modules."""
+"""Fault-tolerant trainers and their model-independent parts. The ``nn.Module`` classes are in ``cedar.nn``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is asked for."""
+    """Import the module that defines ``name`` on first access, because these modules need torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
